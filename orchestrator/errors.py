@@ -1,0 +1,70 @@
+"""The errors a person reads, and the exit statuses they end in.
+
+    OrchestrateError
+    ├── UsageError        2  bad usage or configuration
+    ├── ClusterError      3  preflight or connection failed
+    │   └── HostError     3  one host's share of it; folded over hosts before it is shown
+    └── RunError          1  the run failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """What the process ends with; documented, and the only place where the numbers stand."""
+
+    OK = 0
+    RUN_FAILED = 1
+    USAGE = 2
+    CLUSTER = 3
+    BUG = 4
+    INTERRUPTED = 130
+
+
+class OrchestrateError(Exception):
+    """An error in three parts: what happened and to whom, why, and what to try."""
+
+    status = ExitStatus.BUG
+
+    def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.hint = hint
+
+
+class UsageError(OrchestrateError):
+    status = ExitStatus.USAGE
+
+
+class ClusterError(OrchestrateError):
+    status = ExitStatus.CLUSTER
+
+
+class RunError(OrchestrateError):
+    status = ExitStatus.RUN_FAILED
+
+
+class HostError(ClusterError):
+    """What went wrong with one host.
+
+    `what` is worded without the host's name ("refused the login") so that hosts which fail
+    alike can be folded into one message; `kind` is a stable slug such as "auth".
+    """
+
+    def __init__(self, host: str, what: str, *, kind: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.host = host
+        self.kind = kind
+
+
+class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind
+    """Errors that are shown one after another; the status is the first one's."""
+
+    def __init__(self, errors: Iterable[OrchestrateError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("; ".join(error.what for error in self.errors))
+        self.status = self.errors[0].status

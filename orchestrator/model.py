@@ -1,0 +1,131 @@
+"""The nouns of the project as frozen data: host, job, task, plan. No I/O, no defaults from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """Task types of TF_CONFIG, in the order in which they are listed there."""
+
+    CHIEF = "chief"
+    WORKER = "worker"
+    PS = "ps"
+    EVALUATOR = "evaluator"
+
+
+@dataclass(frozen=True, order=True)
+class TaskId:
+    """One TensorFlow task: type and index, as in TF_CONFIG; written `worker/1`."""
+
+    role: Role
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role.value}/{self.index}"
+
+    @property
+    def slug(self) -> str:
+        """The same as a file name: `worker-1`."""
+        return f"{self.role.value}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Read `worker/1` or `worker-1`; raise ValueError otherwise."""
+        role, _, index = text.replace("-", "/").partition("/")
+        if not (index.isascii() and index.isdigit()):
+            raise ValueError(f"not a task: {text!r} (a task is written worker/1)")
+        return cls(Role(role), int(index))
+
+
+@dataclass(frozen=True)
+class Host:
+    """An entry of hosts.toml, with every default filled in."""
+
+    name: str
+    ssh: str  # what `ssh` would be given (alias or address); "local" runs without SSH
+    address: str  # how the other tasks reach it, without a port; IPv6 without brackets
+    user: str | None = None  # None: ssh_config or the login name decides
+    port: int | None = None  # the SSH port; None: ssh_config decides
+    identity: str | None = None
+    python: str = "python3"  # trains
+    agent_python: str = "python3"  # runs our agent; needs only the standard library
+    workdir: str = "~/orchestrate"  # trees and runs; may be on a shared home
+    state: str | None = None  # locks, state, logs; local disk; None: /var/tmp/orchestrate-<uid>
+    task_port: int = 2222  # of its first task; the others count up
+    tasks: int = 1
+    role: Role = Role.WORKER
+    devices: tuple[str, ...] | None = None  # GPU indexes or UUIDs, shared out over its tasks
+    spare: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The [job] table: what runs on every host."""
+
+    command: tuple[str, ...] = ()  # empty: worker_entry
+    setup: str | None = None  # shell text, run by `bash -lc` before the command
+    env: Mapping[str, str] = field(default_factory=dict)
+    forward: tuple[str, ...] = ()  # names taken from the controller's environment
+    secrets: tuple[str, ...] = ()  # the same, and never stored or shown
+    grace: float = 30.0  # seconds between TERM and KILL at a user's stop
+    failure_grace: float = 2.0  # the same, after a failure
+    lifeline: float = 3600.0  # seconds without a keeper after which ps tasks end
+    ignore: tuple[str, ...] = ()  # gitignore patterns, beside .gitignore and .orchestrateignore
+    validate: str | None = None  # a command line of the user's own instead of the built-in step
+    legacy_keras: bool | None = None  # TF_USE_LEGACY_KERAS; None: unless the script imports keras itself
+
+
+@dataclass(frozen=True)
+class Inventory:
+    hosts: tuple[Host, ...]
+    job: Job = field(default_factory=Job)
+    source: str = "hosts.toml"
+
+
+class Completion(StrEnum):
+    """When a run is done: parameter servers and their workers never exit by themselves."""
+
+    ALL = "all"  # every task exited 0
+    CHIEF = "chief"  # the chief exited 0; the others are then stopped, which is success
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task, ready to be sent to a node as data."""
+
+    id: TaskId
+    host: str
+    port: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  # public part; secrets are joined when it is sent
+    setup: str | None = None
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything about a run that may be stored and shown."""
+
+    run: str  # id
+    name: str  # the user's --name, or ""
+    owner: str  # user@controller
+    created: float  # seconds since the epoch
+    hosts: tuple[Host, ...]  # those with tasks, in inventory order
+    cluster: Mapping[str, tuple[str, ...]]  # role -> host:port, as in TF_CONFIG
+    tasks: tuple[TaskSpec, ...]
+    command: tuple[str, ...]  # as the user gave it
+    completion: Completion
+    grace: float
+    failure_grace: float
+    lifeline: float
+    secrets: tuple[str, ...]  # names only
+    notes: tuple[str, ...] = ()  # what the tool set by itself, said to the user
+
+    def host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
+    def task(self, task: TaskId) -> TaskSpec:
+        return next(spec for spec in self.tasks if spec.id == task)

@@ -1,0 +1,1 @@
+"""What ships to the hosts: standard library only, Python 3.8+, imports nothing above it."""
