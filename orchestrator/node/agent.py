@@ -96,7 +96,7 @@ class Agent:
         def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
 
-        self.jobs.run(request.op, answer, done, seconds=float(request.get("timeout") or seconds), keep=keep)
+        self.jobs.run(request.op, answer, done, seconds=seconds, keep=keep)
 
     def leave(self) -> None:
         self._running = False

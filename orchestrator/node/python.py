@@ -35,11 +35,12 @@ print(sys.argv[1] + json.dumps(found))
 def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any]:
     """{"python", "packages", "prefix"} of `facts`; one process, and nothing big is imported."""
     mark = os.urandom(8).hex()  # setup may print
-    argv = environ.command([python, "-c", _QUESTION, mark, *packages], setup)
+    spec = {"argv": [python, "-c", _QUESTION, mark, *packages], "python": python, "setup": setup}
+    argv, env = environ.of_task(spec, {})
     try:
         done = subprocess.run(
             argv,
-            env=environ.build(os.environb, environ.interpreter(python, setup, _path()), {}, {}),
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -68,10 +69,6 @@ def _unknown(packages: List[str], error: str) -> Dict[str, Any]:
         "packages": dict.fromkeys(packages),
         "prefix": None,
     }
-
-
-def _path() -> bytes:
-    return os.environb.get(b"PATH", os.defpath.encode())
 
 
 def _last_words(stderr: bytes) -> str:
