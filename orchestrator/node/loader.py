@@ -58,7 +58,7 @@ class Bundle:
     def _code(self, name):
         if name in self._codes:
             return marshal.loads(self._codes[name])
-        code = compile(self.get_source(name), "<%s>" % name, "exec", dont_inherit=True)
+        code = compile(self.get_source(name), name.replace(".", "/") + ".py", "exec", dont_inherit=True)
         self._codes[name] = marshal.dumps(code)
         self._fresh = True
         return code
@@ -73,13 +73,12 @@ class Cache:
     """Compiled modules on disk: a checksum, then {module: code} in this interpreter's own format."""
 
     def __init__(self, state, digest):
-        state = os.path.expanduser(state or "/var/tmp/orchestrate-%d" % os.getuid())
-        self._folder = os.path.join(state, "code")
+        self._state = os.path.expanduser(state or "/var/tmp/orchestrate-%d" % os.getuid())
+        self._folder = os.path.join(self._state, "code")
         self._name = "%s-%s-%x" % (digest, sys.implementation.cache_tag, sys.hexversion)
-        self._trusted = is_ours(state)
 
     def read(self):
-        if not self._trusted:
+        if not is_ours(self._state):
             return {}
         try:
             with open(os.path.join(self._folder, self._name), "rb") as file:
@@ -89,7 +88,7 @@ class Cache:
             return {}
 
     def write(self, codes):
-        if not self._trusted:
+        if not is_ours(self._state):
             return
         path = os.path.join(self._folder, self._name)
         beside = "%s.%d" % (path, os.getpid())
