@@ -116,7 +116,7 @@ def _task(paths: Paths, folder: TaskFolder) -> Dict[str, Any]:
         "attempt": folder.attempt,
         "task": folder.task,
         "state": found,
-        "alive": control.is_locked(folder),
+        "alive": not state.is_final(found) and control.is_locked(folder),
         "log_size": _size(folder.log),
         "report_size": _size(folder.report),
         "trouble": trouble,
