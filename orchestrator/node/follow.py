@@ -90,7 +90,8 @@ class Follower:
 def follow(agent: Agent, request: Request) -> Dict[str, Any]:
     """Start a stream with the request's id; return the tasks that are not here."""
     folders = [
-        (agent.paths.task(request["run"], request["attempt"], wanted["task"]), wanted) for wanted in request["tasks"]
+        (agent.paths.task(request["run"], request["attempt"], wanted["task"]), wanted)
+        for wanted in request["tasks"]
     ]
     missing = []
     for folder, wanted in folders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.node.agent_client import OLD_PYTHON
+from tests.node.harness import names_in
 from tests.node.lab import Lab
 
 
@@ -28,14 +30,19 @@ def test_the_training_python_and_its_packages(lab: Lab) -> None:
     assert found["prefix"] == sys.prefix
 
 
-@pytest.mark.skipif(not os.path.exists(OLD_PYTHON), reason="no Python 3.8 here")
+@pytest.mark.skipif(not Path(OLD_PYTHON).exists(), reason="no Python 3.8 here")
 def test_the_training_python_may_be_another_one(lab: Lab) -> None:
     assert facts(lab, python=OLD_PYTHON)["python"]["version"].startswith("3.8.")
 
 
 @pytest.mark.parametrize(
     ("python", "said"),
-    [("/no/such/python", "No such file"), ("no-such-python", "No such file"), ("false", "ended with 1"), ("/etc/passwd", "Permission denied")],
+    [
+        ("/no/such/python", "No such file"),
+        ("no-such-python", "No such file"),
+        ("false", "ended with 1"),
+        ("/etc/passwd", "Permission denied"),
+    ],
 )
 def test_a_python_that_does_not_work_is_a_fact(lab: Lab, python: str, said: str) -> None:
     found = facts(lab, python=python, packages=["pip"])
@@ -56,7 +63,7 @@ def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
     folder = lab.folder / "module bin"
     folder.mkdir()
     (folder / "trainer").symlink_to(sys.executable)
-    setup = f'echo "loading {{" ; export PATH="$PATH:{str(folder).replace(chr(34), chr(92) + chr(34)).replace("$", chr(92) + "$")}"'
+    setup = f'echo "loading {{"; export PATH="$PATH":{shlex.quote(str(folder))}'
     found = facts(lab, python="trainer", setup=setup)
     assert found["python"]["ok"], found["python"]["error"]
 
@@ -72,7 +79,7 @@ def test_a_working_folder_is_made_and_measured(lab: Lab) -> None:
     assert (found["workdir"]["writable"], found["workdir"]["path"]) == (True, str(lab.workdir))
     assert found["workdir"]["total"] == room.total
     assert 0 < found["workdir"]["free"] <= room.total
-    assert os.listdir(lab.workdir) == []
+    assert names_in(lab.workdir) == []
     assert set(found["state"]) == {"free", "total", "fstype"}
 
 

@@ -18,7 +18,9 @@ from tests.node.lab import Lab, free_port
 NONCE = "6f1ed002ab5595859014ebf0951522d9"
 
 
-def look(agent: AgentClient, port: int, address: str = "127.0.0.2", host: str = "b", timeout: float = 3.0) -> dict[str, Any]:
+def look(
+    agent: AgentClient, port: int, address: str = "127.0.0.2", host: str = "b", timeout: float = 3.0
+) -> dict[str, Any]:
     targets = [{"host": host, "address": address, "port": port}]
     (result,) = agent.request("probe", nonce=NONCE, timeout=timeout, targets=targets)["results"]
     assert result["host"] == host
@@ -167,7 +169,9 @@ def test_a_lease_is_taken_once_and_its_holder_named(lab: Lab) -> None:
     a, b, port, other = lab.agent(), lab.agent(), free_port(), free_port()
     taken = a.request("lease", run="r1", owner="ada@home", ports={str(port): "worker/0"})
     assert taken == {"taken": [port], "conflicts": []}
-    found = b.request("lease", run="r2", owner="bob@work", ports={str(port): "worker/3", str(other): "worker/4"})
+    found = b.request(
+        "lease", run="r2", owner="bob@work", ports={str(port): "worker/3", str(other): "worker/4"}
+    )
     assert found["taken"] == []
     (conflict,) = found["conflicts"]
     assert conflict.pop("since") > 0

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.node.agent_client import AgentClient, AgentError
+from tests.node.harness import link, names_in
 from tests.node.lab import Lab
 
 DIGEST = "0123456789abcdef0123456789abcdef"
@@ -33,7 +34,11 @@ Files = dict[str, bytes]
 
 def manifest(files: Files, links: dict[str, str] | None = None, executable: str = "") -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = [
-        {"path": name, "mode": 0o755 if name == executable else 0o644, "sha256": hashlib.sha256(data).hexdigest()}
+        {
+            "path": name,
+            "mode": 0o755 if name == executable else 0o644,
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
         for name, data in files.items()
     ]
     entries += [{"path": name, "link": target} for name, target in (links or {}).items()]
@@ -56,11 +61,19 @@ def tar(files: Files, links: dict[str, str] | None = None, executable: str = "")
     return out.getvalue()
 
 
-def put(lab: Lab, agent: AgentClient, data: bytes, chunk: int = 10_000, digest: str = DIGEST) -> dict[str, Any]:
+def put(
+    lab: Lab, agent: AgentClient, data: bytes, chunk: int = 10_000, digest: str = DIGEST
+) -> dict[str, Any]:
     """Begin a tree and send its tar, several chunks under way at a time."""
     agent.request("tree_begin", workdir=str(lab.workdir), digest=digest)
     asked = [
-        agent.send("tree_tar", data[at : at + chunk], workdir=str(lab.workdir), digest=digest, more=at + chunk < len(data))
+        agent.send(
+            "tree_tar",
+            data[at : at + chunk],
+            workdir=str(lab.workdir),
+            digest=digest,
+            more=at + chunk < len(data),
+        )
         for at in range(0, len(data), chunk)
     ]
     for request in asked[:-1]:
@@ -77,7 +90,9 @@ def tree(lab: Lab, digest: str = DIGEST) -> Path:
 
 
 def make(lab: Lab, agent: AgentClient, *digests: str) -> Path:
-    return Path(agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=list(digests))["work"])
+    return Path(
+        agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=list(digests))["work"]
+    )
 
 
 def present(lab: Lab, agent: AgentClient) -> list[str]:
@@ -86,15 +101,8 @@ def present(lab: Lab, agent: AgentClient) -> list[str]:
 
 
 def read_all(folder: Path) -> Files:
-    root = os.fsencode(folder)
-    found = {}
-    for at, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(at, name)
-            if not os.path.islink(path):
-                with open(path, "rb") as file:
-                    found[os.fsdecode(os.path.relpath(path, root))] = file.read()
-    return found
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_a_tree_arrives_byte_by_byte_whatever_its_names(lab: Lab) -> None:
@@ -108,10 +116,10 @@ def test_a_tree_arrives_byte_by_byte_whatever_its_names(lab: Lab) -> None:
     assert seal(lab, agent, manifest(files, links, executable="-rf"))["ok"]
     assert present(lab, agent) == [DIGEST]
     assert read_all(tree(lab)) == files
-    assert os.readlink(tree(lab) / "dangling") == "/nowhere/\udcff"
+    assert link(str(tree(lab) / "dangling")) == "/nowhere/\udcff"
     modes = {name: (tree(lab) / name).stat().st_mode & 0o777 for name in ("-rf", "plain.py")}
     assert modes == {"-rf": 0o755, "plain.py": 0o644}
-    assert os.listdir(lab.workdir / "trees") == [DIGEST]
+    assert names_in(lab.workdir / "trees") == [DIGEST]
 
 
 def test_an_empty_tree_is_a_tree(lab: Lab) -> None:
@@ -127,7 +135,7 @@ def test_an_unchanged_digest_needs_nothing(lab: Lab) -> None:
         put(lab, agent, tar({"a": b"1"}))
     assert seal(lab, first, manifest({"a": b"1"})) == {"ok": True, "already": False}
     assert seal(lab, second, manifest({"a": b"1"})) == {"ok": True, "already": True}
-    assert os.listdir(lab.workdir / "trees") == [DIGEST]
+    assert names_in(lab.workdir / "trees") == [DIGEST]
 
 
 def test_many_hosts_may_seal_one_tree_on_a_shared_folder_at_once(lab: Lab) -> None:
@@ -136,13 +144,14 @@ def test_many_hosts_may_seal_one_tree_on_a_shared_folder_at_once(lab: Lab) -> No
     for agent in agents:
         put(lab, agent, tar(files))
     asked = [
-        agent.send("tree_seal", workdir=str(lab.workdir), digest=DIGEST, manifest=manifest(files)) for agent in agents
+        agent.send("tree_seal", workdir=str(lab.workdir), digest=DIGEST, manifest=manifest(files))
+        for agent in agents
     ]
     sealed = [agent.reply(request)[0] for agent, request in zip(agents, asked, strict=True)]
     assert [one["ok"] for one in sealed] == [True] * 4
     assert sum(not one["already"] for one in sealed) == 1
     assert read_all(tree(lab)) == files
-    assert os.listdir(lab.workdir / "trees") == [DIGEST]
+    assert names_in(lab.workdir / "trees") == [DIGEST]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +191,7 @@ def test_a_wrong_link_is_named(lab: Lab, found: dict[str, str], wrong: str) -> N
 def test_wrong_files_are_counted_and_the_first_shown(lab: Lab) -> None:
     agent = lab.agent()
     put(lab, agent, tar({}))
-    with pytest.raises(AgentError, match="^tree: 20 files.*00: missing.*04: missing; ..."):
+    with pytest.raises(AgentError, match=r"^tree: 20 files.*00: missing.*04: missing; \.\.\."):
         seal(lab, agent, manifest({f"{n:02}": b"" for n in range(20)}))
 
 
@@ -243,7 +252,18 @@ def through_a_link() -> bytes:
         (b"no tar at all" * 1000, "damaged"),
         (tar({"a": b"1" * 100_000})[:50_000], "damaged"),
     ],
-    ids=["dotdot", "inner dotdot", "absolute", "through a link", "fifo", "device", "hard link", "twice", "garbage", "cut"],
+    ids=[
+        "dotdot",
+        "inner dotdot",
+        "absolute",
+        "through a link",
+        "fifo",
+        "device",
+        "hard link",
+        "twice",
+        "garbage",
+        "cut",
+    ],
 )
 def test_a_tar_stream_that_would_harm_is_refused(lab: Lab, data: bytes, said: str) -> None:
     agent = lab.agent()
@@ -258,7 +278,7 @@ def test_a_tar_stream_that_would_harm_is_refused(lab: Lab, data: bytes, said: st
 def test_a_refused_stream_answers_each_of_its_chunks(lab: Lab) -> None:
     agent = lab.agent()
     agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)
-    fields = {"workdir": str(lab.workdir), "digest": DIGEST}
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
     asked = [agent.send("tree_tar", b"garbage" * 10_000, more=n < 19, **fields) for n in range(20)]
     agent.until(lambda: set(asked) <= set(agent.replies))
     assert not agent.replies[asked[-1]][0]["ok"]
@@ -278,7 +298,10 @@ def test_only_a_digest_names_a_tree(lab: Lab, digest: str) -> None:
 
 
 def two_trees(lab: Lab, agent: AgentClient) -> None:
-    for digest, files in (("aa", {"a": b"1", "both": b"first", "sub/x": b"x"}), ("bb", {"b": b"2", "both": b"second", "sub/y": b"y"})):
+    for digest, files in (
+        ("aa", {"a": b"1", "both": b"first", "sub/x": b"x"}),
+        ("bb", {"b": b"2", "both": b"second", "sub/y": b"y"}),
+    ):
         put(lab, agent, tar(files, {"link": "a"} if digest == "aa" else None), digest=digest)
         seal(lab, agent, manifest(files, {"link": "a"} if digest == "aa" else None), digest)
 
@@ -289,7 +312,7 @@ def test_work_is_a_copy_of_the_trees_and_the_first_wins(lab: Lab) -> None:
     work = make(lab, agent, "aa", "bb")
     assert work == lab.workdir / "runs" / lab.run / "work"
     assert read_all(work) == {"a": b"1", "b": b"2", "both": b"first", "sub/x": b"x", "sub/y": b"y"}
-    assert os.readlink(work / "link") == "a"
+    assert link(str(work / "link")) == "a"
     (work / "a").write_bytes(b"changed by the run")
     assert (tree(lab, "aa") / "a").read_bytes() == b"1"
 
@@ -307,10 +330,10 @@ def test_work_is_made_once_and_nothing_in_it_is_touched_again(lab: Lab) -> None:
 def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:
     agents = [lab.agent() for _ in range(4)]
     two_trees(lab, agents[0])
-    fields = {"workdir": str(lab.workdir), "run": lab.run, "digests": ["aa", "bb"]}
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run, "digests": ["aa", "bb"]}
     asked = [agent.send("work_make", **fields) for agent in agents]
     assert len({agent.reply(request)[0]["work"] for agent, request in zip(agents, asked, strict=True)}) == 1
-    assert os.listdir(lab.workdir / "runs" / lab.run) == ["work"]
+    assert names_in(lab.workdir / "runs" / lab.run) == ["work"]
 
 
 def test_work_of_a_tree_that_is_not_there_is_refused(lab: Lab) -> None:
@@ -320,8 +343,8 @@ def test_work_of_a_tree_that_is_not_there_is_refused(lab: Lab) -> None:
 
 def test_hosts_that_share_a_folder_see_each_others_names(lab: Lab, tmp_path: Path) -> None:
     a, b = lab.agent(), lab.agent()
-    fields = {"workdir": str(lab.workdir), "nonce": "n1"}
-    other = {"workdir": str(tmp_path / "elsewhere"), "nonce": "n1"}
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "nonce": "n1"}
+    other: dict[str, Any] = {"workdir": str(tmp_path / "elsewhere"), "nonce": "n1"}
     a.request("share_write", host="gpu-01", **fields)
     b.request("share_write", host="gpu-02", **fields)
     b.request("share_write", host="gpu-03", **other)
@@ -330,4 +353,4 @@ def test_hosts_that_share_a_folder_see_each_others_names(lab: Lab, tmp_path: Pat
     assert b.request("share_read", workdir=str(lab.workdir), nonce="n2") == {"hosts": []}
     a.request("share_clean", **fields)
     b.request("share_clean", **fields)
-    assert os.listdir(lab.workdir) == []
+    assert names_in(lab.workdir) == []
