@@ -40,6 +40,8 @@ _ACCEPTING = frozenset({"accept-new", "no", "off", "false"})
 
 def resolve(host: Host, config: Path | None = None) -> Target:
     """The target of a host entry; user, port and identity of the entry win over ssh_config."""
+    if host.ssh_config:
+        config = Path(host.ssh_config).expanduser()
     asked = _Asked(host.ssh, host.user, host.port, _identity(host))
     target = _resolve(host.name, asked, config, ())
     return replace(target, default_identities=False) if asked.identity else target
