@@ -8,11 +8,11 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 EPOCHS, STEPS, BATCH = 3, 40, 64
+IMAGES, LABELS = load_digits(return_X_y=True)
 
 
 def batches() -> tf.data.Dataset:
-    images, labels = load_digits(return_X_y=True)
-    data = tf.data.Dataset.from_tensor_slices((images.astype("float32") / 16, labels.astype(np.int64)))
+    data = tf.data.Dataset.from_tensor_slices((IMAGES.astype("float32") / 16, LABELS.astype(np.int64)))
     return data.shuffle(10_000).repeat().batch(BATCH, drop_remainder=True)
 
 
