@@ -41,33 +41,35 @@ def _check_twice(entries: tuple[Entry, ...], report: Report) -> None:
         found: dict[tuple[_Twice, Entry], dict[str, None]] = {}
         for host in entry.hosts:
             other, namesake = names.setdefault(host.name, (entry, host))
-            taken = [(ports[seat], str(seat[1])) for seat in _seats(host) if seat in ports]
+            # A port that could not be read is no reason to complain about the default one.
+            seats = tuple(_seats(host)) if entry.complete else ()
+            taken = [(ports[seat], str(seat[1])) for seat in seats if seat in ports]
             if namesake is not host:
                 how = _Twice.HOST if taken else _Twice.NAME
                 found.setdefault((how, other), {})[host.name] = None
             else:
                 for holder, port in taken:
                     found.setdefault((_Twice.PORT, holder), {})[port] = None
-            ports |= {seat: entry for seat in _seats(host) if seat not in ports}
+            ports |= {seat: entry for seat in seats if seat not in ports}
         for (how, other), what in found.items():
             _add_twice(entry, other, how, ranges.fold(what), report)
 
 
 def _add_twice(entry: Entry, other: Entry, how: _Twice, what: str, report: Report) -> None:
-    where = "this table" if other is entry else other.place.title
+    where = "another host of this range" if other is entry else other.place.title
     match how:
         case _Twice.HOST:
-            report.add(entry.place, "", f"{what}: is in {where} too, with the same name and port")
+            report.add(entry.place, "", f"{what} is in {where} too, with the same name and port")
         case _Twice.NAME if "name" in entry.given:
-            report.add(entry.place, "name", f"{what}: is in {where} too; every host needs a name of its own")
+            report.add(entry.place, "name", f"{what} is in {where} too; every host needs a name of its own")
         case _Twice.NAME:
             report.add(entry.place, "name", f"would be {what}, as in {where}; give one of them another name")
         case _Twice.PORT:
-            ports = what.strip("[]")
+            ports = f"port {what} is" if what.isdigit() else f"ports {what.strip('[]')} are"
             report.add(
                 entry.place,
                 "task_port",
-                f"{ports} is taken on that machine by {where}; give this host another task_port,"
+                f"{ports} taken on that machine by {where}; give this host another task_port,"
                 " or write the machine once with tasks = 2",
             )
 
@@ -97,7 +99,9 @@ def _check_at_most_one(entries: tuple[Entry, ...], role: Role, report: Report) -
             report.add(entry.place, "role", f"makes {tasks} tasks the {role.value}; there can be only one")
         elif tasks and seen:
             report.add(
-                entry.place, "role", f"is a second {role.value}, beside {seen.place.title}; there can be one"
+                entry.place,
+                "role",
+                f"is a second {role.value}, beside {seen.place.title}; there can be only one",
             )
         if tasks:
             seen = seen or entry

@@ -25,7 +25,8 @@ class Mistake:
 
     def text(self, line: int | None) -> str:
         """`line 12, [[host]] #3 (gpu-03), prot: is not a key; did you mean port?`"""
-        parts = (f"line {line}" if line else "", self.place.title, self.key)
+        key = self.key if self.key.isprintable() and len(self.key) <= _LONGEST else show(self.key)
+        parts = (f"line {line}" if line else "", self.place.title, key)
         where = ", ".join(part for part in parts if part)
         return f"{where}: {self.what}" if where else self.what
 

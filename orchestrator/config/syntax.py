@@ -10,21 +10,21 @@ from orchestrator.config.mistakes import Report
 from orchestrator.config.places import Place, locate
 
 _PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
-_KEY = re.compile(r"""\s*([A-Za-z0-9_.-]+)\s*=""")
+_KEY = re.compile(r"\s*(\[{1,2}[A-Za-z0-9_. -]+\]{1,2}|[A-Za-z0-9_.-]+(?=\s*=))")
 
 _IN_OTHER_WORDS = (
-    (r"Illegal character '\\[nr]+'", "a quote is not closed on this line"),
-    (r"Illegal character (.*)", r"\1 cannot stand here"),
+    (r"(?:Illegal|Found invalid) character '\\[nr]+'", "a quote is not closed on this line"),
+    (r"(?:Illegal|Found invalid) character (.*)", r"\1 cannot stand here"),
     (r"Invalid value", "there is no value that can be read; a text needs quotes"),
     (r"Cannot overwrite a value", "is given a second time in the same table"),
     (r"Cannot (?:declare|mutate|overwrite).*", "is declared a second time"),
-    (
-        r"Unescaped '\\\\' in a string",
-        r"a text in double quotes cannot hold a single \\; write '...' or \\\\",
-    ),
+    (r"Unescaped '\\' in a string", r"a text in double quotes cannot hold a single \\; write '...' or \\\\"),
+    (r"Expected newline or end of document.*", "something is left over after the value; a text needs quotes"),
+    (r"Invalid (?:statement|initial character for a key part)", "here should be a key or a [table]"),
     (r"Unterminated string", "a quote is not closed"),
     (r"Unclosed array", "a list is not closed with ]"),
-    (r"Expected \"'''\"|Expected '\"\"\"'", "a long text is not closed with three quotes"),
+    (r"Unclosed inline table", "a table is not closed with }"),
+    ("Expected \"'''\"", "a quote is not closed"),
 )
 
 
@@ -70,8 +70,13 @@ def _add(message: str, text: str, report: Report) -> None:
         if known := re.fullmatch(pattern, found):
             found = known.expand(words)
             break
-    if match is None or match[2] is None:
-        report.add(Place("end of file" if match else ""), "", found)
+    if match is None:
+        report.add_to_file(found)
+        return
+    if match[2] is None:
+        report.add(
+            Place("end of file"), "", "the file ends in the middle of a value" if "value" in found else found
+        )
         return
     key = _KEY.match(text.replace("\r\n", "\n").split("\n")[int(match[2]) - 1])
     report.add(Place(f"line {match[2]}, column {match[3]}"), key[1] if key else "", found)
