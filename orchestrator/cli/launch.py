@@ -108,6 +108,5 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     from orchestrator.explain import dry_run
 
     now = time.time()
-    for line in dry_run(make_plan(inventory, arguments, new_run_id(now), now)):
-        print(line)
+    print(dry_run(make_plan(inventory, arguments, new_run_id(now), now)), end="")
     return int(ExitStatus.OK)
