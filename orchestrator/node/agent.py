@@ -17,7 +17,7 @@ from .loop import READ, Loop, Outbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Optional, Tuple
 
     from .paths import Paths
 
@@ -54,7 +54,7 @@ class Agent:
         self.jobs = Jobs(self.loop)
         self.leases: Dict[int, int] = {}  # port -> the descriptor that holds its lock
         self.rooms: Dict[str, Any] = {}  # what an operation keeps between requests
-        self.at_exit: List[Callable[[], None]] = []
+        self.on_word: Callable[[], None] = lambda: None  # whenever the controller said something
         self._stdin = stdin
         self._idle = float(config.get("idle") or IDLE)
         self._heard = time.monotonic()
@@ -111,8 +111,6 @@ class Agent:
                 self.loop.step()
         finally:
             self.jobs.close()
-            for clean in self.at_exit:
-                clean()
 
     def _look_whether_idle(self) -> None:
         left = self._heard + self._idle - time.monotonic()
@@ -132,6 +130,7 @@ class Agent:
             self.leave()
             return
         self._heard = time.monotonic()
+        self.on_word()
         for fields, payload in self._decoder.feed(data):
             self._serve(Request(fields, payload))
 

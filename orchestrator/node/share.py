@@ -10,6 +10,7 @@ import shutil
 import time
 
 from .fault import NodeError
+from .paths import plain_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def write(agent: Agent, request: Request) -> Dict[str, Any]:
     try:
         os.makedirs(folder, exist_ok=True)
         _forget_stale(os.path.dirname(folder))
-        with open(os.path.join(folder, _name(request["host"])), "wb"):
+        with open(os.path.join(folder, plain_name("host", request["host"])), "wb"):
             pass
     except OSError as error:
         raise _unusable(request["workdir"], error) from None
@@ -66,13 +67,7 @@ def _forget_stale(workdir: str) -> None:
 
 def _folder(request: Request) -> str:
     workdir = os.path.abspath(os.path.expanduser(request["workdir"]))
-    return os.path.join(workdir, ".share-" + _name(request["nonce"]))
-
-
-def _name(text: str) -> str:
-    if not text or text.startswith(".") or "/" in text:
-        raise NodeError("usage", f"not a name: {text!r}", "it must be one plain file name")
-    return text
+    return os.path.join(workdir, ".share-" + plain_name("nonce", request["nonce"]))
 
 
 def _unusable(workdir: str, error: OSError) -> NodeError:
