@@ -38,8 +38,9 @@ _DEFAULT_IDENTITIES = (
 _ACCEPTING = frozenset({"accept-new", "no", "off", "false"})
 
 
-def resolve(host: Host, config: Path | None = None) -> Target:
+def resolve(host: Host) -> Target:
     """The target of a host entry; user, port and identity of the entry win over ssh_config."""
+    config = Path(host.ssh_config).expanduser() if host.ssh_config else None
     if host.ssh_config:
         config = Path(host.ssh_config).expanduser()
     asked = _Asked(host.ssh, host.user, host.port, _identity(host))
