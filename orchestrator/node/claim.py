@@ -38,7 +38,7 @@ def take(folder: TaskFolder) -> Optional[Claim]:
         os.mkdir(made.path, 0o700)
         claim = claim._replace(lock=_locked(made.lock))
         os.mkfifo(made.control, 0o600)
-        claim = claim._replace(control=_above_stdio(os.open(made.control, os.O_RDWR | os.O_NONBLOCK)))
+        claim = claim._replace(control=os.open(made.control, os.O_RDWR | os.O_NONBLOCK))
         for path in (made.log, made.idx, made.report):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         state.set_aside(made)
@@ -59,18 +59,9 @@ def take(folder: TaskFolder) -> Optional[Claim]:
 
 
 def _locked(path: str) -> int:
-    fd = _above_stdio(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
     return fd
-
-
-def _above_stdio(fd: int) -> int:
-    """The same open file as a descriptor that 0, 1 and 2 cannot overwrite."""
-    if fd > 2:
-        return fd
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return int(moved)
 
 
 def _remove(folder: TaskFolder) -> None:

@@ -110,7 +110,10 @@ def _bury(folder: TaskFolder) -> state.State:
         if not state.is_final(found):
             procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
             found = state.ended(found, state.LOST, time.time_ns(), _why(found))
-            state.write_last(folder, found)
+            try:
+                state.write_last(folder, found)
+            except OSError:
+                pass  # no room: whoever looks next finds the same
         return found
     finally:
         os.close(fd)

@@ -9,7 +9,7 @@ from typing import Dict
 
 from . import leader, prctl, reaper, state, supervisor
 from .launch import Handles, Launch
-from .logfile import LogFile
+from .output import Output
 
 
 def main(launch: Launch, handles: Handles) -> None:
@@ -64,17 +64,7 @@ def _end_all() -> None:
 
 def _bury(launch: Launch, handles: Handles, status: int) -> None:
     found = state.read(launch.folder)
-    log = LogFile(launch.folder.log, launch.folder.idx, launch.log_cap, found["gaps"])
-    os.set_blocking(handles.log_read, False)
-    try:
-        while True:
-            data = os.read(handles.log_read, supervisor.CHUNK)
-            if not data:
-                break
-            log.append(data, time.time_ns())
-    except BlockingIOError:
-        pass
-    log.close()
+    Output(launch, handles.log_read, found["gaps"]).drain()
     if not state.is_final(found):
         final = state.ended(found, state.LOST, time.time_ns(), _why(status))
         state.conclude(launch.folder, final)

@@ -105,7 +105,7 @@ def _explain(error: Exception, launch: Launch) -> Dict[str, str]:
     code = error.errno if isinstance(error, OSError) else None
     why = os.strerror(code) if code else str(error)
     if code == errno.ENOENT and "/" not in program:
-        path = os.fsdecode(launch.env.get(b"PATH", b""))
+        path = os.fsdecode(launch.env.get(b"PATH", b""))[:500]
         return _error(what, f"no program of that name is on PATH ({path})", "give its path, or install it")
     if code == errno.ENOENT and os.path.exists(program):
         return _error(what, f"the interpreter that it names is not there: {_first_line(program)}", "")

@@ -15,12 +15,14 @@ class Lifeline:
         self._launch = launch
         self._word = _mtime(launch.keeper)
         self._heard = now
-        self.tick = max(0.05, launch.lifeline / 4) if launch.lifeline else 3600.0
+        self._next_look = now
+        self.tick = min(1.0, launch.lifeline / 4) if launch.lifeline else 3600.0
 
     def is_cut(self, now: float) -> bool:
         """Whether the last word is too long ago for a task such as this one."""
-        if not self._launch.lifeline:
+        if not self._launch.lifeline or now < self._next_look:
             return False
+        self._next_look = now + self.tick
         word = _mtime(self._launch.keeper)
         if word != self._word:
             self._word, self._heard = word, now

@@ -14,23 +14,8 @@ from typing import List, NamedTuple, Optional
 from .fault import NodeError
 
 # Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
-REMOTE = frozenset(
-    (
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse",
-        "fuseblk",
-        "gfs2",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-    )
-    + ("ocfs2", "orangefs", "pvfs2", "smb3", "smbfs")
+_REMOTE = (
+    " 9p afs beegfs ceph cifs coda fuse fuseblk gfs2 gpfs lustre nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs "
 )
 
 
@@ -198,7 +183,7 @@ def _check_owner(root: str) -> None:
 
 def _check_filesystem(root: str) -> None:
     kind = filesystem(root)
-    if kind in REMOTE or kind.startswith("fuse."):
+    if f" {kind} " in _REMOTE or kind.startswith("fuse."):
         raise NodeError(
             "state",
             f"the state folder {root} is on {kind}",

@@ -23,7 +23,7 @@ class Process(NamedTuple):
     ppid: int
     pgrp: int
     start_ticks: int
-    zombie: bool
+    zombie: bool  # nothing of it runs: a first thread may end before the others
 
 
 class Identity(NamedTuple):
@@ -46,7 +46,8 @@ def look(pid: int) -> Optional[Process]:
     if end < 0:
         return None
     fields = text[end + 2 :].split()
-    return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0] in (b"Z", b"X"))
+    over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), over)
 
 
 def scan() -> List[Process]:
@@ -89,7 +90,7 @@ def send(process: Process, signum: int) -> bool:
         handle = _open_handle(process.pid)
         try:
             now = look(process.pid)
-            if now is None or now.start_ticks != process.start_ticks or now.zombie:
+            if now is None or now.start_ticks != process.start_ticks:
                 return False
             if handle is None:
                 os.kill(process.pid, signum)
@@ -117,7 +118,7 @@ def bearers(cookie_prefix: str) -> List[Process]:
     wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
     table = scan()
     spared = _ancestors(os.getpid(), table)
-    found = {p.pid: p for p in table if p.pid not in spared and _bears(p.pid, wanted)}
+    found = {p.pid: p for p in table if p.pid not in spared and not p.zombie and _bears(p.pid, wanted)}
     for process in list(found.values()):
         found.update((p.pid, p) for p in descendants(process.pid, table) if p.pid not in spared)
     return [process for process in found.values() if not process.zombie]
@@ -171,8 +172,21 @@ def _open_handle(pid: int) -> Optional[int]:
 
 
 def _bears(pid: int, wanted: bytes) -> bool:
-    environ = _read(f"/proc/{pid}/environ", 1 << 22)
+    environ = _read(f"/proc/{pid}/environ", 1 << 22) or _environ_of_threads(pid)
     return environ.startswith(wanted) or b"\0" + wanted in environ
+
+
+def _environ_of_threads(pid: int) -> bytes:
+    """The environment as any thread shows it: a first thread that ended shows none."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return b""
+    for thread in threads:
+        environ = _read(f"/proc/{pid}/task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
+        if environ:
+            return environ
+    return b""
 
 
 def _ancestors(pid: int, table: Iterable[Process]) -> Set[int]:

@@ -27,17 +27,17 @@ def reap() -> Tuple[List[Tuple[int, int]], bool]:
 
 
 def signal_all(signum: int) -> List[procs.Process]:
-    """One pass over all descendants; return those that may not be signalled."""
+    """One pass over all descendants; return those that were alive."""
     me = os.getpid()
     if signum == signal.SIGKILL:
         _kill_children(me)
-    refused = []
-    for process in procs.descendants(me, procs.scan()):
+    alive = [process for process in procs.descendants(me, procs.scan()) if not process.zombie]
+    for process in alive:
         try:
             procs.send(process, signum)
         except PermissionError:
-            refused.append(process)
-    return refused
+            pass  # another user's: the caller sees it again and again
+    return alive
 
 
 def _kill_children(me: int) -> None:

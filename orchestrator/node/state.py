@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, Union
 
 from .paths import TaskFolder
 
@@ -111,13 +111,12 @@ def set_aside(folder: Folder) -> None:
         os.close(fd)
 
 
-def ended(state: State, status: str, now_ns: int, message: str = "") -> State:
+def ended(state: State, status: str, now_ns: int, message: str) -> State:
     """The final state; `lost` never hides an exit that is known."""
     known = state["exit_code"] is not None or state["exit_signal"] is not None
     if status == LOST and known:
         status = EXITED
-    said: Optional[str] = message or state["message"]
-    return {**state, "state": status, "ended_ns": state["ended_ns"] or now_ns, "message": said}
+    return {**state, "state": status, "ended_ns": now_ns, "message": message}
 
 
 def _write_into_spare(folder: Folder, state: State) -> None:
