@@ -48,14 +48,12 @@ locked() {
     exec {lock}>&-
 }
 
-is_311() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
-
-# The Python that both environments are made from. The system's own comes first: what is
-# made from it outlives the tools that bring a Python of their own.
+# The first Python of at least 3.11, and below LIMIT where one is given. The system's own comes first:
+# what is made from it outlives the tools that bring a Python of their own.
 base_python() {
-    local candidate
+    local candidate limit=${1:-9.9}
     for candidate in /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11; do
-        if is_311 "$candidate"; then
+        if "$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (${limit/./, }))" 2>/dev/null; then
             command -v "$candidate"
             return
         fi
@@ -63,11 +61,14 @@ base_python() {
     return 1
 }
 
-# The training environment, named after all that goes into it. It is made from the same Python: where
-# that is the system's, it also runs in containers that have one of the same version at the same path.
+# TensorFlow knows no newer Python yet.
+worker_base() { base_python 3.14; }
+
+# The training environment, named after all that goes into it. Made from the system's Python, it also
+# runs in containers that have one of the same version at the same path.
 worker_env() {
     {
-        "$(base_python)" --version
+        "$(worker_base)" --version
         cat "$root/scripts/requirements/worker.txt"
     } | digest | sed "s|^|$envs/worker-|"
 }
