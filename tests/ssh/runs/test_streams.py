@@ -78,10 +78,10 @@ def test_a_host_whose_sshd_is_killed_is_lost_and_found(desk: Desk) -> None:
     viewer.shows("line 5")
     run = desk.run_id()
     server = desk.cluster.servers[1]
-    desk.cluster.kill(server)
+    desk.kill_sshd(server)
     until("the loss is told", lambda: desk.named("HostLost", run))
     tasks = len(desk.task_pids(run))
-    desk.cluster.restart(server)
+    desk.start_sshd(server)
     until("it is found again", lambda: desk.named("HostRecovered", run))
     assert tasks == 2
     (desk.folder / "enough").touch()
