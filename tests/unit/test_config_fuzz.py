@@ -31,7 +31,8 @@ grace = 1.5
 
 WORDS = r"""
 [defaults] [[host]] [job] [host.env] name ssh address env.A TF_CONFIG = ' " ''' [ ] { } , # - . \ 0 1 -1 65536
-1e999 nan true 1979-05-27 07:32:00 "gpu-[01-08]" "127.0.0.1" "[::1]:22" "::" "a@b:1" "local" "ps" "chief" "\u0000"
+1e999 nan true 1979-05-27 07:32:00 "gpu-[01-08]" "127.0.0.1" "[::1]:22" "::" "a@b:1" "local"
+"ps" "chief" "\u0000"
 """
 BLANKS = ["\n", "\r\n", "\r", " ", "\t", "\0", "\ufeff", "\x1b", "\u2028"]
 pieces = st.sampled_from([*WORDS.split(), *BLANKS, "0x" + "f" * 4000])
