@@ -177,7 +177,9 @@ def test_ranges_run_in_step() -> None:
         A + 'role = "chief"' + B + 'role = "evaluator"',
         '[defaults]\nrole = "ps"\n' + A + 'role = "chief"' + B + 'role = "worker"' + C + "spare = true",
         A + '[host.env]\nA = "1"\n[defaults.env]\nA = "2"\n[job.env]\nA = "3"',
-        'job.command = ["train.py"]\n' + A,
+        'job.command = ["train.py", "~/data", "$X"]\n' + A,
+        "job.command = \"bash -c 'train.py $X && echo ok'\"\n" + A,
+        'job.command = "~/bin/train --cost 5$"\n' + A,
     ],
 )
 def test_unusual_but_right(text: str) -> None:

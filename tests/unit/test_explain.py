@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from orchestrator import config, explain
 from orchestrator.model import Job, RunPlan
@@ -81,6 +81,7 @@ note: set CUDA_VISIBLE_DEVICES=-1 on ps/0 since a ps task needs no GPU; give its
     )
 
 
+@settings(deadline=None)
 @given(plans())
 def test_one_printable_json_line_per_task(plan: RunPlan) -> None:
     lines = explain.dry_run(plan).split("\n")

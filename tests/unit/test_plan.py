@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from orchestrator import tfconfig
 from orchestrator.errors import UsageError
@@ -14,6 +14,7 @@ from orchestrator.plan import choose_command, resolve, script_path
 from tests.unit.plans import host, inventories, make, plans
 
 
+@settings(deadline=None)
 @given(plans())
 def test_every_task_reads_back_what_was_planned_for_it(plan: RunPlan) -> None:
     for task in plan.tasks:
@@ -27,6 +28,7 @@ def test_every_task_reads_back_what_was_planned_for_it(plan: RunPlan) -> None:
             assert in_cluster[read.index].endswith(f":{task.port}")
 
 
+@settings(deadline=None)
 @given(inventories())
 def test_hosts_get_their_tasks_ports_and_devices_in_order(inventory: Inventory) -> None:
     plan = make(*inventory.hosts)

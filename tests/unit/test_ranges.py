@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import ranges
@@ -89,6 +89,7 @@ _names = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(_names, st.randoms())
 def test_fold_loses_nothing_and_order_does_not_matter(names: list[str], chance: random.Random) -> None:
     folded = ranges.fold(names)
@@ -98,6 +99,7 @@ def test_fold_loses_nothing_and_order_does_not_matter(names: list[str], chance: 
     assert ranges.fold(names) == folded
 
 
+@settings(deadline=None)
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 4))
 def test_a_row_of_hosts_folds_to_one_range(low: int, count: int, width: int) -> None:
     names = [f"gpu-{number:0{width}}" for number in range(low, low + count + 2)]
