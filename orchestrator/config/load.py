@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,20 @@ def load(path: str | Path) -> Inventory:
         raise UsageError(f"{path} is a folder", hint=f"--hosts {Path(path) / 'hosts.toml'}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}", why=getattr(error, "strerror", None) or str(error)) from error
-    return parse(data, str(path))
+    return _anchored(parse(data, str(path)), Path(path).absolute().parent)
+
+
+def _anchored(inventory: Inventory, folder: Path) -> Inventory:
+    """Paths of this machine, relative to the file that names them: a later `tail` starts elsewhere."""
+
+    def anchor(given: str | None) -> str | None:
+        return given if given is None or given.startswith("~") else str(folder / given)
+
+    hosts = (
+        replace(host, identity=anchor(host.identity), ssh_config=anchor(host.ssh_config))
+        for host in inventory.hosts
+    )
+    return replace(inventory, hosts=tuple(hosts))
 
 
 def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:

@@ -20,6 +20,7 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
     "user": values.user,
     "port": values.whole(1, MAX_PORT),
     "identity": values.identity,
+    "ssh_config": values.text,
     "python": values.program,
     "agent_python": values.program,
     "workdir": values.path,
