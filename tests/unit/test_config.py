@@ -200,9 +200,7 @@ def test_byte_order_mark_and_line_ends_change_nothing(change: object, tmp_path: 
 
 def test_files_of_this_machine_are_found_from_the_inventory(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
-    path.write_text(
-        '[[host]]\nssh = "a"\nidentity = "keys/a"\nssh_config = "/etc/x"\n[[host]]\nssh = "b"\nidentity = "~/b"'
-    )
+    path.write_text(A + 'identity = "keys/a"\nssh_config = "/etc/x"' + B + 'identity = "~/b"')
     found = [(host.identity, host.ssh_config) for host in config.load(path).hosts]
     assert found == [(f"{tmp_path}/keys/a", "/etc/x"), ("~/b", None)]
 
