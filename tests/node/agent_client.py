@@ -24,6 +24,7 @@ class AgentError(Exception):
         self.what = error["what"]
         self.why = error["why"]
         self.hint = error["hint"]
+        self.as_hello = error
 
 
 class Silence(Exception):
@@ -65,9 +66,15 @@ class AgentClient:
         self.beats: list[int] = []
         self.hello: dict[str, Any] = {}
         config = {"state": None if state is None else os.fspath(state), "idle": idle}
-        self._stdin.write(bootstrap.payload(config))
-        self._skip_noise()
-        self.until(lambda: bool(self.hello))
+        self.stderr = ""
+        try:
+            self._write(bootstrap.payload(config))
+            self._skip_noise()
+            self.until(lambda: bool(self.hello))
+        except Silence as silence:
+            self.process.kill()
+            self.close()
+            raise Silence(f"{silence}; {self.stderr}") from None
 
     def __enter__(self) -> AgentClient:
         return self
@@ -88,15 +95,14 @@ class AgentClient:
         finally:
             self.process.kill()
             assert self.process.stderr is not None
-            self.stderr = self.process.stderr.read().decode(errors="replace")
-            self.process.stderr.close()
+            if not self.process.stderr.closed:
+                self.stderr = self.process.stderr.read().decode(errors="replace")
+                self.process.stderr.close()
         return status
 
     def send(self, op: str, payload: bytes = b"", **fields: Any) -> int:
         self._ids += 1
-        data = memoryview(frames.encode({"id": self._ids, "op": op, **fields}, payload))
-        while data:
-            data = data[self._stdin.write(data) or 0 :]
+        self._write(frames.encode({"id": self._ids, "op": op, **fields}, payload))
         return self._ids
 
     def reply(self, request: int, timeout: float = PATIENCE) -> tuple[dict[str, Any], bytes]:
@@ -142,14 +148,17 @@ class AgentClient:
             raise Silence(f"{why}; noise: {self.noise!r}; stream frames: {len(self.stream)}")
         return data
 
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._stdin.write(view) or 0 :]
+        except BrokenPipeError:
+            raise Silence("the agent ended before it was told all") from None
+
     def _skip_noise(self) -> None:
         while frames.MARKER not in self.noise:
-            try:
-                self.noise += self._read(PATIENCE)
-            except Silence as silence:
-                assert self.process.stderr is not None
-                self.process.kill()
-                raise Silence(f"{silence}; {self.process.stderr.read().decode(errors='replace')}") from None
+            self.noise += self._read(PATIENCE)
         self.noise, _, rest = self.noise.partition(frames.MARKER)
         for header, _ in self._decoder.feed(rest):
             self.hello = header["hello"]
