@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator import config
+from orchestrator.cli.logins import logins
 from orchestrator.errors import SeveralErrors, UsageError
 from orchestrator.model import Host, Inventory, RunPlan
 from orchestrator.store import RunFolder, find, runs_root
@@ -39,7 +40,7 @@ def discover(inventory: Inventory) -> list[RunPlan]:
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
 
-    fleet = Fleet(connectors(), lambda _frame: None)
+    fleet = Fleet(connectors(logins(inventory.hosts)), lambda _frame: None)
     try:
         bad = fleet.connect(inventory.hosts, lambda _host, _seconds: None)
         if not fleet.sessions:

@@ -71,9 +71,7 @@ class Session:
     def start(self, timeout: float = MARKER_TIMEOUT) -> None:
         """Start the agent and wait for its hello; raise HostError when none comes."""
         began = time.time()
-        self._channel = channel = self.link.open(
-            [self.host.agent_python, "-I", "-S", "-c", bootstrap.COMMAND_CODE]
-        )
+        self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
         threading.Thread(target=self._read, args=(channel,), name=f"read {self.host.name}", daemon=True).start()
         try:
             channel.send(bootstrap.payload({"state": self.host.state, "idle": AGENT_IDLE}))
