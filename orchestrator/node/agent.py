@@ -163,18 +163,18 @@ def hello(agent: Agent) -> Dict[str, Any]:
     }
 
 
-def main(config: Dict[str, Any]) -> None:
-    """Never returns: nothing of an interpreter's orderly end is of use here."""
+def main(config: Dict[str, Any]) -> int:
+    """Serve until the controller is gone; return the process's exit status."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     stdin, stdout = _take_protocol()
-    agent = Agent(config, stdin, stdout)
-    agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
     try:
+        agent = Agent(config, stdin, stdout)
+        agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         agent.serve()
     except BaseException:  # noqa: BLE001 - told to whoever reads stderr
         sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    os._exit(0)
+        return 1
+    return 0
 
 
 def _take_protocol() -> Tuple[int, int]:
