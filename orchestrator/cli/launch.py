@@ -24,19 +24,20 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = config.load(Path(arguments.hosts or "hosts.toml"))
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
-    folder = start(inventory, arguments, other_ports=arguments.other_ports)
-    if arguments.detach:
-        print(folder.run)
-        print(f"started; orchestrate tail {folder.run} shows it", file=sys.stderr)
-        return int(ExitStatus.OK)
-    return follow(folder, arguments)
+    with watch.Interrupts() as interrupts:
+        folder = start(inventory, arguments, other_ports=arguments.other_ports)
+        if not arguments.detach or interrupts.count:
+            return follow(folder, arguments, interrupts)
+    print(folder.run)
+    print(f"started; orchestrate tail {folder.run} shows it", file=sys.stderr)
+    return int(ExitStatus.OK)
 
 
-def follow(folder: RunFolder, arguments: argparse.Namespace) -> int:
+def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.Interrupts) -> int:
     """Watch a run that was started here until it ends."""
     renderer = choose(sys.stdout, arguments.json, sys.stderr)
     behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
-    return watch.own(folder, RunReader(folder, drop_behind=behind), renderer)
+    return watch.own(folder, RunReader(folder, drop_behind=behind), renderer, interrupts)
 
 
 def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: bool) -> RunFolder:
@@ -108,6 +109,5 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     from orchestrator.explain import dry_run
 
     now = time.time()
-    for line in dry_run(make_plan(inventory, arguments, new_run_id(now), now)):
-        print(line)
+    print(dry_run(make_plan(inventory, arguments, new_run_id(now), now)), end="")
     return int(ExitStatus.OK)

@@ -26,9 +26,9 @@ def main(argv: Sequence[str]) -> int:
     except OrchestrateError as error:
         if debug:
             raise
-        from orchestrator.render.errors import error_block
+        from orchestrator.render.errors import report
 
-        print(error_block(error), file=sys.stderr)
+        report(error, sys.stderr)
         return int(error.status)
     except KeyboardInterrupt:
         return int(ExitStatus.INTERRUPTED)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from orchestrator.config.mistakes import Wrong, among, nearest, show
+from orchestrator.config.mistakes import Wrong, listed, nearest, show
 from orchestrator.environ import name_mistake, value_mistake
 from orchestrator.model import Role
 
@@ -74,7 +73,7 @@ def whole(low: int, high: int, *, below: str = "") -> Reader:
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             bare = f"; write {show(value)[1:-1].strip()}, without quotes" if _is_number(value) else ""
-            raise Wrong(f"must be a whole number, not {kind(value)}{bare}")
+            raise Wrong(f"must be a whole number, not {show(value)}{bare}")
         if not low <= value <= high:
             reason = f": {below}" if below and value < low else ""
             raise Wrong(f"must be from {low} to {high}, not {show(value)}{reason}")
@@ -87,8 +86,8 @@ def seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         number = _NUMBER.match(value.strip()) if isinstance(value, str) else None
         bare = f"; write {number[0]}" if number else ""
-        raise Wrong(f"must be a number of seconds, not {kind(value)}{bare}")
-    if not math.isfinite(value) or not 0 <= value <= MAX_SECONDS:
+        raise Wrong(f"must be a number of seconds, not {show(value)}{bare}")
+    if not 0 <= value <= MAX_SECONDS:
         raise Wrong(f"must be from 0 to {MAX_SECONDS:.0f} seconds, not {show(value)}")
     return float(value)
 
@@ -97,7 +96,9 @@ def path(value: Any) -> str:
     """A path on the node, where `~` is expanded."""
     given = text(value)
     if not given.startswith(("/", "~")):
-        raise Wrong(f'must be a full path or start with ~/, not {show(given)}; write "~/{given}"')
+        raise Wrong(
+            f'must be a full path or start with ~/, not {show(given)}; write "~/{given.removeprefix("./")}"'
+        )
     return given.rstrip("/") or "/"
 
 
@@ -134,7 +135,7 @@ def role(value: Any) -> Role:
     if given not in roles:
         meant = nearest(given, [*roles, "parameter_server", "master"])
         meant = {"parameter_server": "ps", "master": "chief"}.get(meant or "", meant)
-        raise Wrong(f"must be {among(roles)}, not {show(given)}{did_you_mean(meant)}")
+        raise Wrong(f"must be {listed(roles, 'or')}, not {show(given)}{did_you_mean(meant)}")
     return Role(given)
 
 
@@ -143,7 +144,7 @@ def devices(value: Any) -> tuple[str, ...]:
         raise Wrong(f"must be a list such as [0, 1], not {kind(value)}")
     found: list[str] = []
     for item in value:
-        name = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
+        name = show(item) if isinstance(item, int) else item if isinstance(item, str) else ""
         if not _DEVICE.fullmatch(name):
             raise Wrong(f"{show(item)} is not a GPU; write its number or its UUID (nvidia-smi -L)")
         if name in found:
@@ -173,10 +174,8 @@ class Wrongs(Wrong):
 def _variable(name: str, value: object) -> Iterable[tuple[str, str]]:
     if mistake := name_mistake(name):
         yield (name, mistake)
-    elif isinstance(value, bool):
-        yield (name, f'must be a text; write it in quotes: "{show(value)}"')
-    elif isinstance(value, int | float):
-        yield (name, f'must be a text; write it in quotes: "{value}"')
+    elif isinstance(value, int | float):  # not shown: it may be a secret in the wrong place
+        yield (name, f"must be a text, not {kind(value)}; write its value in quotes")
     elif not isinstance(value, str):
         yield (name, f"must be a text in quotes, not {kind(value)}")
     elif mistake := value_mistake(value):
@@ -234,7 +233,10 @@ def command(value: Any) -> tuple[str, ...]:
 _SHELL_ONLY = {"cd", "export", "source", ".", "alias", "ulimit", "umask", "set", "unset", "exec", "eval"}
 
 
-def command_line(value: Any) -> str:
+def validate(value: Any) -> str:
+    """A command line of the user's own."""
+    if value is False:
+        raise Wrong("must be a command line; to launch without validation use --no-validate")
     given = shell_text(value)
     _split(given)
     return given

@@ -62,6 +62,11 @@ class RunReader:
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
 
+    def skip(self, events: int) -> None:
+        """Leave out the first events, and the logs of what they started."""
+        for _, _ in zip(range(events), self._events(), strict=False):
+            pass
+
     def poll(self) -> Iterator[Stamped]:
         """What is new; ends when nothing more is there, though a loud log may have more at once."""
         for stamped in self._events():
