@@ -7,57 +7,38 @@ terminal for a second; what does not fit then is left out of the display, and sa
 
 from __future__ import annotations
 
-import io
-import math
-import os
 import threading
 import time
 from collections import Counter, deque
 from typing import TextIO
 
-from rich.console import Console
-from rich.style import Style
-from rich.text import Text
-
 from orchestrator import events as ev
+from orchestrator.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
-from orchestrator.render.errors import coloured
-from orchestrator.render.prefix import Prefixes
-from orchestrator.render.region import Row, region
-from orchestrator.render.sink import DisplayGoneError, Sink, colours
+from orchestrator.render.paint import Paint, Said
+from orchestrator.render.region import region
+from orchestrator.render.screen import Screen
+from orchestrator.render.sink import Sink, colours
 from orchestrator.render.words import gap, say
-from orchestrator.text import harmless
 from orchestrator.view import View, apply
 
 FRAME = 0.1  # seconds between two frames
-TICK = 0.5  # the same, when only the clock goes on
 ROOM = 4000  # lines that may wait to be drawn
 PATIENCE = 1.0  # seconds a line waits for room; then the terminal counts as stuck
-
-_TASK_COLOURS = (
-    "cyan",
-    "yellow",
-    "green",
-    "magenta",
-    "blue",
-    "bright_cyan",
-    "bright_yellow",
-    "bright_magenta",
-)
 
 
 class Live:
     def __init__(self, stdout: TextIO) -> None:
         self._sink = Sink(stdout)
-        self._paint = _Paint(colour=colours(stdout))
-        self._screen = _Screen(self._sink)
+        self._paint = Paint(colour=colours(stdout))
+        self._screen = Screen(self._sink)
         self._view = View()
-        self._said: deque[tuple[str, str] | LogLine] = deque()  # (line, style), or a task's line
+        self._said: deque[Said] = deque()
         self._dropped: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._closing = False
         self._frames = 0
-        self._gone: DisplayGoneError | None = None
+        self._gone: Exception | None = None
         self._thread = threading.Thread(target=self._draw_on, name="display", daemon=True)
         self._thread.start()
 
@@ -72,8 +53,6 @@ class Live:
                 return
             self._view = apply(self._view, event, stamped.at)
             self._said.extend(_words(self._view, event))
-            if isinstance(event, ev.RunPlanned | ev.TaskStarted):
-                self._paint.learn(self._view)
 
     def close(self) -> None:
         """Draw what is left, take the region away; give up on a terminal that stands still."""
@@ -99,7 +78,7 @@ class Live:
         try:
             while self._draw():
                 pass
-        except DisplayGoneError as error:
+        except Exception as error:  # also a bug of ours: the main thread has to hear of it
             with self._changed:
                 self._gone = error
                 self._said.clear()
@@ -114,8 +93,39 @@ class Live:
             said += _gaps(self._dropped)
             self._dropped.clear()
             self._changed.notify_all()
-        rows = [] if closing else region(view, time.time(), self._screen.height // 2)
-        if said or self._screen.stale(rows) or closing:
-            self._screen.draw([self._paint.line(one) for one in said], [self._paint.row(row) for row in rows])
+        self._paint.learn(view)
+        rows = [] if closing else region(view, time.time(), max(2, self._screen.height // 2))
+        self._screen.draw(
+            [self._paint.line(one) for one in said],
+            [self._paint.row(row, self._screen.width - 1) for row in rows],
+        )
         self._frames += 1
         return not closing
+
+
+def _words(view: View, event: Event) -> list[Said]:
+    """What is said above the region; what the region shows is not said again."""
+    if isinstance(event, ev.PhaseStarted | ev.TaskStarted | ev.TaskReady):
+        return []
+    if isinstance(event, ev.RunEnded):
+        return [(line, "") for line in say(view, event)]
+    return [(line, _style(event)) for line in say(view, event)]
+
+
+def _style(event: Event) -> str:
+    match event:
+        case ev.HostFailed():
+            return "red"
+        case ev.TaskExited():
+            return "red" if failed(event) else "dim"
+        case ev.HostLost() | ev.LogGap() | ev.StopRequested():
+            return "yellow"
+        case _:
+            return "dim"
+
+
+def _gaps(dropped: Counter[str]) -> list[Said]:
+    return [
+        (f"{task}: {gap(ev.LogGap(task, 'display', lines, 'the terminal is too slow'))}", "yellow")
+        for task, lines in dropped.items()
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from orchestrator import ranges
-from orchestrator.ends import end
+from orchestrator.ends import end_after, failed
 from orchestrator.events import Phase
 from orchestrator.render import fold
 from orchestrator.text import count, duration, plain
@@ -93,13 +93,13 @@ def _task(view: View, task: TaskView, now: float) -> Row:
 
 
 def _failed(task: TaskView) -> bool:
-    return task.exited is not None and not task.exited.stopped and task.exited.code != 0
+    return task.exited is not None and failed(task.exited)
 
 
 def _told(view: View, task: TaskView, state: TaskState, now: float) -> str:
     """What is known of a task, in the words that fit its state."""
     if task.exited:
-        return f"{end(task.exited)} after {duration(task.exited.seconds)}"
+        return end_after(task.exited)
     if state is TaskState.UNKNOWN:
         host = view.hosts[task.host]
         return plain(f"no word from its host for {duration(now - host.since)} ({host.why})")
