@@ -6,7 +6,7 @@ import shlex
 from typing import assert_never
 
 from orchestrator import events as ev
-from orchestrator.ends import end
+from orchestrator.ends import end_after
 from orchestrator.events import Event, Level, Phase
 from orchestrator.render import fold
 from orchestrator.render.errors import block
@@ -45,7 +45,7 @@ def say(view: View, event: Event) -> list[str]:
             said = [f"{_who(view, event.task)}: {gap(event)}"]
         case ev.TaskExited():
             because = f" ({event.lost})" if event.lost else ""
-            said = [f"{event.task} {event.host}: {end(event)} after {duration(event.seconds)}{because}"]
+            said = [f"{event.task} {event.host}: {end_after(event)}{because}"]
         case ev.StopRequested():
             said = [_stopping(event)]
         case ev.RunEnded():
@@ -63,7 +63,7 @@ def gap(event: ev.LogGap) -> str:
     """What is missing, and where it still is."""
     if event.where == "node":
         return f"{count(event.count, 'byte')} of its log were lost on the node ({event.why})"
-    return f"{count(event.count, 'line')} not shown ({event.why}); the log file has them"
+    return f"{count(event.count, 'line')} not shown: {event.why}; the log file has all"
 
 
 def problems(view: View) -> list[str]:
