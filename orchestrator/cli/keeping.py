@@ -40,7 +40,6 @@ def keep_new(
     replan: Callable[[Mapping[str, int]], RunPlan],
 ) -> None:
     """Fork the keeper of a new run; its folder is all that connects it with us."""
-
     asked = logins(plan.hosts)
 
     def work(control: int) -> int:
@@ -130,8 +129,8 @@ def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[i
         )
         logging.getLogger("paramiko").setLevel(logging.WARNING)
         status = work(control)
-    except BaseException:  # noqa: BLE001 - the last stop before the process ends
-        logging.exception("the keeper failed")
+    except BaseException:
+        logging.getLogger("orchestrate").exception("the keeper failed")
     finally:
         with contextlib.suppress(Exception):
             sys.stderr.flush()

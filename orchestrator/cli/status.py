@@ -19,9 +19,7 @@ def main(arguments: argparse.Namespace) -> int:
     plan = folder.read_plan()
     states, unreachable = ask_nodes(plan)
     view = replay(events_of(folder))
-    for line in status_table(
-        plan, view, states, unreachable, kept=folder.has_keeper(), json=arguments.json
-    ):
+    for line in status_table(plan, view, states, unreachable, kept=folder.has_keeper(), json=arguments.json):
         print(line)
     return int(ExitStatus.CLUSTER if len(unreachable) == len(plan.hosts) else ExitStatus.OK)
 

@@ -72,7 +72,9 @@ class Session:
         """Start the agent and wait for its hello; raise HostError when none comes."""
         began = time.time()
         self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
-        threading.Thread(target=self._read, args=(channel,), name=f"read {self.host.name}", daemon=True).start()
+        threading.Thread(
+            target=self._read, args=(channel,), name=f"read {self.host.name}", daemon=True
+        ).start()
         try:
             channel.send(bootstrap.payload({"state": self.host.state, "idle": AGENT_IDLE}))
         except HostError:
@@ -155,7 +157,7 @@ class Session:
                 if not marker:
                     noise = noise[-_NOISE_LIMIT:]
                     continue
-                decoder, noise, data = frames.Decoder(), before, after  # noqa: PLW2901
+                decoder, noise, data = frames.Decoder(), before, after
             try:
                 for header, payload in decoder.feed(data):
                     self._dispatch(header, payload)

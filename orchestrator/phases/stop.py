@@ -79,7 +79,10 @@ class EndAll:
     def _alive(self) -> bool:
         answers = self._run.fleet.ask("states", lambda _: {"run": self._run.id}, timeout=10.0)
         return any(
-            task["alive"] for reply in answers.good.values() for run in reply.result["runs"] for task in run["tasks"]
+            task["alive"]
+            for reply in answers.good.values()
+            for run in reply.result["runs"]
+            for task in run["tasks"]
         )
 
 

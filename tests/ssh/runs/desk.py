@@ -113,7 +113,9 @@ class Desk:
         return name
 
     def environment(self, **more: str) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")}
+        kept = {
+            k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+        }
         root = str(Path(__file__).parents[3])
         return {**kept, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": root, **more}
 
@@ -184,7 +186,11 @@ class Desk:
             except OSError:
                 continue
             for entry in environ:
-                if entry.startswith(prefix) and state != "Z" and (task is None or f"/{task}/".encode() in entry):
+                if (
+                    entry.startswith(prefix)
+                    and state != "Z"
+                    and (task is None or f"/{task}/".encode() in entry)
+                ):
                     found.append(pid)
         return found
 
@@ -260,7 +266,8 @@ def _descendants(roots: list[int]) -> list[int]:
     for pid in _pids():
         with contextlib.suppress(OSError):
             parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    found, level = [], set(roots)
+    found: list[int] = []
+    level = set(roots)
     while level:
         level = {pid for pid, parent in parents.items() if parent in level}
         found += level
