@@ -14,20 +14,20 @@ from orchestrator.text import signal_name
 Tail: TypeAlias = Callable[[str, str], Sequence[str]]  # the last lines of (task, attempt)
 
 _SIGNAL_HINTS = {
-    1: "SIGHUP comes from a closing terminal or session; on {host}: loginctl show-user, journalctl",
-    4: "its CPU lacks an instruction that this build of TensorFlow uses",
-    6: "native code gave up (abort); its reason stands above, in the last lines of its log",
-    7: "a mapped file or /dev/shm is full or gone; on {host}: df -h /dev/shm",
-    9: "SIGKILL is `kill -9` or the kernel's out-of-memory killer: dmesg -T | grep -i oom, on {host}",
-    11: "native code crashed; PYTHONFAULTHANDLER=1 under [job.env] shows where",
-    15: "something on {host} sent it TERM: a shutdown, a batch system, or a person",
-    24: "it reached its limit of CPU time; on {host}: ulimit -t",
-    25: "it reached its limit of file size; on {host}: ulimit -f",
+    1: "journalctl on {host}: SIGHUP comes from a session or terminal that was closed",
+    4: "another build of TensorFlow: this one uses an instruction that {host}'s CPU lacks",
+    6: "read its last lines: native code gave up (abort) and said why",
+    7: "df -h /dev/shm on {host}: a mapped file or shared memory is full or gone",
+    9: "dmesg -T | grep -i oom, on {host}: SIGKILL is `kill -9` or the kernel's out-of-memory killer",
+    11: "PYTHONFAULTHANDLER=1 under [job.env] shows where native code crashed",
+    15: "journalctl on {host}: a shutdown, a batch system or a person sent it TERM",
+    24: "ulimit -t on {host}: it reached its limit of CPU time",
+    25: "ulimit -f on {host}: it reached its limit of file size",
 }
 
 _CODE_HINTS = {
-    126: "the command is not executable on {host}: chmod +x, and look at its first line",
-    127: "a command was not found on {host}: look at PATH, or use `setup` in [job]",
+    126: "chmod +x on {host}, and a look at the command's first line: it is not executable",
+    127: "`setup` in [job], or PATH on {host}: a command was not found there",
 }
 
 

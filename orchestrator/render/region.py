@@ -106,10 +106,10 @@ def _told(view: View, task: TaskView, state: TaskState, now: float) -> str:
     if task.step is None:
         return plain(task.ready or "")
     quiet = now - task.stepped
-    return _numbers([task]) + (f"  none for {duration(quiet)}" if quiet > QUIET else "")
+    return numbers([task]) + (f"  none for {duration(quiet)}" if quiet > QUIET else "")
 
 
-def _numbers(tasks: Iterable[TaskView]) -> str:
+def numbers(tasks: Iterable[TaskView]) -> str:
     """Step, loss and speed, from the least to the most where they differ."""
     training = [task for task in tasks if task.step is not None]
     steps = [task.step for task in training if task.step is not None]
@@ -140,7 +140,7 @@ def _folded(view: View) -> list[Row]:
             (ranges.fold(task.task for task in tasks), ""),
             (count(len(tasks), "task"), "dim"),
             (str(state), _STYLES[state]),
-            (_numbers(tasks) if state is TaskState.TRAINING else "", ""),
+            (numbers(tasks) if state is TaskState.TRAINING else "", ""),
         )
         for state, tasks in groups.items()
     ]

@@ -160,11 +160,11 @@ def test_only_the_last_attempt_counts() -> None:
 
 
 HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
-    (ended(2, 0, signal=9), OOM, "out-of-memory killer: dmesg -T | grep -i oom, on gpu-03"),
+    (ended(2, 0, signal=9), OOM, "dmesg -T | grep -i oom, on gpu-03"),
     (ended(2, 0, code=137), TRAINING, "out-of-memory killer"),
     (ended(2, 0, signal=4), TRAINING, "instruction"),
     (ended(2, 0, signal=30), TRAINING, ""),
-    (ended(2, 0, code=127), ("sh: 1: foo: not found",), "was not found on gpu-03"),
+    (ended(2, 0, code=127), ("sh: 1: foo: not found",), "PATH on gpu-03: a command was not found"),
     (ended(2, 0, code=1), PORT, "orchestrate preflight names the holder"),
     (ended(2, 0, code=1), SHAPES, "must be equal on all"),
     (ended(2, 0, code=1), GROUP, "the same TF_CONFIG cluster"),
