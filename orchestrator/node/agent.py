@@ -139,7 +139,7 @@ class Agent:
     def serve_one(self, request: Request) -> None:
         try:
             ops.serve(self, request)
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+        except Exception as error:  # one bad request must not end the others
             self.fail(request, error)
 
 
@@ -173,7 +173,7 @@ def main(config: Dict[str, Any]) -> int:
         agent = Agent(config, stdin, stdout)
         agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         agent.serve()
-    except BaseException:  # noqa: BLE001 - told to whoever reads stderr
+    except BaseException:  # told to whoever reads stderr
         sys.excepthook(*sys.exc_info())
         return 1
     return 0

@@ -121,10 +121,7 @@ def open_root(path: Optional[str] = None) -> Paths:
         _check_owner(root)
         _check_filesystem(root)
         for name in ("runs", "leases"):
-            try:
-                os.mkdir(os.path.join(root, name), 0o700)
-            except FileExistsError:
-                pass
+            make_private(os.path.join(root, name))
     except OSError as error:
         raise NodeError(
             "state",
@@ -133,6 +130,16 @@ def open_root(path: Optional[str] = None) -> Paths:
             "make room or set `state` to a folder on a local disk",
         ) from None
     return Paths(root)
+
+
+def make_private(folder: str) -> None:
+    """Make a folder and its missing parents for the owner alone (makedirs forgets the parents)."""
+    if not os.path.isdir(folder):
+        make_private(os.path.dirname(folder))
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
 
 
 def filesystem(path: str) -> str:

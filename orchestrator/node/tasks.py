@@ -92,15 +92,22 @@ def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
     folders = [f for f in paths.tasks(run, attempt) if tasks is None or f.task in tasks]
-    living = [folder for folder in folders if control.is_locked(folder)]
+    unended = [folder for folder in folders if not state.is_final(state.read(folder))]
+    living = [folder for folder in unended if control.is_locked(folder)]
     for folder in living:
         control.stop(paths, run, folder.attempt, [folder.task], grace, kill)
-    if all(folder in living or state.is_final(state.read(folder)) for folder in folders):
-        asked = sorted({folder.task for folder in living})
-        return {"asked": asked, "gone": sorted({folder.task for folder in folders} - set(asked))}
-    agent.in_child(
-        request, lambda: control.stop(paths, run, attempt, tasks, grace, kill), seconds=_STOP_SECONDS
-    )
+    asked = {folder.task for folder in living}
+    known = {folder.task for folder in folders}
+    dead = [folder for folder in unended if folder not in living]
+    if not dead:
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
+
+    def bury() -> Dict[str, Any]:
+        for folder in dead:
+            asked.update(control.stop(paths, run, folder.attempt, [folder.task], grace, kill)["asked"])
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
+
+    agent.in_child(request, bury, seconds=_STOP_SECONDS)
     return None
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from orchestrator.node import bootstrap, frames
 
@@ -27,7 +27,7 @@ class AgentError(Exception):
         self.as_hello = error
 
 
-class Silence(Exception):
+class Silence(Exception):  # noqa: N818 - what is heard, not what is wrong
     """The agent ended, or did not say what was waited for; carries what it did say."""
 
 
@@ -76,7 +76,7 @@ class AgentClient:
             self.close()
             raise Silence(f"{silence}; {self.stderr}") from None
 
-    def __enter__(self) -> AgentClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +112,9 @@ class AgentClient:
             raise AgentError(header["error"])
         return header["result"], payload
 
-    def request(self, op: str, payload: bytes = b"", *, patience: float = PATIENCE, **fields: Any) -> dict[str, Any]:
+    def request(
+        self, op: str, payload: bytes = b"", *, patience: float = PATIENCE, **fields: Any
+    ) -> dict[str, Any]:
         return self.reply(self.send(op, payload, **fields), patience)[0]
 
     def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
@@ -135,10 +137,16 @@ class AgentClient:
                 self.replies[header["id"]] = (header, payload)
 
     def log(self, task: str) -> bytes:
-        return b"".join(data for header, data in self.stream if header["task"] == task and header["kind"] == "log")
+        return b"".join(
+            data for header, data in self.stream if header["task"] == task and header["kind"] == "log"
+        )
 
     def states(self, task: str) -> list[dict[str, Any]]:
-        return [header["state"] for header, _ in self.stream if header["task"] == task and header["kind"] == "state"]
+        return [
+            header["state"]
+            for header, _ in self.stream
+            if header["task"] == task and header["kind"] == "state"
+        ]
 
     def _read(self, timeout: float) -> bytes:
         ready, _, _ = select.select([self._stdout], [], [], timeout)

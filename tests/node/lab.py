@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import uuid
 from pathlib import Path
@@ -56,7 +55,7 @@ class Lab:
         """Every agent gone, and its helpers; the run killed, and nothing of it alive."""
         for agent in self._agents:
             agent.close()
-        if self.state.is_dir() and not os.stat(self.state).st_mode & 0o077:
+        if self.state.is_dir() and not self.state.stat().st_mode & 0o077:
             known = paths.Paths(str(self.state))
             control.stop(known, self.run, None, None, 0.0, kill=True)
             for folder in known.tasks(self.run):

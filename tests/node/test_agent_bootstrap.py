@@ -14,7 +14,7 @@ from tests.node.agent_client import OLD_PYTHON, Silence
 from tests.node.lab import Lab
 
 SHELLS = ["sh", "bash", "csh", "fish"]
-old_python = pytest.mark.skipif(not os.path.exists(OLD_PYTHON), reason="no Python 3.8 here")
+old_python = pytest.mark.skipif(not Path(OLD_PYTHON).exists(), reason="no Python 3.8 here")
 
 
 def test_the_code_has_nothing_that_a_shell_could_misread() -> None:
@@ -52,7 +52,7 @@ def test_a_missing_python_ends_with_the_shells_own_words(lab: Lab) -> None:
         lab.agent(python="no-such-python", shell=["sh", "-c"])
 
 
-def test_a_python_that_is_too_old_says_so(tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_says_so() -> None:
     loader = (Path(bootstrap.__file__).parent / "loader.py").read_text()
     old = loader.replace("sys.version_info < (3, 8)", "sys.version_info < (99, 0)")
     done = subprocess.run(["python3", "-c", old], capture_output=True, text=True, check=False)
@@ -71,10 +71,10 @@ def test_hello_tells_who_and_where(lab: Lab) -> None:
     hello = lab.agent().hello
     assert hello["uid"] == os.getuid()
     assert hello["hostname"] == os.uname().nodename
-    assert hello["netns"] == os.readlink("/proc/self/ns/net")
+    assert hello["netns"] == str(Path("/proc/self/ns/net").readlink())
     assert hello["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert hello["incarnation"].startswith(hello["boot_id"])
-    assert hello["home"] == os.path.expanduser("~")
+    assert hello["home"] == str(Path.home())
     assert hello["state_error"] is None
 
 

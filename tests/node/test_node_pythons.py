@@ -26,6 +26,10 @@ def interpreters() -> list[str]:
     return [found for name in names if (found := shutil.which(name, path=os.pathsep.join(places)))]
 
 
+def _top(item: ast.ImportFrom) -> str:
+    return (item.module or "").split(".")[0]
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
 def test_every_module_is_python_3_8_and_imports_only_the_standard_library(module: Path) -> None:
     tree = ast.parse(module.read_text(), feature_version=(3, 8))
