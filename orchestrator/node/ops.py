@@ -38,7 +38,7 @@ OPS = {
     "work_make": ("work", "make", 600.0),
     "start": ("tasks", "start", HERE),
     "stop": ("tasks", "stop", HERE),
-    "sweep": ("tasks", "sweep", 60.0),
+    "sweep": ("tasks", "sweep", HERE),
     "follow": ("follow", "follow", HERE),
     "unfollow": ("follow", "unfollow", HERE),
     "states": ("runs", "states", 60.0),
