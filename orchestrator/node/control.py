@@ -128,8 +128,6 @@ def _why(found: state.State) -> str:
 def _read(folder: TaskFolder) -> state.State:
     try:
         return state.read(folder)
-    except ValueError:  # cut short by a power failure
-        return state.new(folder, "", 0)
     except FileNotFoundError:
         raise NodeError(
             "task",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional
 
-from .paths import TaskFolder
+from .paths import Paths, TaskFolder
 
 
 class Launch(NamedTuple):
     """The task as data. It holds secrets: it is inherited through fork and never written down."""
 
+    paths: Paths
     folder: TaskFolder
     argv: List[bytes]
     env: Dict[bytes, bytes]
@@ -18,7 +19,6 @@ class Launch(NamedTuple):
     role: str
     lifeline: Optional[float]  # None: lives without a keeper for ever
     log_cap: Optional[int]
-    keeper: str  # the file whose mtime is a keeper's last word
 
 
 class Handles(NamedTuple):

@@ -43,7 +43,7 @@ def start(  # noqa: PLR0917 - named by the protocol
         answer = {"error": guard.cannot_fork(launch, error)}
     finally:
         claimed.close()
-    return _result(paths, launch, answer)
+    return _result(launch, answer)
 
 
 def _check(spec: Mapping[str, Any]) -> None:
@@ -62,6 +62,7 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
     marks = environ.marks(folder.run, folder.attempt, folder.task, os.urandom(8).hex(), folder.report)
     argv, env = environ.of_task(spec, marks)
     return Launch(
+        paths=paths,
         folder=folder,
         argv=argv,
         env=env,
@@ -70,7 +71,6 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
         role=str(spec.get("role") or folder.task.split("/")[0]),
         lifeline=spec.get("lifeline") or None,
         log_cap=spec.get("log_cap") or None,
-        keeper=paths.keeper(folder.run),
     )
 
 
@@ -154,8 +154,8 @@ def _hear(heard: int) -> Dict[str, Any]:
     return answer
 
 
-def _result(paths: Paths, launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
-    folder = launch.folder
+def _result(launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
+    paths, folder = launch.paths, launch.folder
     if "state" in answer:
         found = answer["state"]
         return {"started": True, "already": False, "pid": found["pid"], "state": found}
