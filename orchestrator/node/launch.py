@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional
-
 from .paths import Paths, TaskFolder
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
 
 
-class Launch(NamedTuple):
+class Launch(Record):
     """The task as data. It holds secrets: it is inherited through fork and never written down."""
 
     paths: Paths
@@ -21,7 +24,7 @@ class Launch(NamedTuple):
     log_cap: Optional[int]
 
 
-class Handles(NamedTuple):
+class Handles(Record):
     """Open descriptors, none of them inherited by the task."""
 
     lock: int  # locked: the task is not over. One open file shared by guard and supervisor
