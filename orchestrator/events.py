@@ -230,6 +230,7 @@ class RunEnded:
     last_lines: tuple[str, ...]
     folder: str
     hint: str = ""
+    unproven: tuple[str, ...] = ()  # hosts that did not answer: whether anything is left there is unknown
 
 
 Event: TypeAlias = (

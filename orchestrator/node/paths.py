@@ -75,7 +75,7 @@ class Paths:
         return _names(os.path.join(self.root, "runs"))
 
     def run(self, run: str) -> str:
-        return os.path.join(self.root, "runs", _name("run", run))
+        return os.path.join(self.root, "runs", plain_name("run", run))
 
     def run_json(self, run: str) -> str:
         return os.path.join(self.run(run), "run.json")
@@ -87,11 +87,11 @@ class Paths:
         return _names(os.path.join(self.run(run), "attempts"))
 
     def attempt(self, run: str, attempt: str) -> str:
-        return os.path.join(self.run(run), "attempts", _name("attempt", attempt))
+        return os.path.join(self.run(run), "attempts", plain_name("attempt", attempt))
 
     def task(self, run: str, attempt: str, task: str) -> TaskFolder:
         """The folder of a task, given as `worker/1` or `worker-1`."""
-        slug = _name("task", task.replace("/", "-"))
+        slug = plain_name("task", task.replace("/", "-"))
         return TaskFolder(os.path.join(self.attempt(run, attempt), slug), run, attempt, slug)
 
     def tasks(self, run: str, attempt: Optional[str] = None) -> List[TaskFolder]:
@@ -208,7 +208,7 @@ def _check_filesystem(root: str) -> None:
         )
 
 
-def _name(what: str, text: str) -> str:
+def plain_name(what: str, text: str) -> str:
     """A single, visible path component."""
     if not text or text.startswith(".") or "/" in text or "\0" in text or len(os.fsencode(text)) > 200:
         raise NodeError("usage", f"not a name for a {what}: {text!r}", "it must be one plain file name")

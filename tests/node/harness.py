@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import shutil
 import sys
 import time
 import uuid
@@ -107,3 +110,12 @@ def identities(folder: Path, count: int) -> list[procs.Identity]:
 
 def dead(family: list[procs.Identity]) -> bool:
     return not any(identity.alive() for identity in family)
+
+
+def interpreters() -> list[str]:
+    """One of each minor version that this machine has."""
+    names = [f"python3.{minor}" for minor in range(8, 16)]
+    pyenv = os.path.expanduser(os.environ.get("PYENV_ROOT", "~/.pyenv"))  # noqa: PTH111
+    found = glob.glob(f"{pyenv}/versions/3.*/bin")  # noqa: PTH207 - skips what it may not read
+    places = [*found, os.environ.get("PATH", os.defpath)]
+    return [path for name in names if (path := shutil.which(name, path=os.pathsep.join(places)))]

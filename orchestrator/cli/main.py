@@ -1,0 +1,52 @@
+"""The entry point: dispatches to a verb's file and turns whatever happens into an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from orchestrator.cli.parser import parse
+from orchestrator.errors import ExitStatus, OrchestrateError
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit status; errors become text on stderr."""
+    debug = "--debug" in _ours(argv)
+    try:
+        arguments = parse(argv)
+        verb = importlib.import_module(f"orchestrator.cli.{arguments.verb}")
+        return int(verb.main(arguments))
+    except OrchestrateError as error:
+        if debug:
+            raise
+        from orchestrator.render.errors import report
+
+        report(error, sys.stderr)
+        return int(error.status)
+    except KeyboardInterrupt:
+        return int(ExitStatus.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read us has gone; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitStatus.OK)
+    except Exception as error:
+        if debug:
+            raise
+        print(
+            f"error: a bug in orchestrate: {type(error).__name__}: {error}\n"
+            "  try: the same with --debug, and report what it prints",
+            file=sys.stderr,
+        )
+        return int(ExitStatus.BUG)
+
+
+def _ours(argv: Sequence[str]) -> Sequence[str]:
+    """The arguments before the user's command."""
+    return argv[: list(argv).index("--")] if "--" in argv else argv

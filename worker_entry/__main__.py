@@ -1,0 +1,58 @@
+"""`python -m worker_entry`: options first, TensorFlow second, one true exit status last."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from worker_entry import cluster, environment, options
+from worker_entry.failure import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ExpectedError, UsageError
+from worker_entry.report import Reporter
+
+
+def main(argv: Sequence[str]) -> int:
+    wanted = options.parse(argv)
+    if wanted.validate is not None:
+        os.environ.pop("TF_CONFIG", None)  # each node on its own
+    reporter = Reporter.from_environment()
+    try:
+        who = cluster.parse(os.environ.get("TF_CONFIG"))
+        environment.prepare()
+        from worker_entry import training
+
+        training.run(wanted, who, reporter)
+    except UsageError as error:
+        return _end(error, reporter, EXIT_USAGE)
+    except ExpectedError as error:
+        return _end(error, reporter, EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        return _end(_missing(error), reporter, EXIT_FAILED)
+    except Exception as error:
+        traceback.print_exc()
+        reporter.error(f"{type(error).__name__}: {_first_line(str(error))}")
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _end(error: ExpectedError, reporter: Reporter, status: int) -> int:
+    print(error, file=sys.stderr)
+    reporter.error(f"{error.what}: {error.why}" if error.why else error.what)
+    return status
+
+
+def _missing(error: ModuleNotFoundError) -> ExpectedError:
+    package = {"tensorflow": "tensorflow-cpu", "sklearn": "scikit-learn"}.get(error.name or "", error.name)
+    return ExpectedError(
+        f"Python module {error.name} is missing", why=f"in {sys.executable}", hint=f"pip install {package}"
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:500] if text.strip() else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.exit(main(sys.argv[1:]))

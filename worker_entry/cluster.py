@@ -1,0 +1,105 @@
+"""TF_CONFIG, parsed: the tasks of the cluster and which of them this process is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worker_entry.failure import UsageError
+
+KINDS = ("chief", "worker", "ps", "evaluator")
+
+
+@dataclass(frozen=True)
+class Task:
+    kind: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.index}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Every task's address by kind, in TensorFlow's order, and our own task; empty for a single process."""
+
+    jobs: Mapping[str, tuple[str, ...]]
+    task: Task
+
+    @property
+    def distributed(self) -> bool:
+        return sum(len(addresses) for addresses in self.jobs.values()) > 1
+
+    @property
+    def trainers(self) -> tuple[Task, ...]:
+        """The tasks that take part in a synchronous step, leader first."""
+        return tuple(
+            Task(kind, i) for kind in ("chief", "worker") for i in range(len(self.jobs.get(kind, ())))
+        )
+
+    @property
+    def leader(self) -> Task:
+        return self.trainers[0] if self.trainers else self.task
+
+    @property
+    def is_leader(self) -> bool:
+        return self.task == self.leader
+
+    def address(self, task: Task) -> str:
+        return self.jobs[task.kind][task.index]
+
+
+ALONE = Cluster({}, Task("worker", 0))
+
+
+def parse(text: str | None) -> Cluster:
+    """Read a TF_CONFIG value; without one this process is alone. Raises UsageError on a malformed one."""
+    if not text:
+        return ALONE
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise _malformed(f"it is no JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise _malformed("it must be a JSON object")
+    jobs = _jobs(config.get("cluster", {}))
+    return Cluster(jobs, _task(config.get("task", {}), jobs))
+
+
+def _jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(cluster, dict):
+        raise _malformed('"cluster" must be an object of task types')
+    for kind, addresses in cluster.items():
+        if kind not in KINDS:
+            raise _malformed(f'"{kind}" is no task type; TensorFlow knows {", ".join(KINDS)}')
+        if not isinstance(addresses, list) or not all(isinstance(a, str) and ":" in a for a in addresses):
+            raise _malformed(f'"{kind}" must be a list of "host:port"')
+    everyone = [address for addresses in cluster.values() for address in addresses]
+    twice = sorted({address for address in everyone if everyone.count(address) > 1})
+    if twice:
+        raise _malformed(f"{twice[0]} is the address of two tasks")
+    return {kind: tuple(addresses) for kind, addresses in cluster.items() if addresses}
+
+
+def _task(task: Any, jobs: Mapping[str, tuple[str, ...]]) -> Task:
+    if not jobs and not task:
+        return ALONE.task
+    if not isinstance(task, dict):
+        raise _malformed('"task" must be an object with "type" and "index"')
+    kind, index = task.get("type"), task.get("index")
+    if kind not in KINDS or not isinstance(index, int) or isinstance(index, bool) or index < 0:
+        raise _malformed(f'"task" must have a "type" ({", ".join(KINDS)}) and an "index" from 0')
+    # An evaluator is no member of the cluster it watches.
+    if kind != "evaluator" and index >= len(jobs.get(kind, ())):
+        raise _malformed(f'task {kind}/{index} is not in "cluster"')
+    return Task(kind, index)
+
+
+def _malformed(why: str) -> UsageError:
+    return UsageError(
+        "TF_CONFIG cannot be used",
+        why=why,
+        hint='e.g. {"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}',
+    )

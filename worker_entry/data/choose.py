@@ -1,0 +1,33 @@
+"""From `--dataset` to a source, and what validation falls back to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from worker_entry.data import arrays, prepared
+from worker_entry.data.source import Source
+from worker_entry.failure import ExpectedError
+from worker_entry.options import Options
+
+
+def source(options: Options) -> Source:
+    match options.dataset:
+        case "digits":
+            return arrays.digits()
+        case "synthetic":
+            return arrays.synthetic()
+        case name:
+            return prepared.load(name, options.data_dir, download=options.download)
+
+
+def for_validation(options: Options) -> Source:
+    """The job's data; on a node that has none yet: digits; without scikit-learn: synthetic."""
+    try:
+        return source(replace(options, download=False))
+    except ExpectedError as error:
+        why = f"instead of {options.dataset}: {error.what}"
+    try:
+        found = arrays.digits()
+    except ExpectedError as error:
+        found, why = arrays.synthetic(), f"{why}; {error.what}"
+    return replace(found, note=f"{found.note}, {why}")

@@ -1,0 +1,35 @@
+"""How long to train: epochs and steps from what was asked and what the data holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+TUTORIAL: Final = (3, 5)
+VALIDATION: Final = (3, 5)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    epochs: int
+    steps_per_epoch: int
+    why: str
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    def position(self, steps_done: int) -> tuple[int, int]:
+        """The epoch and the step in it that come after so many steps."""
+        return divmod(steps_done, self.steps_per_epoch)
+
+
+def resolve(epochs: int | None, steps_per_epoch: int | None, examples: int, global_batch: int) -> Schedule:
+    """The tutorial's 3 x 5 unless told; `epochs` alone means whole passes over the data."""
+    if epochs is None and steps_per_epoch is None:
+        return Schedule(*TUTORIAL, "the tutorial's length")
+    if steps_per_epoch is None:
+        assert epochs is not None
+        steps = -(-examples // global_batch)  # as Keras counts: the last batch runs over into the next pass
+        return Schedule(epochs, steps, f"{steps} steps of {global_batch} are a pass over {examples} examples")
+    return Schedule(epochs or TUTORIAL[0], steps_per_epoch, "as asked")
