@@ -85,8 +85,9 @@ class Agent:
         *,
         seconds: float,
         keep: Tuple[int, ...] = (),
+        after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Reply with what `work` returns (a result, or a result and a payload) from a child."""
+        """Reply with what `work` returns (a result, or a result and a payload) from a child; then `after`."""
 
         def answer() -> Tuple[Dict[str, Any], bytes]:
             made = work()
@@ -95,6 +96,7 @@ class Agent:
 
         def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
+            after()
 
         self.jobs.run(request.op, answer, done, seconds=seconds, keep=keep)
 
@@ -132,12 +134,12 @@ class Agent:
         self._heard = time.monotonic()
         self.on_word()
         for fields, payload in self._decoder.feed(data):
-            self._serve(Request(fields, payload))
+            self.serve_one(Request(fields, payload))
 
-    def _serve(self, request: Request) -> None:
+    def serve_one(self, request: Request) -> None:
         try:
             ops.serve(self, request)
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+        except Exception as error:  # one bad request must not end the others
             self.fail(request, error)
 
 
@@ -171,7 +173,7 @@ def main(config: Dict[str, Any]) -> int:
         agent = Agent(config, stdin, stdout)
         agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         agent.serve()
-    except BaseException:  # noqa: BLE001 - told to whoever reads stderr
+    except BaseException:  # told to whoever reads stderr
         sys.excepthook(*sys.exc_info())
         return 1
     return 0

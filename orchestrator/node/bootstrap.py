@@ -53,7 +53,11 @@ def _parts() -> tuple[bytes, bytes, str]:
         if item.name.endswith(".py") and item.name not in _STAYS_HERE
     }
     plain = json.dumps(dict(sorted(sources.items()))).encode()
-    return (folder / "loader.py").read_bytes(), zlib.compress(plain, 9), hashlib.sha256(plain).hexdigest()[:16]
+    return (
+        (folder / "loader.py").read_bytes(),
+        zlib.compress(plain, 9),
+        hashlib.sha256(plain).hexdigest()[:16],
+    )
 
 
 def _module(file: str) -> str:

@@ -119,7 +119,7 @@ class Supervisor:
     def _reap(self) -> bool:
         ended, any_alive = reaper.reap()
         for pid, status in ended:
-            if pid == self._state["pid"]:
+            if self._leader_alive and pid == self._state["pid"]:
                 self._leader_alive = False
                 if not self._guard_lost:
                     self._state.update(_exit_of(status))
@@ -193,6 +193,7 @@ class Supervisor:
     def _on_signal(self, wakeup: int) -> None:
         asked = signal.SIGTERM in os.read(wakeup, 4096)
         if asked and os.getppid() == self._guard:  # not for its death: the machine shuts down
+            self._reason = "its supervisor was told to end (TERM)"
             self._ending.ask(state.WANT_STOP, self._launch.grace, time.monotonic())
 
     def _on_exec(self) -> None:

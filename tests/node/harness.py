@@ -24,13 +24,17 @@ def until(condition: Callable[[], Any], seconds: float = 15.0, what: str = "") -
     return value
 
 
+def new_run() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
 class Node:
     """One run on this machine."""
 
-    def __init__(self, paths: Paths, folder: Path) -> None:
+    def __init__(self, paths: Paths, folder: Path, run: str = "") -> None:
         self.paths = paths
         self.folder = folder
-        self.run = f"test-{uuid.uuid4().hex[:12]}"
+        self.run = run or new_run()
 
     def start(self, *argv: str, task: str = "worker/0", attempt: str = "1", **spec: Any) -> dict[str, Any]:
         leases = spec.pop("leases", [])

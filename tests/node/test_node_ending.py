@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.node import control, state
-from tests.node.harness import Node, dead, identities, until
+from orchestrator.node import control, paths, procs, state
+from tests.node.harness import Node, dead, identities, new_run, until
 
 
 @pytest.mark.parametrize(
@@ -185,3 +189,49 @@ def test_a_keeper_that_speaks_keeps_a_parameter_server_alive(node: Node) -> None
         time.sleep(0.02)
     assert node.state_of("ps/0")["state"] == state.RUNNING
     assert node.final("ps/0")["message"] == "no keeper for 0.5 s"
+
+
+@pytest.fixture
+def nobodys() -> Iterator[Path]:
+    """A folder that user 65534 owns, with a Python that may become root, as `sudo` does."""
+    if os.geteuid() != 0:
+        pytest.skip("a program that becomes root needs root to be made")
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    shutil.copy(Path(sys.executable).resolve(), folder / "python")
+    os.chown(folder, 65534, 65534)
+    (folder / "python").chmod(0o4755)
+    yield folder
+    for process in procs.scan():
+        if str(folder) in procs.argv0(process.pid):
+            procs.send(process, signal.SIGKILL)
+    shutil.rmtree(folder)
+
+
+def test_what_became_root_cannot_be_killed_and_the_task_is_not_said_to_be_over(nobodys: Path) -> None:
+    become = "import os, time; os.setuid(0); print(os.getpid(), flush=True); time.sleep(600)"
+    probe = subprocess.run(
+        [nobodys / "python", "-c", "import os; os.setuid(0)"], user=65534, capture_output=True, check=False
+    )
+    if probe.returncode != 0:
+        pytest.skip(f"no program may become root here: {probe.stderr.decode()}")
+    run = new_run()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            os.environ["HOME"] = str(nobodys)
+            made = Node(paths.open_root(str(nobodys / "state")), nobodys, run)
+            made.start("sh", "-c", f"{nobodys}/python -c '{become}' & wait")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    mine = Node(paths.Paths(str(nobodys / "state")), nobodys, run)
+    root = int(until(mine.log))
+    mine.stop(kill=True)
+    until(lambda: f"KILL does not end pid {root}" in mine.state_of()["message"])
+    assert mine.state_of()["state"] == state.STOPPING
+    assert control.alive(mine.paths, mine.run, "1", "worker/0")
+    os.kill(root, signal.SIGKILL)
+    found = mine.final()
+    assert (found["state"], found["exit_signal"], found["message"]) == (state.EXITED, 9, "")
+    mine.alone()

@@ -114,3 +114,15 @@ def test_a_supervisor_that_is_told_to_end_stops_its_task_with_grace(node: Node) 
     os.kill(guard_of(leader), signal.SIGTERM)
     found = node.final()
     assert (found["state"], found["exit_code"], node.log()) == (state.EXITED, 42, b"up\nsaved\n")
+    assert found["message"] == "its supervisor was told to end (TERM)"
+
+
+def test_a_state_that_a_power_failure_cut_short_is_lost_and_hides_no_other_task(node: Node) -> None:
+    node.start("true")
+    node.final()
+    node.alone()
+    Path(node.task().state).write_bytes(b"")
+    found = control.settle(node.paths, node.run, "1", "worker/0")
+    assert (found["state"], found["task"]) == (state.LOST, "worker/0")
+    assert "restarted" in found["message"]
+    assert node.state_of() == found

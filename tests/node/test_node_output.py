@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import os
 import random
 import resource
@@ -101,17 +101,15 @@ def test_beyond_the_cap_the_task_goes_on_and_the_gap_is_said(node: Node) -> None
 
 
 def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
+    """Take all the room that is left on its disk."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB of its own: a tmpfs, which only root may mount."""
+def small(tmp_path: Path) -> Iterator[Node]:
+    """A run whose state is on a file system of 1 MiB of its own: a tmpfs, which only root may mount."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root; without it the file size limit test stands in")
     place = tmp_path / "small"
@@ -119,12 +117,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, b"size=1m") != 0:
         pytest.skip(f"this root may not mount: {os.strerror(ctypes.get_errno())}")
-    yield place
-    libc.umount2(os.fsencode(place), 2)
+    made = Node(paths.open_root(str(place / "state")), tmp_path)
+    yield made
+    try:
+        made.stop(kill=True)
+        made.alone()
+    finally:
+        libc.umount2(os.fsencode(place), 2)
 
 
-def test_a_full_disk_stops_no_training_and_the_end_is_told_all_the_same(node: Node, small_disk: Path) -> None:
-    small = Node(paths.open_root(str(small_disk / "state")), node.folder)
+def test_a_full_disk_stops_no_training_and_the_end_is_told_all_the_same(small: Node) -> None:
     small.start("sh", "-c", "yes | head -c 2500000; echo end; exit 7")
     found = small.final()
     assert (found["exit_code"], found["state"]) == (7, state.EXITED)
@@ -133,30 +135,27 @@ def test_a_full_disk_stops_no_training_and_the_end_is_told_all_the_same(node: No
     assert gap["offset"] == len(small.log())
     assert gap["offset"] + gap["bytes"] == 2_500_000 + len("end\n")
     assert gap["why"] == "No space left on device"
-    small.alone()
 
 
-def test_with_room_again_the_log_goes_on_after_a_said_gap(node: Node, small_disk: Path) -> None:
-    small = Node(paths.open_root(str(small_disk / "state")), node.folder)
-    ballast = small_disk / "ballast"
-    os.mkfifo(node.folder / "go")
+def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:
+    ballast = Path(small.paths.root, "ballast")
+    os.mkfifo(small.folder / "go")
     text = "l" * 5000
     small.start("sh", "-c", f"echo first; read x < go; echo {text}; read x < go; echo last")
     until(lambda: small.log() == b"first\n")
     fill(ballast)
-    (node.folder / "go").write_text("\n")
+    (small.folder / "go").write_text("\n")
     until(lambda: small.state_of()["gaps"], what="the gap is said")
     ballast.unlink()
     wait = time.monotonic() + 0.25  # the log looks for room at most every 0.2 s
     until(lambda: time.monotonic() > wait)
-    (node.folder / "go").write_text("\n")
+    (small.folder / "go").write_text("\n")
     found = small.final()
     (gap,) = found["gaps"]
     assert gap["why"] == "No space left on device"
     kept = f"first\n{text}\n".encode()
     assert gap["offset"] + gap["bytes"] == len(kept)
     assert small.log() == kept[: gap["offset"]] + b"last\n"
-    small.alone()
 
 
 def test_a_file_size_limit_is_a_gap_too(node: Node) -> None:

@@ -183,7 +183,8 @@ def test_files_are_for_the_owner_alone(node: Node) -> None:
         os.umask(old)
     node.final()
     folder = Path(node.task().path)
-    assert folder.stat().st_mode & 0o777 == 0o700
+    for above in (folder, folder.parent, folder.parent.parent, Path(node.paths.run(node.run))):
+        assert above.stat().st_mode & 0o777 == 0o700
     assert {name.name: name.stat().st_mode & 0o777 for name in folder.iterdir()} == dict.fromkeys(
         ("lock", "control", "state.json", "output.log", "output.idx", "report.jsonl"), 0o600
     )
