@@ -173,7 +173,8 @@ class Cluster:
         ]
         common = (
             f"Host {self._name}-*\n    User {pwd.getpwuid(os.getuid()).pw_name}\n"
-            f'    IdentityFile "{self.identity}"\n    IdentitiesOnly yes\n    IdentityAgent none\n    UserKnownHostsFile "{self.known_hosts}"\n'
+            f'    IdentityFile "{self.identity}"\n    UserKnownHostsFile "{self.known_hosts}"\n'
+            "    IdentitiesOnly yes\n    IdentityAgent none\n"
             "    GlobalKnownHostsFile /dev/null\n    StrictHostKeyChecking yes\n"
         )
         return "".join([*entries, common])

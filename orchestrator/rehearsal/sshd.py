@@ -103,7 +103,7 @@ def _settings(server: Server, authorized_keys: Path) -> list[tuple[str, str]]:
         ("StrictModes", "no"),  # the folder may lie in a world-writable /tmp
         ("MaxStartups", "1000:30:1000"),
         ("MaxSessions", "100"),
-        ("LoginGraceTime", "30"),
+        ("LoginGraceTime", "120"),
         ("PrintMotd", "no"),
         ("UseDNS", "no"),
         ("LogLevel", "INFO"),

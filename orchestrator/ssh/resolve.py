@@ -35,6 +35,7 @@ _DEFAULT_IDENTITIES = (
     "id_xmss",
     "id_dsa",
 )
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _ACCEPTING = frozenset({"accept-new", "no", "off", "false"})
 
 
@@ -210,6 +211,7 @@ def target_of(alias: str, options: Options) -> Target:
         hostname=hostname,
         port=port,
         user=user,
+        family=_FAMILIES.get(first(options, "addressfamily", "any"), socket.AF_UNSPEC),
         identities=tuple(_path(value, tokens) for value in identities if _unless_none(value)),
         default_identities=all(value in _default_spellings() for value in identities),
         certificates=tuple(_path(value, tokens) for value in options.get("certificatefile", ())),

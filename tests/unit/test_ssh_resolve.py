@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,13 @@ def test_names_of_the_host_key(lines: tuple[str, ...], names: tuple[str, ...]) -
 @pytest.mark.parametrize(("value", "seconds"), [("none", None), ("0", None), ("7", 7.0)])
 def test_the_connect_timeout(value: str, seconds: float | None) -> None:
     assert dump(f"connecttimeout {value}").connect_timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "family"), [("any", socket.AF_UNSPEC), ("inet", socket.AF_INET), ("inet6", socket.AF_INET6)]
+)
+def test_the_address_family(value: str, family: socket.AddressFamily) -> None:
+    assert dump(f"addressfamily {value}").family is family
 
 
 def test_tokens() -> None:
