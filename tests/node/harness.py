@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import sys
@@ -114,6 +115,7 @@ def dead(family: list[procs.Identity]) -> bool:
 def interpreters() -> list[str]:
     """One of each minor version that this machine has."""
     names = [f"python3.{minor}" for minor in range(8, 16)]
-    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    places = [*map(str, pyenv.glob("3.*/bin")), os.environ.get("PATH", os.defpath)]
-    return [found for name in names if (found := shutil.which(name, path=os.pathsep.join(places)))]
+    pyenv = os.path.expanduser(os.environ.get("PYENV_ROOT", "~/.pyenv"))  # noqa: PTH111
+    found = glob.glob(f"{pyenv}/versions/3.*/bin")  # noqa: PTH207 - skips what it may not read
+    places = [*found, os.environ.get("PATH", os.defpath)]
+    return [path for name in names if (path := shutil.which(name, path=os.pathsep.join(places)))]

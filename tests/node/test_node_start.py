@@ -69,6 +69,9 @@ def _start_touch(node: Node) -> dict[str, Any]:
 def test_what_cannot_start_is_said_in_parts_and_is_final(
     node: Node, argv: list[str], spec: dict[str, Any], what: str, why: str
 ) -> None:
+    locked = node.folder / "locked"
+    locked.mkdir(mode=0)  # on PATH it says "permission denied" for every name
+    spec = {"env": {"PATH": f"{os.environ['PATH']}:{locked}"}, **spec}
     for name, mode, text in (
         ("plain", 0o644, ""),
         ("empty", 0o755, "echo"),
@@ -263,9 +266,12 @@ def test_a_caller_that_ignores_dead_children_can_start_too(node: Node) -> None:
     old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         assert node.start("sh", "-c", "exit 4")["started"]
+        leader = node.start("sh", "-c", "setsid sleep 600 & wait", task="worker/1")["pid"]
     finally:
         signal.signal(signal.SIGCHLD, old)
     assert node.final()["exit_code"] == 4
+    os.kill(supervisor_of(leader), signal.SIGKILL)
+    assert node.final("worker/1")["message"].startswith("its supervisor was killed")
 
 
 def test_a_home_relative_command_is_expanded_on_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
