@@ -28,6 +28,10 @@ def expand(pattern: str) -> tuple[str, ...]:
 
     Raise ValueError, worded for the user, when a range cannot be read.
     """
+    if pattern.count("[") != pattern.count("]"):
+        raise ValueError(
+            f'has a [ without a ]: "{pattern}"' if "[" in pattern else f'has a ] without a [: "{pattern}"'
+        )
     pieces = _BRACKETS.split(pattern)
     choices = [_numbers(piece) if place % 2 else (piece,) for place, piece in enumerate(pieces)]
     total = 1

@@ -62,6 +62,7 @@ class TaskView:
     started: float | None = None
     ready: str | None = None  # its note, once it is ready
     step: int | None = None
+    stepped: float = 0.0  # when that step was reported
     loss: float | None = None
     steps_per_second: float | None = None
     result: Mapping[str, Any] | None = None
@@ -141,7 +142,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.TaskReady():
             return _task(view, event.task, ready=event.note)
         case ev.TaskProgressed():
-            return _progressed(view, event)
+            return _progressed(view, event, at)
         case ev.TaskReported():
             words = {"result": event.data} if event.kind == "result" else {"error": event.data}
             return _task(view, event.task, **words)
@@ -199,7 +200,7 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
     return replace(view, tasks={**view.tasks, event.task: fresh})
 
 
-def _progressed(view: View, event: ev.TaskProgressed) -> View:
+def _progressed(view: View, event: ev.TaskProgressed, at: float) -> View:
     """What a report leaves out stays as it was."""
     known = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
-    return _task(view, event.task, **{key: value for key, value in known.items() if value is not None})
+    return _task(view, event.task, stepped=at, **{key: value for key, value in known.items() if value is not None})

@@ -24,19 +24,20 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = config.load(Path(arguments.hosts or "hosts.toml"))
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
-    folder = start(inventory, arguments, other_ports=arguments.other_ports)
-    if arguments.detach:
-        print(folder.run)
-        print(f"started; orchestrate tail {folder.run} shows it", file=sys.stderr)
-        return int(ExitStatus.OK)
-    return follow(folder, arguments)
+    with watch.Interrupts() as interrupts:
+        folder = start(inventory, arguments, other_ports=arguments.other_ports)
+        if not arguments.detach or interrupts.count:
+            return follow(folder, arguments, interrupts)
+    print(folder.run)
+    print(f"started; orchestrate tail {folder.run} shows it", file=sys.stderr)
+    return int(ExitStatus.OK)
 
 
-def follow(folder: RunFolder, arguments: argparse.Namespace) -> int:
+def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.Interrupts) -> int:
     """Watch a run that was started here until it ends."""
     renderer = choose(sys.stdout, arguments.json, sys.stderr)
     behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
-    return watch.own(folder, RunReader(folder, drop_behind=behind), renderer)
+    return watch.own(folder, RunReader(folder, drop_behind=behind), renderer, interrupts)
 
 
 def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: bool) -> RunFolder:
@@ -48,7 +49,8 @@ def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: b
 
     def plan_with(moved: Mapping[str, int]) -> RunPlan:
         hosts = tuple(
-            dataclasses.replace(host, task_port=moved.get(host.name, host.task_port)) for host in inventory.hosts
+            dataclasses.replace(host, task_port=moved.get(host.name, host.task_port))
+            for host in inventory.hosts
         )
         return make_plan(dataclasses.replace(inventory, hosts=hosts), arguments, run, now)
 
@@ -85,7 +87,7 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, run: str, cre
         try:
             script = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            if not os.path.isabs(path):
+            if not Path(path).is_absolute():
                 raise UsageError(
                     f"there is no {path} here to launch",
                     why=f"{error.strerror}; the code in {Path.cwd()} is what goes to the hosts",

@@ -39,16 +39,22 @@ class _Parser(argparse.ArgumentParser):
 
     def _hint(self, message: str) -> str:
         words = [word.strip("',") for word in message.split()]
-        known = [option for action in self._actions for option in action.option_strings]
-        known += [name for action in self._actions for name in _choices(action)]
+        known = _words(self)
         for word in words:
             if word not in known and (near := difflib.get_close_matches(word, known, 1, 0.6)):
                 return f"did you mean {near[0]}?"
         return f"{self.prog} --help"
 
 
-def _choices(action: argparse.Action) -> list[str]:
-    return [str(choice) for choice in action.choices or ()] if isinstance(action.choices, dict) else []
+def _words(parser: argparse.ArgumentParser) -> list[str]:
+    """Every option and verb that a parser and those below it know."""
+    words: list[str] = []
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to list them
+        words += action.option_strings
+        if isinstance(action.choices, dict):
+            for name, below in action.choices.items():
+                words += [name, *_words(below)]
+    return words
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -102,7 +108,12 @@ def _preflight(parser: argparse.ArgumentParser) -> None:
 def _launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", default="", help="a name to find the run by")
     parser.add_argument(
-        "--env", action="append", default=[], metavar="K=V", type=_assignment, help="environment of every task"
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        type=_assignment,
+        help="environment of every task",
     )
     parser.add_argument("--skip-preflight", action="store_true", help="do not check the hosts and pairs")
     parser.add_argument("--no-validate", action="store_true", help="do not train locally on each host first")

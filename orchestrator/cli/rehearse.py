@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from orchestrator.cli import launch
+from orchestrator.cli import launch, watch
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Inventory
 from orchestrator.rehearsal import Cluster
@@ -19,8 +19,9 @@ def main(arguments: argparse.Namespace) -> int:
         kept = os.environ.get("XDG_STATE_HOME")
         os.environ["XDG_STATE_HOME"] = str(cluster.folder / "controller")
         inventory = Inventory(cluster.hosts, source="the rehearsal")
-        folder = launch.start(inventory, arguments, other_ports=False)
-        status = launch.follow(folder, arguments)
+        with watch.Interrupts() as interrupts:
+            folder = launch.start(inventory, arguments, other_ports=False)
+            status = launch.follow(folder, arguments, interrupts)
         if kept is None:
             del os.environ["XDG_STATE_HOME"]
         else:

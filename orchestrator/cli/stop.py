@@ -22,14 +22,11 @@ def main(arguments: argparse.Namespace) -> int:
     if over is not None and not over.unproven:
         print(f"run {folder.run} is over already: {over.outcome.value}", file=sys.stderr)
         return int(ExitStatus.OK)
-    asked = folder.has_keeper() and folder.ask_keeper({"want": want})
-    if not asked:
-        keeping.keep_adopted(folder, folder.read_plan(), stop=want)
     reader = RunReader(folder, wanted=lambda _task: False)
-    for _ in reader.poll():  # what was before is not news
-        pass
-    if reader.ended:
-        reader.ended = False
-    renderer = choose(sys.stdout, arguments.json, sys.stderr)
-    status = watch.own(folder, reader, renderer)
+    reader.skip(len(history))  # what was before is not news
+    with watch.Interrupts() as interrupts:
+        if not (folder.has_keeper() and folder.ask_keeper({"want": want})):
+            keeping.keep_adopted(folder, folder.read_plan(), stop=want)
+        renderer = choose(sys.stdout, arguments.json, sys.stderr)
+        status = watch.own(folder, reader, renderer, interrupts)
     return int(ExitStatus.OK) if status == ExitStatus.INTERRUPTED else status

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
+from typing import Any, Self
 
 from orchestrator.cli import keeping
 from orchestrator.errors import ExitStatus
@@ -20,52 +20,57 @@ _LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
 
 
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM, and passes each on."""
+    """A context in which Ctrl-C and SIGTERM are counted and passed on, none lost.
 
-    def __init__(self, told: Callable[[int], None]) -> None:
+    Those that come before `pass_on` is called are passed on then.
+    """
+
+    def __init__(self) -> None:
         self.count = 0
+        self._told: Callable[[int], None] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pass_on(self, told: Callable[[int], None]) -> None:
         self._told = told
+        if self.count:
+            told(self.count)
 
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+    def _came(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
-        self._told(self.count)
+        if self._told is not None:
+            self._told(self.count)
 
 
-@contextmanager
-def _signals(handler: Interrupts) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-def own(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
+def own(folder: RunFolder, reader: RunReader, renderer: Renderer, interrupts: Interrupts) -> int:
     """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
 
     A keeper that was killed is replaced.
     """
-
-    def told(count: int) -> None:
-        folder.ask_keeper({"want": "stop" if count == 1 else "kill"})
-
-    interrupts = Interrupts(told)
 
     def gone() -> bool:
         stop = {0: None, 1: "stop"}.get(interrupts.count, "kill")
         keeping.keep_adopted(folder, folder.read_plan(), stop=stop)
         return True
 
-    with _signals(interrupts):
-        return _loop(folder, reader, renderer, lambda: False, gone)
+    def ask(count: int) -> None:
+        folder.ask_keeper({"want": "stop" if count == 1 else "kill"})
+
+    interrupts.pass_on(ask)
+    return _loop(folder, reader, renderer, lambda: False, gone)
 
 
 def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
     """Watch a run without owning it: Ctrl-C only stops watching."""
-    interrupts = Interrupts(lambda _count: None)
-    with _signals(interrupts):
+    with Interrupts() as interrupts:
         status = _loop(folder, reader, renderer, lambda: interrupts.count > 0, lambda: False)
     if interrupts.count and not reader.ended:
         print(f"run {folder.run} goes on; orchestrate stop {folder.run} ends it", file=sys.stderr)
@@ -108,7 +113,7 @@ def _loop(
             if time.monotonic() - checked > _LOOK_FOR_KEEPER:
                 checked = time.monotonic()
                 # It may have written its last event between our look at the folder and at the lock.
-                if not folder.has_keeper() and not draw() and not reader.ended and not gone():
+                if not folder.has_keeper() and not draw() and not gone():
                     return int(ExitStatus.BUG)
             time.sleep(_IDLE)
     finally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.config import values
-from orchestrator.config.mistakes import Report, Wrong, among, nearest
+from orchestrator.config import commands, values
+from orchestrator.config.mistakes import Report, Wrong, listed, nearest
+from orchestrator.config.places import Place
 from orchestrator.config.values import Reader, Wrongs
 
 MAX_PORT = 65535
@@ -35,8 +36,8 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
 HOST_KEYS: Mapping[str, Reader] = {**IDENTITY_KEYS, **DEFAULTS_KEYS}
 
 JOB_KEYS: Mapping[str, Reader] = {
-    "command": values.command,
-    "setup": values.shell_text,
+    "command": commands.command,
+    "setup": commands.shell_text,
     "env": values.env,
     "forward": values.names,
     "secrets": values.names,
@@ -44,7 +45,7 @@ JOB_KEYS: Mapping[str, Reader] = {
     "failure_grace": values.seconds,
     "lifeline": values.seconds,
     "ignore": values.texts,
-    "validate": values.command_line,
+    "validate": commands.validate,
     "legacy_keras": values.boolean,
 }
 
@@ -96,40 +97,45 @@ class Read:
     wrong: frozenset[str] = frozenset()
 
 
-def read_table(table: Mapping[str, Any], name: str, where: str, report: Report) -> Read:
+def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report) -> Read:
     """Read every key of one table of kind `name`; what is wrong goes to the report."""
     readers = TABLES[name][1]
     good: dict[str, Any] = {}
     wrong: set[str] = set()
     for key, value in table.items():
         if key not in readers:
-            report.add(where, key, _unknown(key, name))
+            report.add(place, key, _unknown(key, name))
             continue
         try:
             good[key] = readers[key](value)
         except Wrongs as several:
             wrong.add(key)
             for inner, what in several.found:
-                report.add(where, f"{key}.{inner}", what)
+                report.add(place, f"{key}.{inner}", what)
         except Wrong as one:
             wrong.add(key)
-            report.add(where, key, str(one))
+            report.add(place, key, str(one))
     return Read(good, frozenset(wrong))
 
 
 def _unknown(key: str, name: str) -> str:
     if name == "defaults" and key in IDENTITY_KEYS:
         return "is different for every host; it belongs under [[host]]"
-    for other, (title, readers) in TABLES.items():
-        if other != name and key in readers:
-            return f"belongs under {title}"
-    return unknown(key, TABLES[name][1], "key")
+    if homes := belongs(key):
+        return f"belongs under {homes}"
+    return unknown(key, {key: key for key in TABLES[name][1]}, "key")
 
 
-def unknown(key: str, valid: Collection[str], noun: str) -> str:
-    """`is not a key; did you mean port?`"""
+def belongs(key: str) -> str:
+    """The tables that have this key: `[defaults] or [[host]]`; "" when there is none."""
+    titles = [title for title, readers in TABLES.values() if key in readers]
+    return listed(titles, "or") if titles else ""
+
+
+def unknown(key: str, valid: Mapping[str, str], noun: str) -> str:
+    """`is not a key; did you mean port?`; `valid` is each valid word as it is found and as it is written."""
     meant = SYNONYMS.get(key.lower().replace("-", "_"))
     meant = meant if meant in valid else nearest(key.replace("-", "_"), valid)
     if meant:
-        return f"is not a {noun}; did you mean {meant}?"
-    return f"is not a {noun}; there is {among(valid).replace(' or ', ' and ')}"
+        return f"is not a {noun}; did you mean {valid[meant]}?"
+    return f"is not a {noun}; the {noun}s are {listed(list(valid.values()), 'and')}"

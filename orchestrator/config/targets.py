@@ -37,16 +37,14 @@ def read_target(given: str) -> Target:
     if given.startswith("-") or host.startswith("-"):
         raise Wrong(f"must not start with a dash: {show(given)}")
     if re.search(r"\s", given):
-        raise Wrong(f"must be one word as for ssh, not {show(given)}; options belong into ~/.ssh/config")
+        raise Wrong(f"must be one word as for ssh, not {show(given)}; options belong in ~/.ssh/config")
     return Target(host, login or None, port)
 
 
 def read_address(given: str) -> str:
     """A host name or an IP address, IPv6 without brackets and in its short form. Raise Wrong."""
     if "@" in given:
-        raise Wrong(
-            f"must be a host without a user, not {show(given)}; the user belongs into `ssh` or `user`"
-        )
+        raise Wrong(f"must be a host without a user, not {show(given)}; the user belongs in `ssh` or `user`")
     if "/" in given:
         raise Wrong(f"must be an address or a host name alone, not {show(given)}")
     host, port = _split_port(given)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
-import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from orchestrator.config.mistakes import Wrong, among, nearest, show
+from orchestrator.config.mistakes import Wrong, listed, nearest, show
 from orchestrator.environ import name_mistake, value_mistake
 from orchestrator.model import Role
 
@@ -49,17 +47,6 @@ def text(value: Any) -> str:
     return value
 
 
-def shell_text(value: Any) -> str:
-    """The same, but lines and tabs are welcome."""
-    if not isinstance(value, str):
-        raise Wrong(f"must be a text in quotes, not {kind(value)}")
-    if not value.strip():
-        raise Wrong("is empty; leave the key out if there is nothing to run")
-    if "\0" in value:
-        raise Wrong("holds a NUL character")
-    return value
-
-
 def boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -74,7 +61,7 @@ def whole(low: int, high: int, *, below: str = "") -> Reader:
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             bare = f"; write {show(value)[1:-1].strip()}, without quotes" if _is_number(value) else ""
-            raise Wrong(f"must be a whole number, not {kind(value)}{bare}")
+            raise Wrong(f"must be a whole number, not {show(value)}{bare}")
         if not low <= value <= high:
             reason = f": {below}" if below and value < low else ""
             raise Wrong(f"must be from {low} to {high}, not {show(value)}{reason}")
@@ -87,8 +74,8 @@ def seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         number = _NUMBER.match(value.strip()) if isinstance(value, str) else None
         bare = f"; write {number[0]}" if number else ""
-        raise Wrong(f"must be a number of seconds, not {kind(value)}{bare}")
-    if not math.isfinite(value) or not 0 <= value <= MAX_SECONDS:
+        raise Wrong(f"must be a number of seconds, not {show(value)}{bare}")
+    if not 0 <= value <= MAX_SECONDS:
         raise Wrong(f"must be from 0 to {MAX_SECONDS:.0f} seconds, not {show(value)}")
     return float(value)
 
@@ -97,7 +84,9 @@ def path(value: Any) -> str:
     """A path on the node, where `~` is expanded."""
     given = text(value)
     if not given.startswith(("/", "~")):
-        raise Wrong(f'must be a full path or start with ~/, not {show(given)}; write "~/{given}"')
+        raise Wrong(
+            f'must be a full path or start with ~/, not {show(given)}; write "~/{given.removeprefix("./")}"'
+        )
     return given.rstrip("/") or "/"
 
 
@@ -134,7 +123,7 @@ def role(value: Any) -> Role:
     if given not in roles:
         meant = nearest(given, [*roles, "parameter_server", "master"])
         meant = {"parameter_server": "ps", "master": "chief"}.get(meant or "", meant)
-        raise Wrong(f"must be {among(roles)}, not {show(given)}{did_you_mean(meant)}")
+        raise Wrong(f"must be {listed(roles, 'or')}, not {show(given)}{did_you_mean(meant)}")
     return Role(given)
 
 
@@ -143,7 +132,7 @@ def devices(value: Any) -> tuple[str, ...]:
         raise Wrong(f"must be a list such as [0, 1], not {kind(value)}")
     found: list[str] = []
     for item in value:
-        name = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
+        name = show(item) if isinstance(item, int) else item if isinstance(item, str) else ""
         if not _DEVICE.fullmatch(name):
             raise Wrong(f"{show(item)} is not a GPU; write its number or its UUID (nvidia-smi -L)")
         if name in found:
@@ -173,10 +162,8 @@ class Wrongs(Wrong):
 def _variable(name: str, value: object) -> Iterable[tuple[str, str]]:
     if mistake := name_mistake(name):
         yield (name, mistake)
-    elif isinstance(value, bool):
-        yield (name, f'must be a text; write it in quotes: "{show(value)}"')
-    elif isinstance(value, int | float):
-        yield (name, f'must be a text; write it in quotes: "{value}"')
+    elif isinstance(value, int | float):  # not shown: it may be a secret in the wrong place
+        yield (name, f"must be a text, not {kind(value)}; write its value in quotes")
     elif not isinstance(value, str):
         yield (name, f"must be a text in quotes, not {kind(value)}")
     elif mistake := value_mistake(value):
@@ -209,43 +196,6 @@ def texts(value: Any) -> tuple[str, ...]:
         if "\0" in item or "\n" in item:
             raise Wrong(f"holds a character that cannot be there: {show(item)}")
     return tuple(value)
-
-
-def command(value: Any) -> tuple[str, ...]:
-    """An argv; a text is split as a shell would, and no shell ever sees it."""
-    if isinstance(value, str):
-        argv = _split(value)
-    elif isinstance(value, list):
-        argv = value
-        for item in argv:
-            if not isinstance(item, str):
-                raise Wrong(f'must be a list of texts; write "{show(item)}" in quotes')
-    else:
-        raise Wrong(f'must be a text or a list such as ["train.py", "--epochs", "3"], not {kind(value)}')
-    if not argv or not argv[0].strip():
-        raise Wrong("is empty; leave the key out to run worker_entry")
-    if any("\0" in word for word in argv):
-        raise Wrong("holds a NUL character")
-    if argv[0] in _SHELL_ONLY or "=" in argv[0].split("/")[0]:
-        raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; use `setup` or `env`")
-    return tuple(argv)
-
-
-_SHELL_ONLY = {"cd", "export", "source", ".", "alias", "ulimit", "umask", "set", "unset", "exec", "eval"}
-
-
-def command_line(value: Any) -> str:
-    given = shell_text(value)
-    _split(given)
-    return given
-
-
-def _split(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError as error:
-        wrong = "a quote is not closed" if "quotation" in str(error) else "it ends with a backslash"
-        raise Wrong(f"cannot be split into words: {wrong} in {show(line)}") from error
 
 
 def did_you_mean(word: str | None) -> str:

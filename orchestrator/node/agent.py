@@ -17,7 +17,7 @@ from .loop import READ, Loop, Outbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Optional, Tuple
 
     from .paths import Paths
 
@@ -54,7 +54,7 @@ class Agent:
         self.jobs = Jobs(self.loop)
         self.leases: Dict[int, int] = {}  # port -> the descriptor that holds its lock
         self.rooms: Dict[str, Any] = {}  # what an operation keeps between requests
-        self.at_exit: List[Callable[[], None]] = []
+        self.on_word: Callable[[], None] = lambda: None  # whenever the controller said something
         self._stdin = stdin
         self._idle = float(config.get("idle") or IDLE)
         self._heard = time.monotonic()
@@ -85,8 +85,9 @@ class Agent:
         *,
         seconds: float,
         keep: Tuple[int, ...] = (),
+        after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Reply with what `work` returns (a result, or a result and a payload) from a child."""
+        """Reply with what `work` returns (a result, or a result and a payload) from a child; then `after`."""
 
         def answer() -> Tuple[Dict[str, Any], bytes]:
             made = work()
@@ -95,8 +96,9 @@ class Agent:
 
         def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
+            after()
 
-        self.jobs.run(request.op, answer, done, seconds=float(request.get("timeout") or seconds), keep=keep)
+        self.jobs.run(request.op, answer, done, seconds=seconds, keep=keep)
 
     def leave(self) -> None:
         self._running = False
@@ -111,8 +113,6 @@ class Agent:
                 self.loop.step()
         finally:
             self.jobs.close()
-            for clean in self.at_exit:
-                clean()
 
     def _look_whether_idle(self) -> None:
         left = self._heard + self._idle - time.monotonic()
@@ -132,13 +132,14 @@ class Agent:
             self.leave()
             return
         self._heard = time.monotonic()
+        self.on_word()
         for fields, payload in self._decoder.feed(data):
-            self._serve(Request(fields, payload))
+            self.serve_one(Request(fields, payload))
 
-    def _serve(self, request: Request) -> None:
+    def serve_one(self, request: Request) -> None:
         try:
             ops.serve(self, request)
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+        except Exception as error:  # one bad request must not end the others
             self.fail(request, error)
 
 
@@ -164,18 +165,18 @@ def hello(agent: Agent) -> Dict[str, Any]:
     }
 
 
-def main(config: Dict[str, Any]) -> None:
-    """Never returns: nothing of an interpreter's orderly end is of use here."""
+def main(config: Dict[str, Any]) -> int:
+    """Serve until the controller is gone; return the process's exit status."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     stdin, stdout = _take_protocol()
-    agent = Agent(config, stdin, stdout)
-    agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
     try:
+        agent = Agent(config, stdin, stdout)
+        agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         agent.serve()
-    except BaseException:  # noqa: BLE001 - told to whoever reads stderr
+    except BaseException:  # told to whoever reads stderr
         sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    os._exit(0)
+        return 1
+    return 0
 
 
 def _take_protocol() -> Tuple[int, int]:

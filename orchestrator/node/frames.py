@@ -10,7 +10,7 @@ import struct
 from typing import Any, Dict, List, Tuple
 
 MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
-MAX_HEADER = 1 << 20
+MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files
 MAX_PAYLOAD = 64 << 20
 
 Frame = Tuple[Dict[str, Any], bytes]

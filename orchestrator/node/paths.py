@@ -75,7 +75,7 @@ class Paths:
         return _names(os.path.join(self.root, "runs"))
 
     def run(self, run: str) -> str:
-        return os.path.join(self.root, "runs", _name("run", run))
+        return os.path.join(self.root, "runs", plain_name("run", run))
 
     def run_json(self, run: str) -> str:
         return os.path.join(self.run(run), "run.json")
@@ -87,11 +87,11 @@ class Paths:
         return _names(os.path.join(self.run(run), "attempts"))
 
     def attempt(self, run: str, attempt: str) -> str:
-        return os.path.join(self.run(run), "attempts", _name("attempt", attempt))
+        return os.path.join(self.run(run), "attempts", plain_name("attempt", attempt))
 
     def task(self, run: str, attempt: str, task: str) -> TaskFolder:
         """The folder of a task, given as `worker/1` or `worker-1`."""
-        slug = _name("task", task.replace("/", "-"))
+        slug = plain_name("task", task.replace("/", "-"))
         return TaskFolder(os.path.join(self.attempt(run, attempt), slug), run, attempt, slug)
 
     def tasks(self, run: str, attempt: Optional[str] = None) -> List[TaskFolder]:
@@ -121,10 +121,7 @@ def open_root(path: Optional[str] = None) -> Paths:
         _check_owner(root)
         _check_filesystem(root)
         for name in ("runs", "leases"):
-            try:
-                os.mkdir(os.path.join(root, name), 0o700)
-            except FileExistsError:
-                pass
+            make_private(os.path.join(root, name))
     except OSError as error:
         raise NodeError(
             "state",
@@ -135,22 +132,41 @@ def open_root(path: Optional[str] = None) -> Paths:
     return Paths(root)
 
 
+def make_private(folder: str) -> None:
+    """Make a folder and its missing parents for the owner alone (makedirs forgets the parents)."""
+    if not os.path.isdir(folder):
+        make_private(os.path.dirname(folder))
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+
+
 def filesystem(path: str) -> str:
     """The type of the file system that holds an existing path, as the kernel names it."""
-    path = os.path.realpath(path)
-    best, kind = -1, "unknown"
     with open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            left, _, right = line.partition(b" - ")
-            point = os.fsdecode(_unescape(left.split()[4]))
-            inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= best:  # the later of two mounts on one point hides the other
-                best, kind = len(point), right.split()[0].decode("ascii", "replace")
+        return type_of(os.path.realpath(path), file.read())
+
+
+def type_of(path: str, mountinfo: bytes) -> str:
+    """The type of the innermost mount around a path."""
+    best, kind = -1, "unknown"
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(b" - ")
+        point = os.fsdecode(_unescape(left.split()[4]))
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:  # the later of two mounts on one point hides the other
+            best, kind = len(point), right.split()[0].decode("ascii", "replace")
     return kind
 
 
+def is_remote(kind: str) -> bool:
+    """Whether locks, FIFOs and renames cannot be trusted on a file system of this type."""
+    return f" {kind} " in _REMOTE or kind.startswith("fuse.")
+
+
 def _unescape(field: bytes) -> bytes:
-    for code in (b"040", b"011", b"012", b"134"):
+    for code in (b"040", b"011", b"012", b"134"):  # 134, the backslash itself, comes last
         field = field.replace(b"\\" + code, bytes([int(code, 8)]))
     return field
 
@@ -183,7 +199,7 @@ def _check_owner(root: str) -> None:
 
 def _check_filesystem(root: str) -> None:
     kind = filesystem(root)
-    if f" {kind} " in _REMOTE or kind.startswith("fuse."):
+    if is_remote(kind):
         raise NodeError(
             "state",
             f"the state folder {root} is on {kind}",
@@ -192,7 +208,7 @@ def _check_filesystem(root: str) -> None:
         )
 
 
-def _name(what: str, text: str) -> str:
+def plain_name(what: str, text: str) -> str:
     """A single, visible path component."""
     if not text or text.startswith(".") or "/" in text or "\0" in text or len(os.fsencode(text)) > 200:
         raise NodeError("usage", f"not a name for a {what}: {text!r}", "it must be one plain file name")

@@ -1,6 +1,6 @@
 """Which hosts see the same working folder: each leaves its name in it, then all look.
 
-    <workdir>/.share-<nonce>/<host>
+<workdir>/.share-<nonce>/<host>
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import time
 
 from .fault import NodeError
+from .paths import plain_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 _STALE = 3600.0  # seconds after which a look that was never cleaned up is
 
 
-def write(agent: Agent, request: Request) -> Dict[str, Any]:
+def write(_agent: Agent, request: Request) -> Dict[str, Any]:
     folder = _folder(request)
     try:
         os.makedirs(folder, exist_ok=True)
         _forget_stale(os.path.dirname(folder))
-        with open(os.path.join(folder, _name(request["host"])), "wb"):
+        with open(os.path.join(folder, plain_name("host", request["host"])), "wb"):
             pass
     except OSError as error:
         raise _unusable(request["workdir"], error) from None
     return {}
 
 
-def read(agent: Agent, request: Request) -> Dict[str, Any]:
+def read(_agent: Agent, request: Request) -> Dict[str, Any]:
     """The names that this host sees; no folder, no names."""
     folder = _folder(request)
     try:
@@ -44,7 +45,7 @@ def read(agent: Agent, request: Request) -> Dict[str, Any]:
         raise _unusable(request["workdir"], error) from None
 
 
-def clean(agent: Agent, request: Request) -> Dict[str, Any]:
+def clean(_agent: Agent, request: Request) -> Dict[str, Any]:
     shutil.rmtree(_folder(request), ignore_errors=True)
     return {}
 
@@ -66,13 +67,7 @@ def _forget_stale(workdir: str) -> None:
 
 def _folder(request: Request) -> str:
     workdir = os.path.abspath(os.path.expanduser(request["workdir"]))
-    return os.path.join(workdir, ".share-" + _name(request["nonce"]))
-
-
-def _name(text: str) -> str:
-    if not text or text.startswith(".") or "/" in text:
-        raise NodeError("usage", f"not a name: {text!r}", "it must be one plain file name")
-    return text
+    return os.path.join(workdir, ".share-" + plain_name("nonce", request["nonce"]))
 
 
 def _unusable(workdir: str, error: OSError) -> NodeError:

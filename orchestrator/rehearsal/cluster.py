@@ -28,9 +28,10 @@ _TRIES = 5  # a free port can be taken by somebody else before sshd has it
 
 
 class Cluster:
-    """A context manager; inside it `hosts` can be reached with the ssh_config in `ssh_config`.
+    """A context manager; `hosts` are its entries, as an inventory of real machines would have them.
 
-    `servers` sshd's share the hosts out (default: one each; at most 16 hosts to one). `options` are
+    `servers` sshd's share the hosts out (default: one each; at most 16 hosts to one). With `homes`
+    every sshd gives its logins an empty $HOME of their own: no rc files, no caches. `options` are
     further sshd settings. Leaving it, or the end of this process however it comes, kills everything
     that ever ran below the sshd's and removes the folder.
     """
@@ -44,6 +45,7 @@ class Cluster:
         agent_python: str = sys.executable,
         name: str = "rehearsal",
         options: Mapping[str, str] | None = None,
+        homes: bool = False,
         parent: Path | None = None,
     ) -> None:
         needed = -(-count // sshd.MOST_ADDRESSES)
@@ -52,6 +54,7 @@ class Cluster:
         self._python, self._agent_python = python, agent_python
         self._name = name
         self._options = dict(options or {})
+        self._homes = homes
         self._parent = parent
         self._watcher: subprocess.Popen[bytes] | None = None
         self.folder = Path()
@@ -60,7 +63,7 @@ class Cluster:
 
     @property
     def ssh_config(self) -> Path:
-        """What to give to `ssh -F` and to the connector: aliases, known hosts, the key."""
+        """Aliases, known hosts, the key: what the entries name, and what `ssh -F` takes."""
         return self.folder / "ssh_config"
 
     @property
@@ -117,8 +120,10 @@ class Cluster:
         addresses = [_address(index) for index in range(self._count)]
         ports = sshd.free_ports(self._parts)
         self.servers = tuple(
-            Server(self.folder / f"sshd-{number}", share, port, self._options)
-            for number, (share, port) in enumerate(zip(sshd.split(addresses, self._parts), ports, strict=True), 1)
+            Server(self.folder / f"sshd-{number}", share, port, self._server_options(number))
+            for number, (share, port) in enumerate(
+                zip(sshd.split(addresses, self._parts), ports, strict=True), 1
+            )
         )
         for server in self.servers:
             sshd.write(server, keys)
@@ -126,10 +131,17 @@ class Cluster:
         self.hosts = self._entries()
         self.ssh_config.write_text(self._ssh_config(), encoding="utf-8")
 
+    def _server_options(self, number: int) -> dict[str, str]:
+        if not self._homes:
+            return self._options
+        home = self.folder / f"home-{number}"
+        home.mkdir(mode=0o700)
+        return {"SetEnv": f"HOME={home}", **self._options}
+
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self._count)))
         doors = [(address, server.port) for server in self.servers for address in server.addresses]
-        task_ports = random.sample(_TASK_PORTS, self._count)  # noqa: S311 - parallel clusters should differ
+        task_ports = random.sample(_TASK_PORTS, self._count)
         entries = []
         for number, ((address, _), task_port) in enumerate(zip(doors, task_ports, strict=True), start=1):
             name = f"{self._name}-{number:0{width}}"
@@ -139,6 +151,7 @@ class Cluster:
                 Host(
                     name=name,
                     ssh=name,
+                    ssh_config=str(self.ssh_config),
                     address=address,
                     python=self._python,
                     agent_python=self._agent_python,
@@ -192,7 +205,9 @@ class Cluster:
     def _log(self) -> str:
         """The last words of the sshd's."""
         logs = (server.folder / "sshd.log" for server in self.servers)
-        lines = [line for log in logs if log.is_file() for line in log.read_text(errors="replace").splitlines()]
+        lines = [
+            line for log in logs if log.is_file() for line in log.read_text(errors="replace").splitlines()
+        ]
         return next((line for line in reversed(lines) if "error" in line or "fatal" in line), "")
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -41,7 +42,7 @@ class Server:
 
 @cache
 def binary() -> str:
-    """sshd's absolute path, without which it does not start."""
+    """The absolute path of sshd, without which it does not start."""
     found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
     if found is None:
         raise ClusterError(
@@ -58,9 +59,7 @@ def write_key(path: Path, comment: str = "") -> None:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path.touch(mode=0o600)
     path.write_bytes(private)
     Path(f"{path}.pub").write_bytes(public + (f" {comment}" if comment else "").encode() + b"\n")
@@ -71,7 +70,10 @@ def write(server: Server, authorized_keys: Path) -> None:
     server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_key(server.folder / "host_key")
     # Of a keyword given twice sshd takes the first: what the caller wants goes before what we say.
-    settings = {**server.options, **{k: v for k, v in _settings(server, authorized_keys) if k not in server.options}}
+    settings = {
+        **server.options,
+        **{k: v for k, v in _settings(server, authorized_keys) if k not in server.options},
+    }
     lines = [f"ListenAddress {_bracketed(address)}:{server.port}" for address in server.addresses]
     lines += [f"{keyword} {value}" for keyword, value in settings.items()]
     (server.folder / "sshd_config").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -132,7 +134,7 @@ def split(items: Sequence[str], parts: int) -> list[tuple[str, ...]]:
     """The items in `parts` runs of nearly equal length."""
     size, more = divmod(len(items), parts)
     bounds = [index * size + min(index, more) for index in range(parts + 1)]
-    return [tuple(items[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [tuple(items[start:end]) for start, end in pairwise(bounds)]
 
 
 def _bracketed(address: str) -> str:

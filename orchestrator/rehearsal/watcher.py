@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -32,7 +33,7 @@ def main() -> None:
                 argv,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - no threads here
                 restore_signals=True,
             )
         sys.stdout.write("ready\n")
@@ -68,17 +69,16 @@ def children_left() -> bool:
     return True
 
 
-def descendants() -> "list[int]":
+def descendants() -> list[int]:
     parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                with open("/proc/" + entry + "/stat", "rb") as stat:
-                    fields = stat.read().rpartition(b")")[2].split()
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             except OSError:
                 continue
-            if fields[0] not in (b"Z", b"X"):
-                parents[int(entry)] = int(fields[1])
+            if state not in (b"Z", b"X"):
+                parents[int(entry.name)] = int(parent)
     found, me = [], os.getpid()
     for pid in parents:
         above = pid

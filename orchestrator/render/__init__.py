@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol, TextIO
 
 from orchestrator.events import Stamped
@@ -24,4 +25,8 @@ def choose(stdout: TextIO, json: bool, stderr: TextIO) -> Renderer:
     """JSON lines when asked for, the live display on a terminal, plain lines elsewhere."""
     if json:
         return Jsonl(stdout)
+    if stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        from orchestrator.render.live import Live  # noqa: PLC0415 - not everybody needs it
+
+        return Live(stdout)
     return Plain(stdout, stderr)

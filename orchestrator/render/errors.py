@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from typing import TextIO
 
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors
 from orchestrator.render import fold
-from orchestrator.render.sink import DisplayGoneError, Sink
+from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
@@ -46,10 +45,10 @@ def coloured(text: str) -> str:
 def report(error: OrchestrateError, stream: TextIO) -> None:
     """Write the error, in colour on a terminal; a stream that nobody reads any more is no second error."""
     sink = Sink(stream)
-    colour = sink.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     try:
+        colour = colours(stream)
         sink.write("".join(f"{coloured(line) if colour else line}\n" for line in lines(error)))
-    except DisplayGoneError:
+    except (DisplayGoneError, ValueError):  # ValueError: it is closed
         return
 
 

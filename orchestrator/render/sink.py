@@ -56,6 +56,11 @@ class Sink:
             os.close(null)
 
 
+def colours(stream: TextIO) -> bool:
+    """Whether colours are wanted there: on a terminal, unless NO_COLOR says no."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def _fd(stream: TextIO) -> int | None:
     try:
         stream.flush()

@@ -6,10 +6,9 @@ import shlex
 from typing import assert_never
 
 from orchestrator import events as ev
-from orchestrator.ends import end
-from orchestrator.events import Event, Level, Phase
-from orchestrator.render import fold
-from orchestrator.render.errors import block
+from orchestrator.ends import end_after
+from orchestrator.events import Event, Phase
+from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
 from orchestrator.text import count, duration, plain, size
 from orchestrator.view import View
@@ -45,7 +44,7 @@ def say(view: View, event: Event) -> list[str]:
             said = [f"{_who(view, event.task)}: {gap(event)}"]
         case ev.TaskExited():
             because = f" ({event.lost})" if event.lost else ""
-            said = [f"{event.task} {event.host}: {end(event)} after {duration(event.seconds)}{because}"]
+            said = [f"{event.task} {event.host}: {end_after(event)}{because}"]
         case ev.StopRequested():
             said = [_stopping(event)]
         case ev.RunEnded():
@@ -63,20 +62,7 @@ def gap(event: ev.LogGap) -> str:
     """What is missing, and where it still is."""
     if event.where == "node":
         return f"{count(event.count, 'byte')} of its log were lost on the node ({event.why})"
-    return f"{count(event.count, 'line')} not shown ({event.why}); the log file has them"
-
-
-def problems(view: View) -> list[str]:
-    """The blocks of all checks that warn or fail, failures last: they are what one looks for first."""
-    found = [check for host in view.hosts.values() for check in host.checks]
-    said: list[str] = []
-    for level, word in ((Level.WARN, "warning"), (Level.FAIL, "error")):
-        of_level = [check for check in found if check.level is level]
-        for hosts, (slug, what, why, hint) in fold.alike(
-            (check.host, (check.check, check.found, check.why, check.hint)) for check in of_level
-        ):
-            said += block(f"{fold.names(hosts)}: {slug}: {what}", why, hint, word=word)
-    return said
+    return f"{count(event.count, 'line')} not shown: {event.why}; the log file has all"
 
 
 def _planned(event: ev.RunPlanned) -> list[str]:
@@ -92,7 +78,8 @@ def _planned(event: ev.RunPlanned) -> list[str]:
 def _phase_ended(view: View, event: ev.PhaseEnded) -> list[str]:
     how = "ok" if event.ok else "failed"
     extra = f": {_staged(view)}" if event.phase is Phase.STAGE and event.ok and _staged(view) else ""
-    found = problems(view) if event.phase is Phase.PREFLIGHT else []
+    checks = [check for host in view.hosts.values() for check in host.checks]
+    found = problems(checks) if event.phase is Phase.PREFLIGHT else []
     return [*found, f"{event.phase}: {how} after {duration(event.seconds)}{extra}"]
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import fabric
@@ -39,10 +38,7 @@ _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr")
 class SshConnector:
     """Opens links over SSH. Thread-safe; one per command of ours."""
 
-    def __init__(
-        self, *, config: Path | None = None, secrets: Secrets | None = None, parallel: int = _PARALLEL
-    ) -> None:
-        self._config = config
+    def __init__(self, secrets: Secrets | None = None, *, parallel: int = _PARALLEL) -> None:
         self._keyring = Keyring(secrets)
         self._known = KnownHosts()
         self._turn = threading.BoundedSemaphore(parallel)
@@ -54,7 +50,7 @@ class SshConnector:
     def connect(self, host: Host, timeout: float) -> SshLink:
         """Connect and authenticate within `timeout` seconds; raise HostError."""
         deadline = time.monotonic() + timeout
-        target = resolve(host, self._config)
+        target = resolve(host)
         if target.connect_timeout is not None:
             deadline = min(deadline, time.monotonic() + target.connect_timeout)
         gateway = self._gateway(host.name, target.jumps, deadline)
@@ -120,8 +116,9 @@ class SshConnector:
                 connection.connect_kwargs["sock"] = attempt.socket
             connection.open()
         except Exception as error:
+            cause = attempt.cause(error)
             attempt.give_up(connection)
-            raise attempt.cause(error) from error
+            raise cause from error
         transport: paramiko.Transport = connection.transport
         transport.set_keepalive(_KEEPALIVE)
         transport.channel_timeout = _CHANNEL_TIMEOUT

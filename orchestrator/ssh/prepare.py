@@ -17,9 +17,7 @@ from orchestrator.ssh.target import Target
 _TRIES = 3
 
 
-def prepare(
-    hosts: Sequence[Host], ask: Ask | None = None, *, config: Path | None = None, password: bool = False
-) -> Secrets:
+def prepare(hosts: Sequence[Host], ask: Ask | None = None, *, password: bool = False) -> Secrets:
     """Ask for the passphrases these hosts need, and for a login password when `password` is set.
 
     A key that the agent holds is not asked for, nor one of ssh's own default keys while another key
@@ -28,7 +26,7 @@ def prepare(
     """
     keyring = Keyring()
     try:
-        locked = _locked(_targets(hosts, config), keyring)
+        locked = _locked(_targets(hosts), keyring)
     finally:
         keyring.close()
     if ask is None:
@@ -37,10 +35,10 @@ def prepare(
     return Secrets(passphrases, ask("Password for the login: ") if password else None)
 
 
-def _targets(hosts: Sequence[Host], config: Path | None) -> list[Target]:
+def _targets(hosts: Sequence[Host]) -> list[Target]:
     def one(host: Host) -> tuple[Target, ...]:
         try:
-            target = resolve(host, config)
+            target = resolve(host)
         except HostError:
             return ()
         return (*target.jumps, target)

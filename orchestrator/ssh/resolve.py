@@ -38,8 +38,9 @@ _DEFAULT_IDENTITIES = (
 _ACCEPTING = frozenset({"accept-new", "no", "off", "false"})
 
 
-def resolve(host: Host, config: Path | None = None) -> Target:
+def resolve(host: Host) -> Target:
     """The target of a host entry; user, port and identity of the entry win over ssh_config."""
+    config = Path(host.ssh_config).expanduser() if host.ssh_config else None
     if host.ssh_config:
         config = Path(host.ssh_config).expanduser()
     asked = _Asked(host.ssh, host.user, host.port, _identity(host))
@@ -137,7 +138,7 @@ def _options(name: str, asked: _Asked, config: Path | None) -> Options:
         check=False,
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
+        said = [line for line in done.stderr.strip().splitlines() if "terminating" not in line]
         why = said[-1] if said else f"ssh -G exited with {done.returncode}"
         raise _config_error(name, why, f"run: ssh -G {asked.alias}")
     return parse_dump(done.stdout)

@@ -62,6 +62,11 @@ class RunReader:
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
 
+    def skip(self, events: int) -> None:
+        """Leave out the first events, and the logs of what they started."""
+        for _, _ in zip(range(events), self._events(), strict=False):
+            pass
+
     def poll(self) -> Iterator[Stamped]:
         """What is new; ends when nothing more is there, though a loud log may have more at once."""
         for stamped in self._events():
@@ -150,7 +155,9 @@ class RunReader:
         log.offset = start
         log.splitter = Splitter(log.task, log.host, offset=start)
         log.times_offset = 0
-        gap = LogGap(log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all")
+        gap = LogGap(
+            log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all"
+        )
         yield Stamped(time.time(), gap)
 
 

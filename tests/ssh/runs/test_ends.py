@@ -98,7 +98,7 @@ def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
     desk.script("t.py", STUBBORN)
     desk.write_hosts([first, second])
     text = desk.hosts.read_text().split("[[host]]")
-    text[2] = text[2].replace(f'python = "{second.python}"', 'python = "/no/such/python"')
+    text[2] = text[2].replace(f'\npython = "{second.python}"', '\npython = "/no/such/python"')
     desk.hosts.write_text("[[host]]".join(text))
     viewer = desk.launch("--", "t.py")
     assert viewer.wait() == ExitStatus.RUN_FAILED
@@ -109,7 +109,9 @@ def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
 
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_a_stopped_run_leaves_nothing(desk: Desk, signals: list[signal.Signals]) -> None:
-    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1.5" if len(signals) == 1 else "[job]\ngrace = 600")
+    desk.write_hosts(
+        desk.cluster.hosts, job="[job]\ngrace = 1.5" if len(signals) == 1 else "[job]\ngrace = 600"
+    )
     desk.script("t.py", FAMILY)
     viewer = desk.launch("--", "t.py")
     run = desk.run_id()
@@ -123,9 +125,10 @@ def test_a_stopped_run_leaves_nothing(desk: Desk, signals: list[signal.Signals])
     assert desk.named("RunEnded")[0]["outcome"] == "stopped"
 
 
-def test_a_stop_while_a_host_does_not_answer_the_login(desk: Desk) -> None:
+def test_a_stop_in_the_first_moments(desk: Desk) -> None:
     desk.script("t.py", STUBBORN)
     viewer = desk.launch("--", "t.py")
+    desk.run_id()
     viewer.signal(signal.SIGINT)  # in whatever phase it is by now
     assert viewer.wait(45) == ExitStatus.INTERRUPTED
     for path in desk._runs():

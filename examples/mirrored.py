@@ -1,0 +1,52 @@
+"""One process, all GPUs of its machine; without GPUs, two logical CPU devices to see it work.
+
+python examples/mirrored.py
+"""
+
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+BATCH_PER_DEVICE = 64
+
+
+def devices() -> list[str]:
+    """Every GPU; else the CPU as two."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        return [f"gpu:{i}" for i in range(len(gpus))]
+    one = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(one, [tf.config.LogicalDeviceConfiguration()] * 2)
+    return ["cpu:0", "cpu:1"]
+
+
+def digits(batch: int) -> tf.data.Dataset:
+    images, labels = load_digits(return_X_y=True)
+    images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
+    data = tf.data.Dataset.from_tensor_slices((images, labels))
+    return data.shuffle(10_000, seed=42).repeat().batch(batch, drop_remainder=True)
+
+
+def main() -> None:
+    strategy = tf.distribute.MirroredStrategy(devices())
+    print(f"{strategy.num_replicas_in_sync} devices")
+    with strategy.scope():
+        model = tf.keras.Sequential(
+            [
+                tf.keras.Input((8, 8, 1)),
+                tf.keras.layers.Conv2D(32, 3, activation="relu"),
+                tf.keras.layers.Flatten(),
+                tf.keras.layers.Dense(10),
+            ]
+        )
+        model.compile(
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            optimizer=tf.keras.optimizers.Adam(1e-3),
+            metrics=["accuracy"],
+        )
+    batch = BATCH_PER_DEVICE * strategy.num_replicas_in_sync
+    history = model.fit(digits(batch), epochs=3, steps_per_epoch=20, verbose=2).history
+    print(f"accuracy {history['accuracy'][-1]:.4f}")
+
+
+if __name__ == "__main__":
+    main()
