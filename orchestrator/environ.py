@@ -53,6 +53,8 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
     env: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
+        if not name:
+            raise UsageError(f"--env {text}: has no name", hint="--env NAME=VALUE")
         if not equals:
             raise UsageError(f"--env {name}: has no value", hint=f"--env {name}=VALUE")
         env[name] = value
@@ -71,6 +73,24 @@ def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
                 why="`secrets` under [job] names it, and options can be read by others on this machine",
                 hint=f"export {name} where you call orchestrate; it is read from there",
             )
+
+
+def legacy_keras(wanted: bool | None, script: str | None) -> tuple[str | None, str]:
+    """Why Keras 2 is chosen (None: it is not), and what to say to the user when it is not.
+
+    `wanted` is `[job] legacy_keras`; `script` the text of the Python script, if there is one.
+    """
+    if wanted is not None:
+        return ("as legacy_keras = true says", "") if wanted else (None, "")
+    if script is not None and imports_keras(script):
+        return None, (
+            f"left {LEGACY_KERAS} alone since the script imports keras itself; where model.fit of Keras 3"
+            " fails on several tasks, set legacy_keras = true under [job]"
+        )
+    return (
+        "because model.fit of Keras 3 fails on several tasks; turn off with legacy_keras = false under [job]",
+        "",
+    )
 
 
 def imports_keras(source: str) -> bool:
@@ -95,24 +115,20 @@ def _is_keras_import(node: ast.AST) -> bool:
 
 
 def defaults(
-    *, role: Role, devices: tuple[str, ...] | None, legacy_keras: bool, r_python: str | None
+    *, role: Role, devices: tuple[str, ...] | None, legacy_keras: str | None, r_python: str | None
 ) -> tuple[Default, ...]:
-    """What a task gets unless the user says otherwise; `r_python` is the interpreter of an R command."""
+    """What a task gets unless the user says otherwise.
+
+    `legacy_keras` is the reason for Keras 2, None for none; `r_python` the interpreter for an R command.
+    """
     chosen = [
         Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed"),
         Default(
             "grpc_proxy", "", "because tasks that follow an http_proxy wait for each other without a word"
         ),
     ]
-    if legacy_keras:
-        chosen.append(
-            Default(
-                LEGACY_KERAS,
-                "1",
-                "because model.fit of Keras 3 fails on several tasks; turn off with legacy_keras = false"
-                " under [job]",
-            )
-        )
+    if legacy_keras is not None:
+        chosen.append(Default(LEGACY_KERAS, "1", legacy_keras))
     if r_python is not None:
         chosen.append(Default("RETICULATE_PYTHON", r_python, "so that R uses the host's `python`"))
     return (*chosen, *_device_defaults(role, devices))
@@ -125,8 +141,11 @@ def _device_defaults(role: Role, devices: tuple[str, ...] | None) -> Iterable[De
     elif devices is not None:
         yield Default(DEVICES, "-1", "as `devices = []` says")
     elif role in {Role.PS, Role.EVALUATOR}:
+        article = "an" if role is Role.EVALUATOR else "a"
         yield Default(
-            DEVICES, "-1", f"since a {role.value} task needs no GPU; give its host `devices` to change it"
+            DEVICES,
+            "-1",
+            f"since {article} {role.value} task needs no GPU; give its host `devices` to change it",
         )
 
 

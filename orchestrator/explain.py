@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.environ import TF_CONFIG
 from orchestrator.model import Completion, Host, RunPlan, TaskSpec
@@ -54,15 +54,15 @@ def _ssh(host: Host) -> str:
     target = f"[{host.ssh}]" if ":" in host.ssh else host.ssh
     user = f"{host.user}@" if host.user else ""
     port = f":{host.port}" if host.port else ""
-    return quoted(f"{user}{target if port else host.ssh}{port}")
+    return f"{user}{target if port else host.ssh}{port}"
 
 
 def _ending(plan: RunPlan) -> str:
     match plan.completion:
         case Completion.ALL:
-            return "done when every task has ended"
+            return "done when every task has exited 0"
         case Completion.CHIEF:
-            return "done when the chief has ended; the others are then stopped"
+            return "done when the chief has exited 0; the others are then stopped"
 
 
 def _common(envs: list[Mapping[str, str]]) -> dict[str, str]:
@@ -78,8 +78,11 @@ def _environment(env: Mapping[str, str]) -> Iterator[str]:
     return (f"{name}={quoted(value) if value else ''}" for name, value in sorted(env.items()))
 
 
-def shown(argv: Iterable[str]) -> str:
-    return " ".join(map(quoted, argv))
+def shown(argv: Sequence[str]) -> str:
+    """A command as one would type it; `~` opens out in its first word, as it does on the node."""
+    program, *arguments = argv
+    home = "~/" if program.startswith("~/") else ""
+    return " ".join([home + quoted(program.removeprefix(home)), *map(quoted, arguments)])
 
 
 def quoted(text: str) -> str:

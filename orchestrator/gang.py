@@ -1,4 +1,4 @@
-"""The rules of a gang of tasks: when one end means that the others are to be stopped, and when all is done."""
+"""The rules of a gang of tasks: when one end means the end of the others, and when all is done."""
 
 from __future__ import annotations
 

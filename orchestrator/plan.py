@@ -51,7 +51,7 @@ def assign(
     env_rules.check(env, job.secrets)
     taken = env_rules.forwarded(job.forward, environ)
     chosen = choose_command(job, command)
-    legacy_keras = wants_legacy_keras(job, script)
+    legacy_keras, keras_note = env_rules.legacy_keras(job.legacy_keras, script)
     seats = tuple(_seats(inventory))
     if not seats:
         raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
@@ -89,7 +89,7 @@ def assign(
         failure_grace=job.failure_grace,
         lifeline=job.lifeline,
         secrets=job.secrets,
-        notes=tuple(_notes(stood, len(tasks))),
+        notes=(*_notes(stood, len(tasks)), *filter(None, (keras_note,))),
     )
 
 
@@ -120,12 +120,6 @@ def script_path(command: tuple[str, ...]) -> str | None:
     if PurePath(command[0]).name.startswith("python"):
         words = tuple(word for word in command[1:] if not word.startswith("-"))
     return words[0] if words and words[0].endswith(".py") else None
-
-
-def wants_legacy_keras(job: Job, script: str | None) -> bool:
-    if job.legacy_keras is not None:
-        return job.legacy_keras
-    return script is None or not env_rules.imports_keras(script)
 
 
 def cluster_of(seats: tuple[_Seat, ...]) -> dict[str, tuple[str, ...]]:

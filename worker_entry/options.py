@@ -25,6 +25,7 @@ class Options:
     strategy: str
     communication: str
     devices: tuple[str, ...]
+    start_timeout: float
     dataset: str
     data_dir: str | None
     download: bool
@@ -145,6 +146,13 @@ def _build() -> argparse.ArgumentParser:
         default=(),
         metavar="LIST",
         help="for mirrored, e.g. gpu:0,gpu:1 (all)",
+    )
+    where.add_argument(
+        "--start-timeout",
+        type=_rate,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to wait for the other tasks before the missing ones are named (120)",
     )
     data = parser.add_argument_group("data")
     data.add_argument(

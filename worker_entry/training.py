@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from worker_entry import digest, fit, schedule, strategy
+from worker_entry import compat, digest, fit, schedule, strategy
 from worker_entry.cluster import Cluster
 from worker_entry.data import choose
 from worker_entry.job import Job, Trained
@@ -13,6 +13,7 @@ from worker_entry.report import Reporter
 
 
 def run(options: Options, cluster: Cluster, reporter: Reporter) -> None:
+    compat.leave_keras_alone()
     tf.keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator import config
+from orchestrator.cli.logins import logins
 from orchestrator.errors import SeveralErrors, UsageError
 from orchestrator.model import Host, Inventory, RunPlan
 from orchestrator.store import RunFolder, find, runs_root
@@ -24,7 +25,9 @@ def find_run(wanted: str | None, hosts: str | None) -> RunFolder:
         raise _unknown(wanted, f"nor is there a {path}, whose hosts could be asked")
     inventory = config.load(path)
     plans = discover(inventory)
-    matching = [plan for plan in plans if wanted is None or matches_run(plan.run, wanted) or plan.name == wanted]
+    matching = [
+        plan for plan in plans if wanted is None or matches_run(plan.run, wanted) or plan.name == wanted
+    ]
     if not matching:
         raise _unknown(wanted, f"and the hosts of {path} know none either")
     plan = max(matching, key=lambda plan: plan.created)
@@ -39,7 +42,7 @@ def discover(inventory: Inventory) -> list[RunPlan]:
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
 
-    fleet = Fleet(connectors(), lambda _frame: None)
+    fleet = Fleet(connectors(logins(inventory.hosts)), lambda _frame: None)
     try:
         bad = fleet.connect(inventory.hosts, lambda _host, _seconds: None)
         if not fleet.sessions:
@@ -75,4 +78,6 @@ def with_local_hosts(plan: RunPlan, inventory: Inventory) -> RunPlan:
 
 def _unknown(wanted: str | None, where: str) -> UsageError:
     what = "there is no run yet" if wanted is None else f"there is no run {wanted!r}"
-    return UsageError(what, why=f"none in {runs_root()}, {where}", hint="orchestrate runs lists what is known")
+    return UsageError(
+        what, why=f"none in {runs_root()}, {where}", hint="orchestrate runs lists what is known"
+    )

@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.logins import logins
 from orchestrator.errors import ExitStatus, RunError
 from orchestrator.model import RunPlan
 from orchestrator.store import RunFolder
 
 if TYPE_CHECKING:
     from orchestrator.phases.context import Options, Run
+    from orchestrator.ssh import Secrets
 
 
 def owner() -> str:
@@ -38,11 +40,12 @@ def keep_new(
     replan: Callable[[Mapping[str, int]], RunPlan],
 ) -> None:
     """Fork the keeper of a new run; its folder is all that connects it with us."""
+    asked = logins(plan.hosts)
 
     def work(control: int) -> int:
         from orchestrator.phases import keeper
 
-        run = _run(folder, plan, options, secrets)
+        run = _run(folder, plan, options, secrets, asked)
         run.replan = replan
         return keeper.keep_new(run, control)
 
@@ -56,11 +59,15 @@ def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: str | None = None) -
     """
     from pathlib import Path
 
+    if folder.has_keeper():
+        return False
+    asked = logins(plan.hosts)
+
     def work(control: int) -> int:
         from orchestrator.phases import keeper
         from orchestrator.phases.context import Options
 
-        run = _run(folder, plan, Options(root=Path()), {})
+        run = _run(folder, plan, Options(root=Path()), {}, asked)
         if stop is not None:
             run.stop.ask(kill=stop == "kill")
         return keeper.keep_adopted(run, control)
@@ -68,7 +75,9 @@ def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: str | None = None) -
     return _fork(folder, work, required=False)
 
 
-def _run(folder: RunFolder, plan: RunPlan, options: Options, secrets: Mapping[str, str]) -> Run:
+def _run(
+    folder: RunFolder, plan: RunPlan, options: Options, secrets: Mapping[str, str], asked: Secrets | None
+) -> Run:
     from orchestrator.bus import Bus
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
@@ -76,7 +85,7 @@ def _run(folder: RunFolder, plan: RunPlan, options: Options, secrets: Mapping[st
     from orchestrator.store.folder import EventLog
 
     inbox: queue.SimpleQueue = queue.SimpleQueue()  # type: ignore[type-arg]
-    fleet = Fleet(connectors(), inbox.put)
+    fleet = Fleet(connectors(asked), inbox.put)
     who = f"{owner()}, pid {os.getpid()}"
     return Run(folder, plan, Bus(EventLog(folder)), fleet, inbox, who, options, secrets)
 
@@ -120,8 +129,8 @@ def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[i
         )
         logging.getLogger("paramiko").setLevel(logging.WARNING)
         status = work(control)
-    except BaseException:  # noqa: BLE001 - the last stop before the process ends
-        logging.exception("the keeper failed")
+    except BaseException:
+        logging.getLogger("orchestrate").exception("the keeper failed")
     finally:
         with contextlib.suppress(Exception):
             sys.stderr.flush()

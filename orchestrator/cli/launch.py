@@ -49,7 +49,8 @@ def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: b
 
     def plan_with(moved: Mapping[str, int]) -> RunPlan:
         hosts = tuple(
-            dataclasses.replace(host, task_port=moved.get(host.name, host.task_port)) for host in inventory.hosts
+            dataclasses.replace(host, task_port=moved.get(host.name, host.task_port))
+            for host in inventory.hosts
         )
         return make_plan(dataclasses.replace(inventory, hosts=hosts), arguments, run, now)
 
@@ -86,7 +87,7 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, run: str, cre
         try:
             script = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            if not os.path.isabs(path):
+            if not Path(path).is_absolute():
                 raise UsageError(
                     f"there is no {path} here to launch",
                     why=f"{error.strerror}; the code in {Path.cwd()} is what goes to the hosts",

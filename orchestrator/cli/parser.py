@@ -108,7 +108,12 @@ def _preflight(parser: argparse.ArgumentParser) -> None:
 def _launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", default="", help="a name to find the run by")
     parser.add_argument(
-        "--env", action="append", default=[], metavar="K=V", type=_assignment, help="environment of every task"
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        type=_assignment,
+        help="environment of every task",
     )
     parser.add_argument("--skip-preflight", action="store_true", help="do not check the hosts and pairs")
     parser.add_argument("--no-validate", action="store_true", help="do not train locally on each host first")

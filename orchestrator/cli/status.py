@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from orchestrator.cli.finding import find_run
+from orchestrator.cli.logins import logins
 from orchestrator.errors import ExitStatus
 from orchestrator.model import RunPlan
 from orchestrator.render.tables import status_table
@@ -18,9 +19,7 @@ def main(arguments: argparse.Namespace) -> int:
     plan = folder.read_plan()
     states, unreachable = ask_nodes(plan)
     view = replay(events_of(folder))
-    for line in status_table(
-        plan, view, states, unreachable, kept=folder.has_keeper(), json=arguments.json
-    ):
+    for line in status_table(plan, view, states, unreachable, kept=folder.has_keeper(), json=arguments.json):
         print(line)
     return int(ExitStatus.CLUSTER if len(unreachable) == len(plan.hosts) else ExitStatus.OK)
 
@@ -30,7 +29,7 @@ def ask_nodes(plan: RunPlan) -> tuple[dict[tuple[str, str], dict[str, Any]], dic
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
 
-    fleet = Fleet(connectors(), lambda _frame: None)
+    fleet = Fleet(connectors(logins(plan.hosts)), lambda _frame: None)
     try:
         bad = fleet.connect(plan.hosts, lambda _host, _seconds: None)
         answers = fleet.ask("states", lambda _: {"run": plan.run})

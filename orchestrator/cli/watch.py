@@ -61,7 +61,10 @@ def own(folder: RunFolder, reader: RunReader, renderer: Renderer, interrupts: In
         keeping.keep_adopted(folder, folder.read_plan(), stop=stop)
         return True
 
-    interrupts.pass_on(lambda count: folder.ask_keeper({"want": "stop" if count == 1 else "kill"}) and None)
+    def ask(count: int) -> None:
+        folder.ask_keeper({"want": "stop" if count == 1 else "kill"})
+
+    interrupts.pass_on(ask)
     return _loop(folder, reader, renderer, lambda: False, gone)
 
 
@@ -110,7 +113,7 @@ def _loop(
             if time.monotonic() - checked > _LOOK_FOR_KEEPER:
                 checked = time.monotonic()
                 # It may have written its last event between our look at the folder and at the lock.
-                if not folder.has_keeper() and not draw() and not reader.ended and not gone():
+                if not folder.has_keeper() and not draw() and not gone():
                     return int(ExitStatus.BUG)
             time.sleep(_IDLE)
     finally:

@@ -8,7 +8,8 @@ from typing import Any
 from orchestrator.config.mistakes import Report
 from orchestrator.config.places import JOB, Place
 from orchestrator.config.tables import read_table
-from orchestrator.model import Job
+from orchestrator.environ import DEVICES
+from orchestrator.model import Host, Job
 
 
 def read_job(table: Mapping[str, Any], report: Report) -> Job:
@@ -20,6 +21,11 @@ def read_job(table: Mapping[str, Any], report: Report) -> Job:
         if name in good.get("env", {}):
             report.add(JOB, f"env.{name}", "is listed in `forward` too; keep one of the two")
     return Job(**good)
+
+
+def check_devices(job: Job, hosts: Iterable[Host], report: Report) -> None:
+    if DEVICES in job.env and any(host.devices is not None for host in hosts):
+        report.add(JOB, f"env.{DEVICES}", "is what `devices` of a host sets; keep one of the two")
 
 
 def check_secrets(secrets: Iterable[str], tables: Mapping[Place, Mapping[str, Any]], report: Report) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.config import cluster, syntax
 from orchestrator.config.hosts import place_of, read_entry
-from orchestrator.config.job import check_secrets, read_job
+from orchestrator.config.job import check_devices, check_secrets, read_job
 from orchestrator.config.mistakes import Report
 from orchestrator.config.places import DEFAULTS, FILE, JOB
 from orchestrator.config.tables import TABLES, belongs, read_table, unknown
@@ -74,7 +74,9 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     written = {DEFAULTS: defaults_table, JOB: job_table}
     written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
     check_secrets(job.secrets, written, report)
-    return Inventory(tuple(host for entry in entries for host in entry.hosts), job, source)
+    hosts = tuple(host for entry in entries for host in entry.hosts)
+    check_devices(job, hosts, report)
+    return Inventory(hosts, job, source)
 
 
 def _misplaced(name: str, value: object) -> str:

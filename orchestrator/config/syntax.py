@@ -21,6 +21,7 @@ _IN_OTHER_WORDS = (
     (r"Unescaped '\\' in a string", r"a text in double quotes cannot hold a single \\; write '...' or \\\\"),
     (r"Expected newline or end of document.*", "something is left over after the value; a text needs quotes"),
     (r"Invalid (?:statement|initial character for a key part)", "here should be a key or a [table]"),
+    (r"Expected '=' after a key.*", "a key needs = and a value after it"),
     (r"Unterminated string", "a quote is not closed"),
     (r"Unclosed array", "a list is not closed with ]"),
     (r"Unclosed inline table", "a table is not closed with }"),
@@ -66,10 +67,7 @@ def _add(message: str, text: str, report: Report) -> None:
     """Line, column and key, but not the rest of the line: it may hold a secret."""
     match = _PLACE.fullmatch(message)
     found = match[1] if match else message
-    for pattern, words in _IN_OTHER_WORDS:
-        if known := re.fullmatch(pattern, found):
-            found = known.expand(words)
-            break
+    found = _in_other_words(found)
     if match is None:
         report.add_to_file(found)
         return
@@ -78,5 +76,26 @@ def _add(message: str, text: str, report: Report) -> None:
             Place("end of file"), "", "the file ends in the middle of a value" if "value" in found else found
         )
         return
-    key = _KEY.match(text.replace("\r\n", "\n").split("\n")[int(match[2]) - 1])
-    report.add(Place(f"line {match[2]}, column {match[3]}"), key[1] if key else "", found)
+    line, column = int(match[2]), int(match[3])
+    content = text.replace("\r\n", "\n").split("\n")[line - 1]
+    key = _KEY.match(content)
+    what = _pasted(content[column - 1 : column]) or found
+    report.add(Place(f"line {line}, column {column}"), key[1] if key else "", what)
+
+
+def _in_other_words(found: str) -> str:
+    for pattern, words in _IN_OTHER_WORDS:
+        if known := re.fullmatch(pattern, found):
+            return known.expand(words)
+    return found
+
+
+def _pasted(character: str) -> str:
+    """What comes along when text is pasted from a page or another kind of file."""
+    if character and character in "\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb":
+        return f'{character} is no quote that TOML knows; write " in its place'
+    if character in {";", "/"}:
+        return "here should be a key or a [table]; a comment starts with #"
+    if character and not character.isprintable() and character not in "\r\n\t":
+        return f"an invisible character stands here (U+{ord(character):04X}); remove it"
+    return ""

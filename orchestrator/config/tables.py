@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.config import values
+from orchestrator.config import commands, values
 from orchestrator.config.mistakes import Report, Wrong, listed, nearest
 from orchestrator.config.places import Place
 from orchestrator.config.values import Reader, Wrongs
@@ -36,8 +36,8 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
 HOST_KEYS: Mapping[str, Reader] = {**IDENTITY_KEYS, **DEFAULTS_KEYS}
 
 JOB_KEYS: Mapping[str, Reader] = {
-    "command": values.command,
-    "setup": values.shell_text,
+    "command": commands.command,
+    "setup": commands.shell_text,
     "env": values.env,
     "forward": values.names,
     "secrets": values.names,
@@ -45,7 +45,7 @@ JOB_KEYS: Mapping[str, Reader] = {
     "failure_grace": values.seconds,
     "lifeline": values.seconds,
     "ignore": values.texts,
-    "validate": values.validate,
+    "validate": commands.validate,
     "legacy_keras": values.boolean,
 }
 

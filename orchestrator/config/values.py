@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -45,17 +44,6 @@ def text(value: Any) -> str:
         raise Wrong(f"has blanks around it: {show(value)}")
     if not value.isprintable():
         raise Wrong(f"holds a character that cannot be printed: {show(value)}")
-    return value
-
-
-def shell_text(value: Any) -> str:
-    """The same, but lines and tabs are welcome."""
-    if not isinstance(value, str):
-        raise Wrong(f"must be a text in quotes, not {kind(value)}")
-    if not value.strip():
-        raise Wrong("is empty; leave the key out if there is nothing to run")
-    if "\0" in value:
-        raise Wrong("holds a NUL character")
     return value
 
 
@@ -208,46 +196,6 @@ def texts(value: Any) -> tuple[str, ...]:
         if "\0" in item or "\n" in item:
             raise Wrong(f"holds a character that cannot be there: {show(item)}")
     return tuple(value)
-
-
-def command(value: Any) -> tuple[str, ...]:
-    """An argv; a text is split as a shell would, and no shell ever sees it."""
-    if isinstance(value, str):
-        argv = _split(value)
-    elif isinstance(value, list):
-        argv = value
-        for item in argv:
-            if not isinstance(item, str):
-                raise Wrong(f'must be a list of texts; write "{show(item)}" in quotes')
-    else:
-        raise Wrong(f'must be a text or a list such as ["train.py", "--epochs", "3"], not {kind(value)}')
-    if not argv or not argv[0].strip():
-        raise Wrong("is empty; leave the key out to run worker_entry")
-    if any("\0" in word for word in argv):
-        raise Wrong("holds a NUL character")
-    if argv[0] in _SHELL_ONLY or "=" in argv[0].split("/")[0]:
-        raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; use `setup` or `env`")
-    return tuple(argv)
-
-
-_SHELL_ONLY = {"cd", "export", "source", ".", "alias", "ulimit", "umask", "set", "unset", "exec", "eval"}
-
-
-def validate(value: Any) -> str:
-    """A command line of the user's own."""
-    if value is False:
-        raise Wrong("must be a command line; to launch without validation use --no-validate")
-    given = shell_text(value)
-    _split(given)
-    return given
-
-
-def _split(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError as error:
-        wrong = "a quote is not closed" if "quotation" in str(error) else "it ends with a backslash"
-        raise Wrong(f"cannot be split into words: {wrong} in {show(line)}") from error
 
 
 def did_you_mean(word: str | None) -> str:

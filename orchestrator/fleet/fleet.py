@@ -94,7 +94,7 @@ class Fleet:
                     return
                 try:
                     outcome = work(item)
-                except BaseException as error:  # noqa: BLE001 - carried to the waiting thread
+                except BaseException as error:
                     _settle(future, error=error)
                 else:
                     _settle(future, outcome=outcome)
@@ -122,9 +122,7 @@ class Fleet:
         names = list(self.sessions if hosts is None else hosts)
         futures: dict[str, Future[Reply]] = {}
         bad: dict[str, HostError] = {}
-        with self._lock:
-            if self._cancelled:
-                raise Cancelled
+        self._check()
         for name in names:
             session = self.sessions[name]
             if fields is None:
@@ -134,9 +132,7 @@ class Fleet:
             else:
                 more = fields[name]
             futures[name] = session.submit(op, **more)
-        if self._cancelled:  # it came while we were submitting
-            for name in futures:
-                self.sessions[name].cancel()
+        self._check()  # a cancel that came while we were submitting has cancelled only the first ones
         deadline = time.monotonic() + timeout
         good: dict[str, Reply] = {}
         for name, future in futures.items():
@@ -155,6 +151,11 @@ class Fleet:
             _settle(future, error=Cancelled())
         for session in list(self.sessions.values()):
             session.cancel()
+
+    def _check(self) -> None:
+        with self._lock:
+            if self._cancelled:
+                raise Cancelled
 
     def resume(self) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from orchestrator.model import Host
 from orchestrator.node import bootstrap, frames
 from orchestrator.transport import Channel, Link
 
-MARKER_TIMEOUT = 10.0  # seconds a login may take until our agent answers
+MARKER_TIMEOUT = 20.0  # seconds a login may take until our agent answers: heavy rc files, loaded machines
 AGENT_IDLE = 120.0  # seconds without a word from us after which an agent leaves
 _NOISE_LIMIT = 65_536
 _READ = 262_144
@@ -71,10 +71,10 @@ class Session:
     def start(self, timeout: float = MARKER_TIMEOUT) -> None:
         """Start the agent and wait for its hello; raise HostError when none comes."""
         began = time.time()
-        self._channel = channel = self.link.open(
-            [self.host.agent_python, "-I", "-S", "-c", bootstrap.COMMAND_CODE]
-        )
-        threading.Thread(target=self._read, args=(channel,), name=f"read {self.host.name}", daemon=True).start()
+        self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
+        threading.Thread(
+            target=self._read, args=(channel,), name=f"read {self.host.name}", daemon=True
+        ).start()
         try:
             channel.send(bootstrap.payload({"state": self.host.state, "idle": AGENT_IDLE}))
         except HostError:
@@ -86,7 +86,7 @@ class Session:
             self.hello = self._greeted.result(timeout).result
         except FutureTimeoutError:
             self.close()
-            raise self._no_agent("no answer from our agent within 10 s", None) from None
+            raise self._no_agent(f"no answer from our agent within {timeout:.0f} s", None) from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
         now = time.time()
         self.clock_offset = self.hello["time_ns"] / 1e9 - now
@@ -157,7 +157,7 @@ class Session:
                 if not marker:
                     noise = noise[-_NOISE_LIMIT:]
                     continue
-                decoder, noise, data = frames.Decoder(), before, after  # noqa: PLW2901
+                decoder, noise, data = frames.Decoder(), before, after
             try:
                 for header, payload in decoder.feed(data):
                     self._dispatch(header, payload)

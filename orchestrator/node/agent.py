@@ -85,8 +85,9 @@ class Agent:
         *,
         seconds: float,
         keep: Tuple[int, ...] = (),
+        after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Reply with what `work` returns (a result, or a result and a payload) from a child."""
+        """Reply with what `work` returns (a result, or a result and a payload) from a child; then `after`."""
 
         def answer() -> Tuple[Dict[str, Any], bytes]:
             made = work()
@@ -95,6 +96,7 @@ class Agent:
 
         def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
+            after()
 
         self.jobs.run(request.op, answer, done, seconds=seconds, keep=keep)
 
@@ -132,12 +134,12 @@ class Agent:
         self._heard = time.monotonic()
         self.on_word()
         for fields, payload in self._decoder.feed(data):
-            self._serve(Request(fields, payload))
+            self.serve_one(Request(fields, payload))
 
-    def _serve(self, request: Request) -> None:
+    def serve_one(self, request: Request) -> None:
         try:
             ops.serve(self, request)
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+        except Exception as error:  # one bad request must not end the others
             self.fail(request, error)
 
 
@@ -163,18 +165,18 @@ def hello(agent: Agent) -> Dict[str, Any]:
     }
 
 
-def main(config: Dict[str, Any]) -> None:
-    """Never returns: nothing of an interpreter's orderly end is of use here."""
+def main(config: Dict[str, Any]) -> int:
+    """Serve until the controller is gone; return the process's exit status."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     stdin, stdout = _take_protocol()
-    agent = Agent(config, stdin, stdout)
-    agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
     try:
+        agent = Agent(config, stdin, stdout)
+        agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         agent.serve()
-    except BaseException:  # noqa: BLE001 - told to whoever reads stderr
+    except BaseException:  # told to whoever reads stderr
         sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    os._exit(0)
+        return 1
+    return 0
 
 
 def _take_protocol() -> Tuple[int, int]:

@@ -11,6 +11,7 @@ Nothing more may be written before the marker was seen: the bytes would be lost 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import zlib
 from collections.abc import Mapping
@@ -37,18 +38,27 @@ def argv(agent_python: str) -> list[str]:
 def payload(config: Mapping[str, Any]) -> bytes:
     """Everything that goes to stdin before the marker comes back."""
     settings = json.dumps(dict(config)).encode()
-    loader, bundle = _parts()
-    return b"%d\n%b%d %d\n%b%b" % (len(loader), loader, len(settings), len(bundle), settings, bundle)
+    loader, bundle, digest = _parts()
+    sizes = f"{len(settings)} {len(bundle)} {digest}\n".encode()
+    return b"".join((b"%d\n" % len(loader), loader, sizes, settings, bundle))
 
 
 @functools.cache
-def _parts() -> tuple[bytes, bytes]:
-    """The loader's source, and the sources of what runs behind it as {module: source}, compressed."""
+def _parts() -> tuple[bytes, bytes, str]:
+    """The loader's source; what runs behind it as {module: source}, compressed; and that one's digest."""
     folder = resources.files(__package__)
     sources = {
-        item.name.removesuffix(".py"): item.read_text(encoding="utf-8")
+        _module(item.name): item.read_text(encoding="utf-8")
         for item in folder.iterdir()
         if item.name.endswith(".py") and item.name not in _STAYS_HERE
     }
-    bundle = json.dumps(dict(sorted(sources.items()))).encode()
-    return (folder / "loader.py").read_bytes(), zlib.compress(bundle, 9)
+    plain = json.dumps(dict(sorted(sources.items()))).encode()
+    return (
+        (folder / "loader.py").read_bytes(),
+        zlib.compress(plain, 9),
+        hashlib.sha256(plain).hexdigest()[:16],
+    )
+
+
+def _module(file: str) -> str:
+    return PACKAGE if file == "__init__.py" else f"{PACKAGE}.{file.removesuffix('.py')}"

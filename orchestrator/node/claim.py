@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 from . import procs, state
 from .fault import NodeError
-from .paths import TaskFolder
+from .paths import TaskFolder, make_private
 
 
 class Claim(NamedTuple):
@@ -34,7 +34,7 @@ def take(folder: TaskFolder) -> Optional[Claim]:
     made = folder._replace(path=os.path.join(parent, f".{folder.slug}.{os.urandom(6).hex()}"))
     claim = Claim(-1, -1)
     try:
-        os.makedirs(parent, 0o700, exist_ok=True)
+        make_private(parent)
         os.mkdir(made.path, 0o700)
         claim = claim._replace(lock=_locked(made.lock))
         os.mkfifo(made.control, 0o600)

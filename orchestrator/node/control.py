@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 from . import procs, state
 from .fault import NodeError
@@ -125,9 +125,11 @@ def _why(found: state.State) -> str:
     return "its supervisor and its guard were killed together"
 
 
-def _read(folder: TaskFolder) -> Dict[str, Any]:
+def _read(folder: TaskFolder) -> state.State:
     try:
         return state.read(folder)
+    except ValueError:  # cut short by a power failure
+        return state.new(folder, "", 0)
     except FileNotFoundError:
         raise NodeError(
             "task",

@@ -93,7 +93,14 @@ def _kill_user_processes() -> Optional[bool]:
         return False  # root is excluded by default
     manager = "org.freedesktop.login1"
     said = _run(
-        ["busctl", "get-property", manager, "/org/freedesktop/login1", manager + ".Manager", "KillUserProcesses"]
+        [
+            "busctl",
+            "get-property",
+            manager,
+            "/org/freedesktop/login1",
+            manager + ".Manager",
+            "KillUserProcesses",
+        ]
     )
     return {"b true": True, "b false": False}.get((said or "").strip())
 

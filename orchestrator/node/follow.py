@@ -12,7 +12,7 @@ from .tail import Tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Set
+    from typing import Any, Callable, Dict, List, Set, Tuple
 
     from .agent import Agent, Request
 
@@ -26,14 +26,17 @@ class Follower:
         self._agent = agent
         self._watcher = Watcher(agent.loop)
         self._due: List[Tail] = []
-        self._tails: Dict[Tail, int] = {}
+        self._tails: Dict[Tail, Tuple[int, Callable[[], None]]] = {}  # with its watch
         self._settling: Set[Tail] = set()
         agent.outbox.on_room = self._pump
         self._look_around()
 
     def add(self, tail: Tail) -> None:
-        self._tails[tail] = self._watcher.add(tail.folder.path, lambda: self._wake(tail))
-        self._agent.loop.after(0.0, lambda: self._wake(tail))  # behind the reply
+        def wake() -> None:
+            self._wake(tail)
+
+        self._tails[tail] = (self._watcher.add(tail.folder.path, wake), wake)
+        self._agent.loop.after(0.0, wake)  # behind the reply
 
     def drop(self, stream: int) -> None:
         for tail in [tail for tail in self._tails if tail.stream == stream]:
@@ -55,7 +58,7 @@ class Follower:
                 self._forget(tail)
 
     def _forget(self, tail: Tail) -> None:
-        self._watcher.remove(self._tails.pop(tail))
+        self._watcher.remove(*self._tails.pop(tail))
         if tail in self._due:
             self._due.remove(tail)
         tail.close()
@@ -87,7 +90,8 @@ class Follower:
 def follow(agent: Agent, request: Request) -> Dict[str, Any]:
     """Start a stream with the request's id; return the tasks that are not here."""
     folders = [
-        (agent.paths.task(request["run"], request["attempt"], wanted["task"]), wanted) for wanted in request["tasks"]
+        (agent.paths.task(request["run"], request["attempt"], wanted["task"]), wanted)
+        for wanted in request["tasks"]
     ]
     missing = []
     for folder, wanted in folders:

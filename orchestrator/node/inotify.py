@@ -9,7 +9,7 @@ from .loop import READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict
+    from typing import Any, Callable, Dict, List
 
     from .loop import Loop
 
@@ -24,7 +24,7 @@ class Watcher:
     """Calls back for each watched folder when something in it changed."""
 
     def __init__(self, loop: Loop) -> None:
-        self._calls: Dict[int, Callable[[], None]] = {}
+        self._calls: Dict[int, List[Callable[[], None]]] = {}
         self._fd = -1
         try:
             import ctypes
@@ -37,18 +37,22 @@ class Watcher:
             loop.watch(self._fd, READ, self._hear)
 
     def add(self, folder: str, call: Callable[[], None]) -> int:
-        """A handle for `remove`; -1 where the kernel has no watch left."""
+        """A handle for `remove`; -1 where the kernel has no watch left. A folder may be watched twice."""
         if self._fd < 0:
             return -1
         mask = _MODIFY | _CLOSE_WRITE | _MOVED_TO | _CREATE
         handle: int = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), mask)
         if handle >= 0:
-            self._calls[handle] = call
+            self._calls.setdefault(handle, []).append(call)
         return handle
 
-    def remove(self, handle: int) -> None:
-        if self._calls.pop(handle, None) is not None:
-            self._libc.inotify_rm_watch(self._fd, handle)
+    def remove(self, handle: int, call: Callable[[], None]) -> None:
+        calls = self._calls.get(handle, [])
+        if call in calls:
+            calls.remove(call)
+            if not calls:
+                del self._calls[handle]
+                self._libc.inotify_rm_watch(self._fd, handle)
 
     def _hear(self) -> None:
         try:
@@ -62,6 +66,5 @@ class Watcher:
             at += _EVENT.size + length
             told.add(handle)
         for handle in told if -1 not in told else list(self._calls):  # -1: the kernel dropped some
-            call = self._calls.get(handle)
-            if call is not None:
+            for call in list(self._calls.get(handle, ())):
                 call()

@@ -15,7 +15,7 @@ from .loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Deque, Dict, Iterable, List, NoReturn, Optional, Set, Tuple
+    from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple
 
     from .loop import Loop, Timer
 
@@ -95,7 +95,7 @@ class Jobs:
             raise NodeError(
                 "resources",
                 f"cannot start a process for `{name}`",
-                error.strerror,
+                error.strerror or str(error),
                 "end other processes of this user on the machine, or raise its limit (ulimit -u)",
             ) from None
         finally:
@@ -216,7 +216,7 @@ def _forget_descriptors(keep: Set[int]) -> None:
 def _write(writer: int, work: Work) -> None:
     try:
         header, payload = work()
-    except BaseException as error:  # noqa: BLE001 - every end of a child is an answer
+    except BaseException as error:  # every end of a child is an answer
         header, payload = failure(error)
     view = memoryview(frames.encode(header, payload))
     while view:

@@ -10,7 +10,7 @@ from collections import deque
 
 TYPE_CHECKING = False  # importing typing would cost every host 4 ms at each start
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, List, Tuple
+    from typing import Any, Callable, Deque, Dict, List
 
 READ = select.POLLIN
 WRITE = select.POLLOUT

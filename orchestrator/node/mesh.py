@@ -82,7 +82,7 @@ class Mesh:
             peer.send(self._answer)  # a few bytes into an empty buffer
 
     def _hang_up(self, peer: socket.socket) -> None:
-        if peer.fileno() >= 0 and self._open.pop(peer.fileno(), None):
+        if peer.fileno() >= 0 and self._open.pop(peer.fileno(), None) is not None:
             self._agent.loop.unwatch(peer.fileno())
             peer.close()
 
@@ -98,7 +98,7 @@ def listen(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"listening": free, "busy": busy}
 
 
-def unlisten(agent: Agent, request: Request) -> Dict[str, Any]:
+def unlisten(agent: Agent, _request: Request) -> Dict[str, Any]:
     mesh = agent.rooms.pop("mesh", None)
     if mesh is not None:
         mesh.close()

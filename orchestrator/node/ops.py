@@ -13,7 +13,7 @@ from .fault import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, NamedTuple, Optional
+    from typing import Any, Dict
 
     from .agent import Agent, Request
 
@@ -38,7 +38,7 @@ OPS = {
     "work_make": ("work", "make", 600.0),
     "start": ("tasks", "start", HERE),
     "stop": ("tasks", "stop", HERE),
-    "sweep": ("tasks", "sweep", 60.0),
+    "sweep": ("tasks", "sweep", HERE),
     "follow": ("follow", "follow", HERE),
     "unfollow": ("follow", "unfollow", HERE),
     "states": ("runs", "states", 60.0),
@@ -62,7 +62,7 @@ def serve(agent: Agent, request: Request) -> None:
         agent.reply(request, result)
 
 
-def ping(agent: Agent, request: Request) -> Dict[str, Any]:
+def ping(_agent: Agent, _request: Request) -> Dict[str, Any]:
     return {"time_ns": time.time_ns()}
 
 

@@ -11,7 +11,8 @@ from .logfile import Gap, LogFile
 
 CHUNK = 256 << 10
 
-_REST = 0.004  # between two reads of a pipe that was not full: lines come in groups, not one by one
+_LITTLE = 32 << 10
+_REST = 0.01  # after a read that brought little: lines come in groups, not one by one
 
 
 class Output:
@@ -28,7 +29,7 @@ class Output:
         """What is there now, up to a chunk."""
         size = self._read()
         self.ended = size == 0
-        if size is not None and 0 < size < CHUNK:
+        if size is not None and 0 < size < _LITTLE:
             self.rests_until = time.monotonic() + _REST
 
     def drain(self) -> None:

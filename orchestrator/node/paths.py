@@ -121,10 +121,7 @@ def open_root(path: Optional[str] = None) -> Paths:
         _check_owner(root)
         _check_filesystem(root)
         for name in ("runs", "leases"):
-            try:
-                os.mkdir(os.path.join(root, name), 0o700)
-            except FileExistsError:
-                pass
+            make_private(os.path.join(root, name))
     except OSError as error:
         raise NodeError(
             "state",
@@ -135,22 +132,41 @@ def open_root(path: Optional[str] = None) -> Paths:
     return Paths(root)
 
 
+def make_private(folder: str) -> None:
+    """Make a folder and its missing parents for the owner alone (makedirs forgets the parents)."""
+    if not os.path.isdir(folder):
+        make_private(os.path.dirname(folder))
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+
+
 def filesystem(path: str) -> str:
     """The type of the file system that holds an existing path, as the kernel names it."""
-    path = os.path.realpath(path)
-    best, kind = -1, "unknown"
     with open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            left, _, right = line.partition(b" - ")
-            point = os.fsdecode(_unescape(left.split()[4]))
-            inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= best:  # the later of two mounts on one point hides the other
-                best, kind = len(point), right.split()[0].decode("ascii", "replace")
+        return type_of(os.path.realpath(path), file.read())
+
+
+def type_of(path: str, mountinfo: bytes) -> str:
+    """The type of the innermost mount around a path."""
+    best, kind = -1, "unknown"
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(b" - ")
+        point = os.fsdecode(_unescape(left.split()[4]))
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:  # the later of two mounts on one point hides the other
+            best, kind = len(point), right.split()[0].decode("ascii", "replace")
     return kind
 
 
+def is_remote(kind: str) -> bool:
+    """Whether locks, FIFOs and renames cannot be trusted on a file system of this type."""
+    return f" {kind} " in _REMOTE or kind.startswith("fuse.")
+
+
 def _unescape(field: bytes) -> bytes:
-    for code in (b"040", b"011", b"012", b"134"):
+    for code in (b"040", b"011", b"012", b"134"):  # 134, the backslash itself, comes last
         field = field.replace(b"\\" + code, bytes([int(code, 8)]))
     return field
 
@@ -183,7 +199,7 @@ def _check_owner(root: str) -> None:
 
 def _check_filesystem(root: str) -> None:
     kind = filesystem(root)
-    if f" {kind} " in _REMOTE or kind.startswith("fuse."):
+    if is_remote(kind):
         raise NodeError(
             "state",
             f"the state folder {root} is on {kind}",

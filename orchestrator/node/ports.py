@@ -11,11 +11,9 @@ import json
 import os
 import time
 
-from .fault import NodeError
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
     from .agent import Agent, Request
     from .paths import Paths
@@ -30,7 +28,11 @@ def lease(agent: Agent, request: Request) -> Dict[str, Any]:
     conflicts: List[Dict[str, Any]] = []
     for port in wanted:
         held = agent.leases.get(port)
-        fd = os.open(agent.paths.lease(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) if held is None else held
+        fd = (
+            os.open(agent.paths.lease(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if held is None
+            else held
+        )
         taken[port] = fd
         if held is None and not _lock(fd):
             conflicts.append({"port": port, **_text(fd)})
@@ -40,7 +42,9 @@ def lease(agent: Agent, request: Request) -> Dict[str, Any]:
                 os.close(fd)
         return {"taken": [], "conflicts": conflicts}
     for port, fd in taken.items():
-        _write(fd, {"run": request["run"], "task": wanted[port], "owner": request["owner"], "since": time.time()})
+        _write(
+            fd, {"run": request["run"], "task": wanted[port], "owner": request["owner"], "since": time.time()}
+        )
     agent.leases.update(taken)
     return {"taken": sorted(taken), "conflicts": []}
 

@@ -20,7 +20,7 @@ _RTT = 68  # of tcpi_rtt (microseconds) in struct tcp_info
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 
 
-def probe(agent: Agent, request: Request) -> Dict[str, Any]:
+def probe(_agent: Agent, request: Request) -> Dict[str, Any]:
     """Ask every target, all at once; runs in a child, whose threads may be left behind."""
     timeout = float(request["timeout"])
     nonce = request["nonce"]
@@ -42,7 +42,7 @@ def _start(
     results: List[Dict[str, Any]],
 ) -> List[threading.Thread]:
     threads = []
-    for target, result in zip(targets, results):
+    for target, result in zip(targets, results):  # noqa: B905 - Python 3.8
         threads.append(threading.Thread(target=look, args=(target, nonce, timeout, result), daemon=True))
         threads[-1].start()
     return threads
@@ -136,7 +136,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _look_icmp(target: Dict[str, Any], nonce: str, timeout: float, result: Dict[str, Any]) -> None:
+def _look_icmp(target: Dict[str, Any], _nonce: str, timeout: float, result: Dict[str, Any]) -> None:
     wait = str(max(1, round(timeout)))
     argv = ["ping", "-n", "-q", "-c", "1", "-W", wait, str(target["address"])]
     try:

@@ -130,23 +130,29 @@ def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
     Raise NodeError after `patience` seconds with one still there.
     """
     killed: Dict[int, Dict[str, Any]] = {}
+    refused: Dict[int, Process] = {}  # another user's, found as a bearer's child: found no more without it
     deadline = time.monotonic() + patience
     clean = 0
     pause = 0.001
     while clean < 2:  # between two programs (exec) a process shows an empty environment
-        found = bearers(cookie_prefix)
+        found = bearers(cookie_prefix) + [process for process in refused.values() if _same(process)]
         clean = 0 if found else clean + 1
         for process in found:
             killed.setdefault(process.pid, {"pid": process.pid, "argv0": argv0(process.pid)})
             try:
                 send(process, signal.SIGKILL)
             except PermissionError:
-                pass  # said below, if it stays
+                refused[process.pid] = process
         if found and time.monotonic() > deadline:
             raise _unkillable(cookie_prefix, found)
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
     return list(killed.values())
+
+
+def _same(process: Process) -> bool:
+    now = look(process.pid)
+    return now is not None and now.start_ticks == process.start_ticks and not now.zombie
 
 
 def _unkillable(cookie_prefix: str, left: List[Process]) -> NodeError:

@@ -55,7 +55,9 @@ def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any
     try:
         found = json.loads(answer)
     except ValueError:
-        return _unknown(packages, _last_words(done.stderr) or f"it printed nothing and ended with {done.returncode}")
+        return _unknown(
+            packages, _last_words(done.stderr) or f"it printed nothing and ended with {done.returncode}"
+        )
     return {
         "python": {"path": found["path"], "version": found["version"], "ok": True, "error": ""},
         "packages": found["packages"],

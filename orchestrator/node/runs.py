@@ -15,7 +15,7 @@ from .work import run_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, Optional, Tuple
 
     from .agent import Agent, Request
     from .paths import Paths, TaskFolder
@@ -41,7 +41,9 @@ def read(agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
             log.seek(offset)
             return {"offset": offset, "size": size}, log.read(limit)
     except FileNotFoundError:
-        raise NodeError("task", f"there is no log of {folder.task}", "it was never started here, or was removed") from None
+        raise NodeError(
+            "task", f"there is no log of {folder.task}", "it was never started here, or was removed"
+        ) from None
 
 
 def keep(agent: Agent, request: Request) -> Dict[str, Any]:
@@ -78,7 +80,9 @@ def drop(agent: Agent, request: Request) -> Dict[str, Any]:
             _remove(run_folder(request["workdir"], run))
         _remove(paths.run(run))
     except OSError as error:
-        raise NodeError("state", f"cannot remove all of {run}", f"{error.filename}: {error.strerror}") from None
+        raise NodeError(
+            "state", f"cannot remove all of {run}", f"{error.filename}: {error.strerror}"
+        ) from None
     return {}
 
 
@@ -116,7 +120,7 @@ def _task(paths: Paths, folder: TaskFolder) -> Dict[str, Any]:
         "attempt": folder.attempt,
         "task": folder.task,
         "state": found,
-        "alive": control.is_locked(folder),
+        "alive": not state.is_final(found) and control.is_locked(folder),
         "log_size": _size(folder.log),
         "report_size": _size(folder.report),
         "trouble": trouble,

@@ -1,6 +1,6 @@
 """Which hosts see the same working folder: each leaves its name in it, then all look.
 
-    <workdir>/.share-<nonce>/<host>
+<workdir>/.share-<nonce>/<host>
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STALE = 3600.0  # seconds after which a look that was never cleaned up is
 
 
-def write(agent: Agent, request: Request) -> Dict[str, Any]:
+def write(_agent: Agent, request: Request) -> Dict[str, Any]:
     folder = _folder(request)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -33,7 +33,7 @@ def write(agent: Agent, request: Request) -> Dict[str, Any]:
     return {}
 
 
-def read(agent: Agent, request: Request) -> Dict[str, Any]:
+def read(_agent: Agent, request: Request) -> Dict[str, Any]:
     """The names that this host sees; no folder, no names."""
     folder = _folder(request)
     try:
@@ -45,7 +45,7 @@ def read(agent: Agent, request: Request) -> Dict[str, Any]:
         raise _unusable(request["workdir"], error) from None
 
 
-def clean(agent: Agent, request: Request) -> Dict[str, Any]:
+def clean(_agent: Agent, request: Request) -> Dict[str, Any]:
     shutil.rmtree(_folder(request), ignore_errors=True)
     return {}
 

@@ -29,7 +29,10 @@ WANT_KILL = "kill"
 State = Dict[str, Any]
 Folder = Union[str, "os.PathLike[str]"]
 
-_SPARE = 16384
+FOR_GAP = "reserve.gap"  # room kept for the word that the disk is full,
+FOR_END = "reserve.end"  # and for the last one: how a task ended must be told on a full disk too
+
+_RESERVE = 8192
 
 
 def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
@@ -64,27 +67,28 @@ def is_final(state: State) -> bool:
     return state["state"] in FINAL
 
 
-def write(folder: Folder, state: State) -> None:
-    """Replace state.json; raise OSError (a full disk) and leave the old one."""
+def write(folder: Folder, state: State, reserve: str = "") -> None:
+    """Replace state.json; on a full disk with the room that a reserve keeps.
+
+    Raise OSError when there is none, and leave the old state.
+    """
     beside = os.path.join(folder, "state.next")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write_all(fd, _encode(state))
+        _put(beside, _encode(state), os.O_CREAT | os.O_TRUNC)
     except OSError:
-        os.unlink(beside)
-        raise
-    finally:
-        os.close(fd)
+        _discard(beside)
+        if not reserve:
+            raise
+        beside = os.path.join(folder, reserve)
+        _put(beside, _fitting(state), 0)  # in place: blocks that are there already
     os.replace(beside, os.path.join(folder, "state.json"))
 
 
 def write_last(folder: Folder, state: State) -> None:
-    """Like `write`, and on a full disk the room that `set_aside` kept is used."""
-    try:
-        write(folder, state)
-    except OSError:
-        _write_into_spare(folder, state)
-    _discard(os.path.join(folder, "state.spare"))
+    """The final state, for which no room is kept any more."""
+    write(folder, state, FOR_END)
+    for reserve in (FOR_GAP, FOR_END):
+        _discard(os.path.join(folder, reserve))
 
 
 def conclude(folder: Folder, state: State, patience: float = 600.0) -> None:
@@ -101,14 +105,15 @@ def conclude(folder: Folder, state: State, patience: float = 600.0) -> None:
 
 
 def set_aside(folder: Folder) -> None:
-    """Keep the room for one last state: how a task ended must be told on a full disk too."""
-    fd = os.open(
-        os.path.join(folder, "state.spare"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-    )
-    try:
-        _write_all(fd, b" " * _SPARE)
-    finally:
-        os.close(fd)
+    """Keep room for two states; what is kept already stays."""
+    for reserve in (FOR_END, FOR_GAP):
+        path = os.path.join(folder, reserve)
+        if not os.path.exists(path):
+            try:
+                _put(path, b" " * _RESERVE, os.O_CREAT)
+            except OSError:
+                _discard(path)  # half of it keeps no room
+                raise
 
 
 def ended(state: State, status: str, now_ns: int, message: str) -> State:
@@ -119,27 +124,26 @@ def ended(state: State, status: str, now_ns: int, message: str) -> State:
     return {**state, "state": status, "ended_ns": now_ns, "message": message}
 
 
-def _write_into_spare(folder: Folder, state: State) -> None:
-    spare = os.path.join(folder, "state.spare")
-    data = _encode(state)
-    if len(data) > _SPARE:
-        data = _encode({**state, "gaps": state["gaps"][:8]})
-    fd = os.open(spare, os.O_WRONLY | os.O_CLOEXEC)
+def _put(path: str, data: bytes, flags: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
     try:
-        _write_all(fd, data.ljust(_SPARE))  # in place: blocks that are there already
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
-    os.replace(spare, os.path.join(folder, "state.json"))
 
 
 def _encode(state: State) -> bytes:
     return json.dumps(state).encode() + b"\n"
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+def _fitting(state: State) -> bytes:
+    """As long as a reserve; of very many gaps the first ones."""
+    data = _encode(state)
+    if len(data) > _RESERVE:
+        data = _encode({**state, "gaps": state["gaps"][:8], "message": state["message"][:1000]})
+    return data.ljust(_RESERVE)
 
 
 def _discard(path: str) -> None:

@@ -19,6 +19,7 @@ from .output import Output
 CRASHED = 70
 
 _TICK = 1.0  # the longest time without a look at guard and keeper
+_SAVE_EVERY = 0.5
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
 
 
@@ -63,6 +64,8 @@ class Supervisor:
         self._leader_alive = True
         self._guard_lost = False
         self._unsaved = False
+        self._full = False  # no room for the state itself
+        self._save_again = 0.0
         self._exec: Optional[int] = None  # the pipe that tells whether exec worked
         self._refusal: Dict[str, str] = {}  # why it did not
         self._answered = False
@@ -75,7 +78,8 @@ class Supervisor:
         self._waiter.watch(wakeup, lambda: self._on_signal(wakeup))
         self._waiter.watch(self._handles.log_read, self._on_output)
         self._waiter.watch(self._handles.control, self._on_control)
-        if self._spawn():
+        self._look_for_guard()
+        if not self._guard_lost and self._spawn():
             while self._turn():
                 pass
         self._conclude()
@@ -87,7 +91,7 @@ class Supervisor:
             self._refusal = leader.cannot_fork(error)
             return False
         finally:
-            os.close(self._handles.log_write)
+            os.close(self._handles.log_write)  # the task's side of the pipe is the task's alone
         self._waiter.watch(self._exec, self._on_exec)
         process = procs.look(pid)
         self._state.update(pid=pid, start_ticks=process.start_ticks if process else None)
@@ -101,8 +105,7 @@ class Supervisor:
         self._look_around(now)
         action = self._ending.step(now, self._leader_alive, any_alive)
         self._act(action)
-        if self._unsaved or self._output.log.changed:
-            self._save()
+        self._save_if_due(now)
         return action != ending.OVER
 
     def _patience(self) -> float:
@@ -116,24 +119,27 @@ class Supervisor:
     def _reap(self) -> bool:
         ended, any_alive = reaper.reap()
         for pid, status in ended:
-            if pid == self._state["pid"]:
+            if self._leader_alive and pid == self._state["pid"]:
                 self._leader_alive = False
                 if not self._guard_lost:
                     self._state.update(_exit_of(status))
         return any_alive
 
     def _look_around(self, now: float) -> None:
-        """What comes without a message: the output's turn, a dead guard, a keeper gone for too long."""
+        """What comes without a message: a dead guard, a keeper gone for too long, the output's turn."""
         if self._output.rests_until is not None and now >= self._output.rests_until:
             self._output.rests_until = None
             self._waiter.watch(self._handles.log_read, self._on_output)
-        if not self._guard_lost and os.getppid() != self._guard:
-            self._guard_lost = True
-            self._reason = "its guard was killed, and the task was ended with it"
-            self._ending.ask(state.WANT_KILL, 0.0, now)
+        self._look_for_guard()
         if self._ending.want == state.WANT_RUN and self._lifeline.is_cut(now):
             self._reason = f"no keeper for {self._launch.lifeline:g} s"
             self._ending.ask(state.WANT_STOP, self._launch.grace, now)
+
+    def _look_for_guard(self) -> None:
+        if not self._guard_lost and os.getppid() != self._guard:
+            self._guard_lost = True
+            self._reason = "its guard was killed, and the task was ended with it"
+            self._ending.ask(state.WANT_KILL, 0.0, time.monotonic())
 
     def _act(self, action: str) -> None:
         if action == ending.TERM_GROUP:
@@ -187,6 +193,7 @@ class Supervisor:
     def _on_signal(self, wakeup: int) -> None:
         asked = signal.SIGTERM in os.read(wakeup, 4096)
         if asked and os.getppid() == self._guard:  # not for its death: the machine shuts down
+            self._reason = "its supervisor was told to end (TERM)"
             self._ending.ask(state.WANT_STOP, self._launch.grace, time.monotonic())
 
     def _on_exec(self) -> None:
@@ -201,6 +208,7 @@ class Supervisor:
             return
         if self._state["state"] == state.STARTING:
             self._state["state"] = state.RUNNING
+        self._unsaved = True
         self._save()
         self._answer({"state": self._state})
 
@@ -223,12 +231,21 @@ class Supervisor:
             self._reason = f"left {self._left_behind} processes behind, which were ended"
         return state.ended(self._state, state.LOST if self._guard_lost else state.EXITED, now, self._reason)
 
+    def _save_if_due(self, now: float) -> None:
+        """At once what happened to the task; now and then how far a gap grew, or what found no room."""
+        waited = now >= self._save_again
+        if (self._unsaved and (waited or not self._full)) or (self._output.log.changed and waited):
+            self._save()
+            self._save_again = now + _SAVE_EVERY
+
     def _save(self) -> None:
+        reserve = state.FOR_GAP if self._output.log.changed and not self._full else ""
         try:
-            state.write(self._launch.folder, self._state)
-            self._unsaved = self._output.log.changed = False
+            state.write(self._launch.folder, self._state, reserve)
+            self._unsaved = self._output.log.changed = self._full = False
+            state.set_aside(self._launch.folder)
         except OSError:
-            self._unsaved = True  # again at the next turn
+            self._full = True
 
     def _answer(self, answer: Dict[str, Any]) -> None:
         """Tell `start` how it went, once; nobody may be listening any more."""

@@ -27,6 +27,7 @@ class Tail:
         self.stream = stream
         self.folder = folder
         self.over = False
+        self._began = log
         self._log = _File(folder.log, log)
         self._report = _File(folder.report, report)
         self._times = Times(folder.idx, log)
@@ -69,6 +70,8 @@ class Tail:
     def _next_log(self) -> Optional[Frame]:
         offset = self._log.offset
         data = self._log.read(CHUNK)
+        if not data and offset == self._began:
+            return None  # the record that covers the first byte comes with it
         times, end = self._times.until(offset + len(data))
         if not data and not times:
             return None

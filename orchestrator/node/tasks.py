@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
+_SWEEP_SECONDS = 60.0
 
 
 def start(agent: Agent, request: Request) -> None:
@@ -26,12 +27,50 @@ def start(agent: Agent, request: Request) -> None:
     store_plan(paths, run, request.get("plan"))
     lease = agent.leases.get(spec.get("port"))
     held = () if lease is None else (lease,)
+    turns = agent.rooms.setdefault("turns", Turns(agent))
+    turns.begin(run)
     agent.in_child(
         request,
         lambda: starting.start(paths, run, attempt, task, spec, list(held)),
         seconds=_START_SECONDS,
         keep=held,
+        after=lambda: turns.end(run),
     )
+
+
+class Turns:
+    """Makes what ends a run wait for the starts that were asked for before it.
+
+    A start works in a child: without this, a stop that overtakes it would find nothing to stop.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._starting: List[str] = []  # runs, one entry per start under way
+        self._waiting: List[Request] = []
+
+    def begin(self, run: str) -> None:
+        self._starting.append(run)
+
+    def end(self, run: str) -> None:
+        self._starting.remove(run)
+        if run not in self._starting:
+            ready = [request for request in self._waiting if request["run"] == run]
+            self._waiting = [request for request in self._waiting if request["run"] != run]
+            for request in ready:
+                self._agent.serve_one(request)
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether it is too early for this request; it is then served in its turn."""
+        if request["run"] not in self._starting:
+            return False
+        self._waiting.append(request)
+        return True
+
+
+def _too_early(agent: Agent, request: Request) -> bool:
+    turns = agent.rooms.get("turns")
+    return turns is not None and turns.must_wait(request)
 
 
 def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
@@ -48,24 +87,38 @@ def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
 
 def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     """Ask the living at once, in the loop; what has to be buried first is left to a child."""
+    if _too_early(agent, request):
+        return None
     paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
     folders = [f for f in paths.tasks(run, attempt) if tasks is None or f.task in tasks]
-    living = [folder for folder in folders if control.is_locked(folder)]
+    unended = [folder for folder in folders if not state.is_final(state.read(folder))]
+    living = [folder for folder in unended if control.is_locked(folder)]
     for folder in living:
         control.stop(paths, run, folder.attempt, [folder.task], grace, kill)
-    if all(folder in living or state.is_final(state.read(folder)) for folder in folders):
-        asked = sorted({folder.task for folder in living})
-        return {"asked": asked, "gone": sorted({folder.task for folder in folders} - set(asked))}
-    agent.in_child(
-        request, lambda: control.stop(paths, run, attempt, tasks, grace, kill), seconds=_STOP_SECONDS
-    )
+    asked = {folder.task for folder in living}
+    known = {folder.task for folder in folders}
+    dead = [folder for folder in unended if folder not in living]
+    if not dead:
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
+
+    def bury() -> Dict[str, Any]:
+        for folder in dead:
+            asked.update(control.stop(paths, run, folder.attempt, [folder.task], grace, kill)["asked"])
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
+
+    agent.in_child(request, bury, seconds=_STOP_SECONDS)
     return None
 
 
-def sweep(agent: Agent, request: Request) -> Dict[str, Any]:
+def sweep(agent: Agent, request: Request) -> None:
     """Kill whatever still bears the cookie of an ended task; return when none is left."""
-    paths, run = agent.paths, request["run"]
+    if not _too_early(agent, request):
+        paths, run = agent.paths, request["run"]
+        agent.in_child(request, lambda: _sweep(paths, run), seconds=_SWEEP_SECONDS)
+
+
+def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
     ended = [folder for folder in paths.tasks(run) if is_over(paths, folder)]
     if len(ended) == len(paths.tasks(run)):
         return {"killed": procs.sweep(run)}

@@ -27,9 +27,11 @@ _SHOWN = 5  # wrong files that an error names
 _VERIFY_SECONDS = 1800.0
 
 
-def has(agent: Agent, request: Request) -> Dict[str, Any]:
+def has(_agent: Agent, request: Request) -> Dict[str, Any]:
     trees = folder_of(request)
-    return {"present": [name for name in request["digests"] if os.path.isdir(os.path.join(trees, _digest(name)))]}
+    return {
+        "present": [name for name in request["digests"] if os.path.isdir(os.path.join(trees, _digest(name)))]
+    }
 
 
 def begin(agent: Agent, request: Request) -> None:
@@ -55,7 +57,9 @@ def incoming_of(agent: Agent, request: Request) -> str:
     """This agent's own incoming folder for a digest."""
     trees, digest = folder_of(request), _digest(request["digest"])
     known = agent.rooms.setdefault("incoming", {})
-    path: str = known.setdefault((trees, digest), os.path.join(trees, f".incoming-{digest}-{os.urandom(6).hex()}"))
+    path: str = known.setdefault(
+        (trees, digest), os.path.join(trees, f".incoming-{digest}-{os.urandom(6).hex()}")
+    )
     return path
 
 

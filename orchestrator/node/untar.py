@@ -122,6 +122,7 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, incoming: str, folders
     if source is None:
         raise _refuse(member, "only files, folders and symbolic links are taken")
     _copy(source, path, 0o755 if member.mode & 0o100 else 0o644)
+    os.utime(path, (member.mtime, member.mtime))  # by size and time rsync tells what has not changed
 
 
 def _make_folders(incoming: str, parts: List[str], folders: Set[str]) -> str:

@@ -1,6 +1,6 @@
 """A run's own working folder, copied from its trees: nothing that a script writes there is ever deleted.
 
-    <workdir>/runs/<run>/work
+<workdir>/runs/<run>/work
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .agent import Agent, Request
 
 
-def make(agent: Agent, request: Request) -> Dict[str, Any]:
+def make(_agent: Agent, request: Request) -> Dict[str, Any]:
     """Copy the trees, the first one wins; once per run, also when hosts that share the folder all ask."""
     trees = folder_of(request)
     work = os.path.join(run_folder(request["workdir"], request["run"]), "work")
@@ -29,7 +29,9 @@ def make(agent: Agent, request: Request) -> Dict[str, Any]:
     sources = [os.path.join(trees, digest) for digest in request["digests"]]
     for source in sources:
         if not os.path.isdir(source):
-            raise NodeError("tree", f"there is no tree {source}", "it was never synced, or was removed", "sync again")
+            raise NodeError(
+                "tree", f"there is no tree {source}", "it was never synced, or was removed", "sync again"
+            )
     try:
         os.makedirs(made)
         for source in sources:

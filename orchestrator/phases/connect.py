@@ -86,7 +86,9 @@ def _held(name: str, conflicts: list[dict[str, Any]]) -> HostError:
     first = conflicts[0]
     ports = ", ".join(str(conflict["port"]) for conflict in conflicts)
     since = first.get("since")
-    when = f" since {time.strftime('%H:%M:%S', time.localtime(since))}" if isinstance(since, int | float) else ""
+    when = (
+        f" since {time.strftime('%H:%M:%S', time.localtime(since))}" if isinstance(since, int | float) else ""
+    )
     return HostError(
         name,
         f"has task port {ports} taken by run {first['run']}",

@@ -30,7 +30,7 @@ def _stage(run: Run, shared: Mapping[str, str]) -> None:
         trees.pop()  # nothing will run it
     leaders = [host for host in run.hosts if shared.get(host.name, host.name) == host.name]
     _push(run, leaders, trees)
-    _make_work(run, trees[0].digest, leaders, shared)
+    _make_work(run, trees[0].digest, leaders)
     for name, session in run.fleet.sessions.items():
         run.builtin[name] = f"{session.host.workdir}/trees/{builtin.digest}"
 
@@ -70,7 +70,7 @@ def _push(run: Run, leaders: list[Host], trees: list[Tree]) -> None:
         fail_on(run.bus, Phase.STAGE, answers.bad)
 
 
-def _make_work(run: Run, digest: str, leaders: list[Host], shared: Mapping[str, str]) -> None:
+def _make_work(run: Run, digest: str, leaders: list[Host]) -> None:
     answers = run.fleet.ask(
         "work_make",
         lambda session: {"workdir": session.host.workdir, "run": run.id, "digests": [digest]},

@@ -50,9 +50,9 @@ class EndAll:
         self._run = run
         self._kill = kill
         self._grace = grace
-        if self._alive():
+        # Told before anything is looked at: an agent answers when the starts under way are done.
+        if self._tell():
             run.bus.emit(StopRequested(by, "", 0.0 if kill else grace))
-            self._tell()
 
     def wait(self) -> None:
         """Until nothing is alive, or the time in which everything should have been killed is over."""
@@ -64,7 +64,8 @@ class EndAll:
                 self._tell()
             time.sleep(0.1)
 
-    def _tell(self) -> None:
+    def _tell(self) -> bool:
+        """Ask for the end of every task; whether there was any."""
         fields = {
             "run": self._run.id,
             "attempt": None,
@@ -72,12 +73,16 @@ class EndAll:
             "grace": self._grace,
             "kill": self._kill,
         }
-        self._run.fleet.ask("stop", lambda _: fields)
+        answers = self._run.fleet.ask("stop", lambda _: fields)
+        return any(reply.result["asked"] for reply in answers.good.values())
 
     def _alive(self) -> bool:
         answers = self._run.fleet.ask("states", lambda _: {"run": self._run.id}, timeout=10.0)
         return any(
-            task["alive"] for reply in answers.good.values() for run in reply.result["runs"] for task in run["tasks"]
+            task["alive"]
+            for reply in answers.good.values()
+            for run in reply.result["runs"]
+            for task in run["tasks"]
         )
 
 

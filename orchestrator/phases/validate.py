@@ -46,8 +46,12 @@ def _validate(run: Run) -> None:
         while follower.waiting() and time.monotonic() < deadline:
             if follower.step(1.0) or run.stop.asked:
                 raise Cancelled
-        for task in placed:
-            _judge(run, task, placed[task], follower.ends.get(task), results.get(str(task)), bad)
+        for task, host in placed.items():
+            end = follower.ends.get(task)
+            if end is not None and end.code == 0:
+                run.bus.emit(_validated(host, end, results.get(str(task))))
+            else:
+                bad[host] = _failed(run, task, host, end)
     finally:
         follower.close()
     fail_on(run.bus, Phase.VALIDATE, bad)
@@ -65,27 +69,19 @@ def _local(run: Run, spec: TaskSpec) -> TaskSpec:
     return dataclasses.replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
-def _judge(
-    run: Run,
-    task: TaskId,
-    host: str,
-    end: End | None,
-    result: TaskReported | None,
-    bad: dict[str, HostError],
-) -> None:
-    if end is not None and end.code == 0:
-        data = result.data if result is not None and result.kind == "result" else {}
-        run.bus.emit(
-            HostValidated(
-                host=host,
-                dataset=str(data.get("dataset", "")),
-                loss=float(data.get("loss", float("nan"))),
-                steps_per_second=float(data.get("steps_per_second", float("nan"))),
-                seconds=end.seconds,
-                note=str(data.get("note", "")),
-            )
-        )
-        return
+def _validated(host: str, end: End, result: TaskReported | None) -> HostValidated:
+    data = result.data if result is not None and result.kind == "result" else {}
+    return HostValidated(
+        host=host,
+        dataset=str(data.get("dataset", "")),
+        loss=float(data.get("loss", float("nan"))),
+        steps_per_second=float(data.get("steps_per_second", float("nan"))),
+        seconds=end.seconds,
+        note=str(data.get("note", "")),
+    )
+
+
+def _failed(run: Run, task: TaskId, host: str, end: End | None) -> HostError:
     path = run.folder.log(VALIDATE, task.slug)
     tail = "\n".join(last_lines(path, 12))
     if end is None:
@@ -96,7 +92,7 @@ def _judge(
         how = "lost its local training"
     else:
         how = f"fails in its local training (exit {end.code})"
-    bad[host] = HostError(
+    return HostError(
         host,
         how,
         kind="validate",

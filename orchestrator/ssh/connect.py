@@ -116,8 +116,9 @@ class SshConnector:
                 connection.connect_kwargs["sock"] = attempt.socket
             connection.open()
         except Exception as error:
+            cause = attempt.cause(error)
             attempt.give_up(connection)
-            raise attempt.cause(error) from error
+            raise cause from error
         transport: paramiko.Transport = connection.transport
         transport.set_keepalive(_KEEPALIVE)
         transport.channel_timeout = _CHANNEL_TIMEOUT

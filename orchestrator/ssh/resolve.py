@@ -138,7 +138,7 @@ def _options(name: str, asked: _Asked, config: Path | None) -> Options:
         check=False,
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
+        said = [line for line in done.stderr.strip().splitlines() if "terminating" not in line]
         why = said[-1] if said else f"ssh -G exited with {done.returncode}"
         raise _config_error(name, why, f"run: ssh -G {asked.alias}")
     return parse_dump(done.stdout)

@@ -25,8 +25,8 @@ _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
 
 def runs_root() -> Path:
     """Where runs live: $XDG_STATE_HOME/orchestrate/runs (XDG base directory specification)."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    base = state if state.is_absolute() else Path.home() / ".local" / "state"
     return base / "orchestrate" / "runs"
 
 

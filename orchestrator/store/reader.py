@@ -155,7 +155,9 @@ class RunReader:
         log.offset = start
         log.splitter = Splitter(log.task, log.host, offset=start)
         log.times_offset = 0
-        gap = LogGap(log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all")
+        gap = LogGap(
+            log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all"
+        )
         yield Stamped(time.time(), gap)
 
 

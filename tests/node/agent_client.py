@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from orchestrator.node import bootstrap, frames
 
@@ -24,9 +24,10 @@ class AgentError(Exception):
         self.what = error["what"]
         self.why = error["why"]
         self.hint = error["hint"]
+        self.as_hello = error
 
 
-class Silence(Exception):
+class Silence(Exception):  # noqa: N818 - what is heard, not what is wrong
     """The agent ended, or did not say what was waited for; carries what it did say."""
 
 
@@ -65,11 +66,17 @@ class AgentClient:
         self.beats: list[int] = []
         self.hello: dict[str, Any] = {}
         config = {"state": None if state is None else os.fspath(state), "idle": idle}
-        self._stdin.write(bootstrap.payload(config))
-        self._skip_noise()
-        self.until(lambda: bool(self.hello))
+        self.stderr = ""
+        try:
+            self._write(bootstrap.payload(config))
+            self._skip_noise()
+            self.until(lambda: bool(self.hello))
+        except Silence as silence:
+            self.process.kill()
+            self.close()
+            raise Silence(f"{silence}; {self.stderr}") from None
 
-    def __enter__(self) -> AgentClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,15 +95,14 @@ class AgentClient:
         finally:
             self.process.kill()
             assert self.process.stderr is not None
-            self.stderr = self.process.stderr.read().decode(errors="replace")
-            self.process.stderr.close()
+            if not self.process.stderr.closed:
+                self.stderr = self.process.stderr.read().decode(errors="replace")
+                self.process.stderr.close()
         return status
 
     def send(self, op: str, payload: bytes = b"", **fields: Any) -> int:
         self._ids += 1
-        data = memoryview(frames.encode({"id": self._ids, "op": op, **fields}, payload))
-        while data:
-            data = data[self._stdin.write(data) or 0 :]
+        self._write(frames.encode({"id": self._ids, "op": op, **fields}, payload))
         return self._ids
 
     def reply(self, request: int, timeout: float = PATIENCE) -> tuple[dict[str, Any], bytes]:
@@ -106,7 +112,9 @@ class AgentClient:
             raise AgentError(header["error"])
         return header["result"], payload
 
-    def request(self, op: str, payload: bytes = b"", *, patience: float = PATIENCE, **fields: Any) -> dict[str, Any]:
+    def request(
+        self, op: str, payload: bytes = b"", *, patience: float = PATIENCE, **fields: Any
+    ) -> dict[str, Any]:
         return self.reply(self.send(op, payload, **fields), patience)[0]
 
     def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
@@ -129,10 +137,16 @@ class AgentClient:
                 self.replies[header["id"]] = (header, payload)
 
     def log(self, task: str) -> bytes:
-        return b"".join(data for header, data in self.stream if header["task"] == task and header["kind"] == "log")
+        return b"".join(
+            data for header, data in self.stream if header["task"] == task and header["kind"] == "log"
+        )
 
     def states(self, task: str) -> list[dict[str, Any]]:
-        return [header["state"] for header, _ in self.stream if header["task"] == task and header["kind"] == "state"]
+        return [
+            header["state"]
+            for header, _ in self.stream
+            if header["task"] == task and header["kind"] == "state"
+        ]
 
     def _read(self, timeout: float) -> bytes:
         ready, _, _ = select.select([self._stdout], [], [], timeout)
@@ -142,14 +156,17 @@ class AgentClient:
             raise Silence(f"{why}; noise: {self.noise!r}; stream frames: {len(self.stream)}")
         return data
 
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._stdin.write(view) or 0 :]
+        except BrokenPipeError:
+            raise Silence("the agent ended before it was told all") from None
+
     def _skip_noise(self) -> None:
         while frames.MARKER not in self.noise:
-            try:
-                self.noise += self._read(PATIENCE)
-            except Silence as silence:
-                assert self.process.stderr is not None
-                self.process.kill()
-                raise Silence(f"{silence}; {self.process.stderr.read().decode(errors='replace')}") from None
+            self.noise += self._read(PATIENCE)
         self.noise, _, rest = self.noise.partition(frames.MARKER)
         for header, _ in self._decoder.feed(rest):
             self.hello = header["hello"]

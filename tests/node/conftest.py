@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator.node import paths, procs
 from tests.node.harness import Node
+from tests.node.lab import Lab
 
 
 @pytest.fixture
@@ -19,3 +20,13 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.stop(kill=True)
     made.alone()
     assert procs.sweep(made.run) == []
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """A machine whose folders have hostile names."""
+    folder = tmp_path / 'a\'; echo "$(x)" é'
+    folder.mkdir()
+    made = Lab(folder)
+    yield made
+    made.close()

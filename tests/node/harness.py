@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import uuid
@@ -25,13 +24,17 @@ def until(condition: Callable[[], Any], seconds: float = 15.0, what: str = "") -
     return value
 
 
+def new_run() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
 class Node:
     """One run on this machine."""
 
-    def __init__(self, paths: Paths, folder: Path) -> None:
+    def __init__(self, paths: Paths, folder: Path, run: str = "") -> None:
         self.paths = paths
         self.folder = folder
-        self.run = f"test-{uuid.uuid4().hex[:12]}"
+        self.run = run or new_run()
 
     def start(self, *argv: str, task: str = "worker/0", attempt: str = "1", **spec: Any) -> dict[str, Any]:
         leases = spec.pop("leases", [])
@@ -45,7 +48,7 @@ class Node:
     def task(self, task: str = "worker/0", attempt: str = "1") -> TaskFolder:
         return self.paths.task(self.run, attempt, task)
 
-    def state(self, task: str = "worker/0", attempt: str = "1") -> state.State:
+    def state_of(self, task: str = "worker/0", attempt: str = "1") -> state.State:
         return state.read(self.task(task, attempt))
 
     def log(self, task: str = "worker/0") -> bytes:
@@ -58,7 +61,7 @@ class Node:
         """Wait for the final state, and see that at that moment nothing of the task is alive."""
 
         def look() -> state.State | None:
-            found = self.state(task, attempt)
+            found = self.state_of(task, attempt)
             return found if state.is_final(found) else None
 
         found: state.State = until(look, seconds, f"{task} is over")
@@ -68,8 +71,17 @@ class Node:
     def alone(self) -> None:
         """Nothing of the run is alive, our own processes included."""
         for folder in self.paths.tasks(self.run):
-            until(lambda folder=folder: not control.is_locked(folder), what="the lock is free")
+            assert control.wait_until_over(folder, 15.0), "the lock is still held"
         assert procs.bearers(self.run) == []
+
+
+def names_in(folder: Path | str) -> list[str]:
+    """The sorted entries of a folder; none when it is not there."""
+    return sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
+
+
+def link(path: str) -> str:
+    return str(Path(path).readlink())
 
 
 def supervisor_of(leader: int) -> int:
@@ -86,7 +98,7 @@ def identities(folder: Path, count: int) -> list[procs.Identity]:
     """The processes that wrote their names into `folder/pids`, once there are so many."""
 
     def look() -> list[procs.Identity]:
-        names = os.listdir(folder / "pids") if (folder / "pids").is_dir() else []
+        names = names_in(folder / "pids")
         found = [procs.identify(int(name)) for name in names]
         return [identity for identity in found if identity] if len(names) >= count else []
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.node import control, state
-from tests.node.harness import Node, dead, identities, until
+from orchestrator.node import control, paths, procs, state
+from tests.node.harness import Node, dead, identities, new_run, until
 
 
 @pytest.mark.parametrize(
@@ -55,7 +60,7 @@ def test_a_task_that_swallows_term_is_killed_after_the_grace_with_its_family(nod
     family = identities(node.folder, 5)
     begun = time.monotonic()
     node.stop(0.4)
-    until(lambda: node.state()["state"] == state.STOPPING)
+    until(lambda: node.state_of()["state"] == state.STOPPING)
     found = node.final()
     assert 0.4 <= time.monotonic() - begun < 2.0
     assert (found["exit_signal"], found["want"]) == (9, state.WANT_STOP)
@@ -66,7 +71,7 @@ def test_a_kill_does_not_wait_and_overtakes_a_stop(node: Node) -> None:
     node.python("family.py", "deaf")
     family = identities(node.folder, 5)
     node.stop(600.0)
-    until(lambda: node.state()["state"] == state.STOPPING)
+    until(lambda: node.state_of()["state"] == state.STOPPING)
     begun = time.monotonic()
     node.stop(kill=True)
     found = node.final()
@@ -140,12 +145,13 @@ def test_a_task_that_forks_all_the_time_does_not_outrun_the_kill(
 def test_a_leader_whose_first_thread_ended_is_alive_until_all_have(node: Node) -> None:
     code = (
         "import ctypes, threading, time\n"
-        "threading.Thread(target=lambda: (time.sleep(0.2), print('last word', flush=True), time.sleep(600))).start()\n"
+        "def rest(): time.sleep(0.2); print('last word', flush=True); time.sleep(600)\n"
+        "threading.Thread(target=rest).start()\n"
         "ctypes.CDLL(None).pthread_exit(None)\n"
     )
     node.start(sys.executable, "-c", code)
     until(lambda: node.log() == b"last word\n")
-    assert not state.is_final(node.state())
+    assert not state.is_final(node.state_of())
     node.stop(20.0)
     assert node.final()["exit_signal"] == signal.SIGTERM
 
@@ -163,24 +169,69 @@ def test_the_lifeline_ends_who_depends_on_a_keeper(
     node.start("sleep", "600", task=f"{role}/0", role=role, lifeline=0.3)
     if not ends:
         until(_lifelines(node, f"{role}/0", 3), what="three lifelines are over")
-        assert node.state(f"{role}/0")["state"] == state.RUNNING
+        assert node.state_of(f"{role}/0")["state"] == state.RUNNING
         return
     found = node.final(f"{role}/0")
     assert (found["exit_signal"], found["message"]) == (15, "no keeper for 0.3 s")
 
 
 def _lifelines(node: Node, task: str, count: int) -> Any:
-    over = node.state(task)["started_ns"] + count * 300_000_000
+    over = node.state_of(task)["started_ns"] + count * 300_000_000
     return lambda: time.time_ns() > over
 
 
 def test_a_keeper_that_speaks_keeps_a_parameter_server_alive(node: Node) -> None:
-    keeper = node.paths.keeper(node.run)
+    keeper = Path(node.paths.keeper(node.run))
     node.start("sleep", "600", task="ps/0", role="ps", lifeline=0.5)
     over = time.monotonic() + 1.5
     while time.monotonic() < over:
-        with open(keeper, "a"):
-            os.utime(keeper)
+        keeper.touch()
         time.sleep(0.02)
-    assert node.state("ps/0")["state"] == state.RUNNING
+    assert node.state_of("ps/0")["state"] == state.RUNNING
     assert node.final("ps/0")["message"] == "no keeper for 0.5 s"
+
+
+@pytest.fixture
+def nobodys() -> Iterator[Path]:
+    """A folder that user 65534 owns, with a Python that may become root, as `sudo` does."""
+    if os.geteuid() != 0:
+        pytest.skip("a program that becomes root needs root to be made")
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    shutil.copy(Path(sys.executable).resolve(), folder / "python")
+    os.chown(folder, 65534, 65534)
+    (folder / "python").chmod(0o4755)
+    yield folder
+    for process in procs.scan():
+        if str(folder) in procs.argv0(process.pid):
+            procs.send(process, signal.SIGKILL)
+    shutil.rmtree(folder)
+
+
+def test_what_became_root_cannot_be_killed_and_the_task_is_not_said_to_be_over(nobodys: Path) -> None:
+    become = "import os, time; os.setuid(0); print(os.getpid(), flush=True); time.sleep(600)"
+    probe = subprocess.run(
+        [nobodys / "python", "-c", "import os; os.setuid(0)"], user=65534, capture_output=True, check=False
+    )
+    if probe.returncode != 0:
+        pytest.skip(f"no program may become root here: {probe.stderr.decode()}")
+    run = new_run()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            os.environ["HOME"] = str(nobodys)
+            made = Node(paths.open_root(str(nobodys / "state")), nobodys, run)
+            made.start("sh", "-c", f"{nobodys}/python -c '{become}' & wait")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    mine = Node(paths.Paths(str(nobodys / "state")), nobodys, run)
+    root = int(until(mine.log))
+    mine.stop(kill=True)
+    until(lambda: f"KILL does not end pid {root}" in mine.state_of()["message"])
+    assert mine.state_of()["state"] == state.STOPPING
+    assert control.alive(mine.paths, mine.run, "1", "worker/0")
+    os.kill(root, signal.SIGKILL)
+    found = mine.final()
+    assert (found["state"], found["exit_signal"], found["message"]) == (state.EXITED, 9, "")
+    mine.alone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -42,12 +43,12 @@ def test_both_killed_together_are_found_out_by_the_free_lock_and_the_cookie(node
     os.kill(guard, signal.SIGKILL)
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not control.alive(node.paths, node.run, "1", "worker/0"), what="both are dead")
-    assert not state.is_final(node.state())
+    assert not state.is_final(node.state_of())
     bearing = [identity for identity in family if _bears_cookie(identity.pid)]
     assert len(bearing) >= 3
 
     found = control.settle(node.paths, node.run, "1", "worker/0")
-    assert found == node.state()
+    assert found == node.state_of()
     assert found["state"] == state.LOST
     assert "killed together" in found["message"]
     assert dead(bearing)
@@ -57,8 +58,7 @@ def test_both_killed_together_are_found_out_by_the_free_lock_and_the_cookie(node
 
 
 def _bears_cookie(pid: int) -> bool:
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        return b"ORCHESTRATE_TASK=" in file.read()
+    return b"ORCHESTRATE_TASK=" in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 def test_the_last_bytes_before_the_supervisor_was_killed_are_in_the_log(node: Node) -> None:
@@ -66,7 +66,7 @@ def test_the_last_bytes_before_the_supervisor_was_killed_are_in_the_log(node: No
     until(lambda: node.log() == b"one\n")
     supervisor = supervisor_of(leader)
     os.kill(supervisor, signal.SIGSTOP)
-    with open(f"/proc/{leader}/fd/1", "wb", buffering=0) as output:
+    with Path(f"/proc/{leader}/fd/1").open("wb", buffering=0) as output:
         output.write(b"two\n")
     os.kill(supervisor, signal.SIGKILL)
     assert node.final()["state"] == state.LOST
@@ -76,7 +76,7 @@ def test_the_last_bytes_before_the_supervisor_was_killed_are_in_the_log(node: No
 def test_an_exit_that_was_known_before_the_supervisor_died_stays_known(node: Node) -> None:
     leader = node.python("family.py", "ends", "7")["pid"]
     supervisor = supervisor_of(leader)
-    until(lambda: node.state()["exit_code"] == 7, what="the leader's exit is written")
+    until(lambda: node.state_of()["exit_code"] == 7, what="the leader's exit is written")
     os.kill(supervisor, signal.SIGKILL)
     found = node.final()
     assert (found["state"], found["exit_code"]) == (state.EXITED, 7)
@@ -91,7 +91,7 @@ def test_tasks_of_one_run_on_one_machine_do_not_end_each_other(node: Node) -> No
     os.kill(guard_of(leaders["worker/10"]), signal.SIGCONT)
     node.final("worker/1")
     assert control.alive(node.paths, node.run, "1", "worker/10")
-    assert node.state("worker/10")["state"] == state.RUNNING
+    assert node.state_of("worker/10")["state"] == state.RUNNING
     node.stop(tasks=["worker/10"], kill=True)
     node.final("worker/10")
 
@@ -114,3 +114,15 @@ def test_a_supervisor_that_is_told_to_end_stops_its_task_with_grace(node: Node) 
     os.kill(guard_of(leader), signal.SIGTERM)
     found = node.final()
     assert (found["state"], found["exit_code"], node.log()) == (state.EXITED, 42, b"up\nsaved\n")
+    assert found["message"] == "its supervisor was told to end (TERM)"
+
+
+def test_a_state_that_a_power_failure_cut_short_is_lost_and_hides_no_other_task(node: Node) -> None:
+    node.start("true")
+    node.final()
+    node.alone()
+    Path(node.task().state).write_bytes(b"")
+    found = control.settle(node.paths, node.run, "1", "worker/0")
+    assert (found["state"], found["task"]) == (state.LOST, "worker/0")
+    assert "restarted" in found["message"]
+    assert node.state_of() == found

@@ -16,6 +16,7 @@ EVERYTHING = """
 user = "train"
 port = 2200
 identity = "~/.ssh/cluster"
+ssh_config = "/etc/lab/ssh_config"
 python = "~/venv/bin/python"
 agent_python = "python3.9"
 workdir = "/data/train/"
@@ -73,6 +74,7 @@ def test_every_key() -> None:
             "user": "train",
             "port": 2200,
             "identity": "~/.ssh/cluster",
+            "ssh_config": "/etc/lab/ssh_config",
             "python": "~/venv/bin/python",
             "agent_python": "python3.9",
             "workdir": "/data/train",
@@ -177,7 +179,9 @@ def test_ranges_run_in_step() -> None:
         A + 'role = "chief"' + B + 'role = "evaluator"',
         '[defaults]\nrole = "ps"\n' + A + 'role = "chief"' + B + 'role = "worker"' + C + "spare = true",
         A + '[host.env]\nA = "1"\n[defaults.env]\nA = "2"\n[job.env]\nA = "3"',
-        'job.command = ["train.py"]\n' + A,
+        'job.command = ["train.py", "~/data", "$X"]\n' + A,
+        "job.command = \"bash -c 'train.py $X && echo ok'\"\n" + A,
+        'job.command = "~/bin/train --cost 5$"\n' + A,
     ],
 )
 def test_unusual_but_right(text: str) -> None:
@@ -192,6 +196,13 @@ def test_byte_order_mark_and_line_ends_change_nothing(change: object, tmp_path: 
     path = tmp_path / "hosts.toml"
     path.write_bytes(change(EVERYTHING).encode())
     assert config.load(path).hosts == config.parse(EVERYTHING).hosts
+
+
+def test_files_of_this_machine_are_found_from_the_inventory(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(A + 'identity = "keys/a"\nssh_config = "/etc/x"' + B + 'identity = "~/b"')
+    found = [(host.identity, host.ssh_config) for host in config.load(path).hosts]
+    assert found == [(f"{tmp_path}/keys/a", "/etc/x"), ("~/b", None)]
 
 
 def test_the_example_is_right_also_with_every_comment_removed() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import config
+from orchestrator import config, explain
 from orchestrator.config.tables import HOST_KEYS, JOB_KEYS
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory
+from tests.unit import plans
 
 RIGHT = """\ufeff[defaults]
 python = '~/venv/bin/python'
@@ -31,7 +32,8 @@ grace = 1.5
 
 WORDS = r"""
 [defaults] [[host]] [job] [host.env] name ssh address env.A TF_CONFIG = ' " ''' [ ] { } , # - . \ 0 1 -1 65536
-1e999 nan true 1979-05-27 07:32:00 "gpu-[01-08]" "127.0.0.1" "[::1]:22" "::" "a@b:1" "local" "ps" "chief" "\u0000"
+1e999 nan true 1979-05-27 07:32:00 "gpu-[01-08]" "127.0.0.1" "[::1]:22" "::" "a@b:1" "local"
+"ps" "chief" "\u0000"
 """
 BLANKS = ["\n", "\r\n", "\r", " ", "\t", "\0", "\ufeff", "\x1b", "\u2028"]
 pieces = st.sampled_from([*WORDS.split(), *BLANKS, "0x" + "f" * 4000])
@@ -81,8 +83,10 @@ def outcome(text: str | bytes) -> Inventory | UsageError:
 )
 def test_any_text_is_an_inventory_or_a_usage_error(text: str | bytes) -> None:
     match outcome(text):
-        case Inventory(hosts=hosts):
-            assert hosts
+        case Inventory(hosts=hosts, job=job):
+            environ = dict.fromkeys(job.forward, "x")
+            plan = plans.make(*hosts, job=job, environ=environ)
+            assert all(line.isprintable() for line in explain.dry_run(plan).split("\n"))
         case UsageError(why=why):
             assert why
             assert all(line.isprintable() for line in why.split("\n"))

@@ -169,7 +169,7 @@ def test_finding_a_run(tmp_path: Path) -> None:
 
     def found(wanted: str | None) -> str | None:
         folder = find(wanted, tmp_path)
-        return folder and folder.run
+        return folder.run if folder is not None else None
 
     assert found(None) == "20261122-020304-abcx"
     assert found("wxyz") == "20261121-020304-wxyz"

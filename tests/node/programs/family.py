@@ -55,7 +55,7 @@ if __name__ == "__main__":
     fork(os.setsid, again, deaf, live)
     fork(os.setsid, again, deaf, bare)
     if "ends" in sys.argv:
-        while len(os.listdir("pids") if os.path.isdir("pids") else []) < 4:
+        while not Path("pids").is_dir() or len(list(Path("pids").iterdir())) < 4:
             time.sleep(0.01)
         print("leader ends", flush=True)
         sys.exit(int(sys.argv[-1]))

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ssh.runs.desk import Desk
 
 from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
+from orchestrator.rehearsal.sshd import Server
 
 LIMIT = 60.0  # seconds; a bound on what must happen, never a wait
 
@@ -76,6 +78,7 @@ class Desk:
     hosts: Path = field(init=False)
     _count: int = 0
     _viewers: list[Viewer] = field(default_factory=list)
+    _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.project = self.folder / "my project's code"
@@ -110,7 +113,9 @@ class Desk:
         return name
 
     def environment(self, **more: str) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")}
+        kept = {
+            k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+        }
         root = str(Path(__file__).parents[3])
         return {**kept, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": root, **more}
 
@@ -181,7 +186,11 @@ class Desk:
             except OSError:
                 continue
             for entry in environ:
-                if entry.startswith(prefix) and state != "Z" and (task is None or f"/{task}/".encode() in entry):
+                if (
+                    entry.startswith(prefix)
+                    and state != "Z"
+                    and (task is None or f"/{task}/".encode() in entry)
+                ):
                     found.append(pid)
         return found
 
@@ -213,12 +222,27 @@ class Desk:
             ours = self.run_folder(run) / "logs" / "1" / f"{slug}.log"
             assert ours.read_bytes() == self.node_log(hosts[name], run, slug).read_bytes()
 
+    def kill_sshd(self, server: Server) -> None:
+        """Kill one host's sshd, the listener and every session."""
+        mark = str(server.folder).encode()
+        listeners = [pid for pid in _pids() if mark in _cmdline(pid)]
+        assert listeners
+        for pid in (*listeners, *(p for p in _descendants(listeners) if _cmdline(p).startswith(b"sshd"))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def start_sshd(self, server: Server) -> None:
+        self._others.append(subprocess.Popen(server.argv, start_new_session=True))
+
     def close(self) -> None:
         """Kill what a failed test may have left; the cluster takes the nodes' side with it."""
         for viewer in self._viewers:
             if viewer.process.poll() is None:
                 viewer.process.kill()
                 viewer.process.wait()
+        for other in self._others:
+            other.kill()
+            other.wait()
         for path in self._runs():
             inode = (path / "keeper.lock").stat().st_ino
             for pid in _pids():
@@ -228,6 +252,26 @@ class Desk:
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _descendants(roots: list[int]) -> list[int]:
+    parents: dict[int, int] = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    found: list[int] = []
+    level = set(roots)
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level}
+        found += level
+    return found
 
 
 def _has_open(pid: int, inode: int) -> bool:

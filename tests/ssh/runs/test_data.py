@@ -12,7 +12,7 @@ from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, until
 
 NASTY = {
-    "QUOTES": "it's \"quoted\" `back` \\ slash",
+    "QUOTES": 'it\'s "quoted" `back` \\ slash',
     "NEWLINES": "one\ntwo\r\n\tthree",
     "SHELL": "$(touch /tmp/never) ${HOME} $$ ; rm -rf / & | > < * ? [a] {b,c} ~ #",
     "UNICODE": "grüße 漢字 🚀 \u2028",
@@ -39,7 +39,7 @@ def test_environment_and_arguments_arrive_exactly(desk: Desk) -> None:
 
 
 def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
-    secret = "s3cr3t-%d" % os.getpid()
+    secret = f"s3cr3t-{os.getpid()}"
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["API_KEY"]\n')
     desk.script(
         "t.py",
@@ -47,7 +47,9 @@ def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
         "pathlib.Path(sys.argv[1] + os.environ['TF_CONFIG'][-3]).write_text(os.environ['API_KEY'])\n"
         "while not os.path.exists(sys.argv[2]): time.sleep(0.02)\n",
     )
-    viewer = desk.launch("--", "t.py", str(desk.folder / "seen-"), str(desk.folder / "enough"), API_KEY=secret)
+    viewer = desk.launch(
+        "--", "t.py", str(desk.folder / "seen-"), str(desk.folder / "enough"), API_KEY=secret
+    )
     seen = until("both tasks saw it", lambda: len(found := list(desk.folder.glob("seen-*"))) == 2 and found)
     assert {path.read_text() for path in seen} == {secret}
     for pid in os.listdir("/proc"):

@@ -109,7 +109,9 @@ def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
 
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_a_stopped_run_leaves_nothing(desk: Desk, signals: list[signal.Signals]) -> None:
-    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1.5" if len(signals) == 1 else "[job]\ngrace = 600")
+    desk.write_hosts(
+        desk.cluster.hosts, job="[job]\ngrace = 1.5" if len(signals) == 1 else "[job]\ngrace = 600"
+    )
     desk.script("t.py", FAMILY)
     viewer = desk.launch("--", "t.py")
     run = desk.run_id()

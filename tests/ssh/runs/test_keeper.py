@@ -58,7 +58,7 @@ def test_tail_takes_over_from_a_killed_keeper(desk: Desk) -> None:
     assert viewer.wait() == ExitStatus.OK
     run = desk.run_id()
     assert viewer.stdout.strip() == run
-    until("lines arrive", lambda: (desk.run_folder() / "logs/1/worker-0.log").exists())
+    until("lines arrive", (desk.run_folder() / "logs/1/worker-0.log").exists)
     os.kill(desk.keeper(run), signal.SIGKILL)
     assert len(desk.task_pids(run)) == 2
     tail = desk.start("tail", run)

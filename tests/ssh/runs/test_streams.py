@@ -78,24 +78,23 @@ def test_a_host_whose_sshd_is_killed_is_lost_and_found(desk: Desk) -> None:
     viewer.shows("line 5")
     run = desk.run_id()
     server = desk.cluster.servers[1]
-    desk.cluster.kill(server)
+    desk.kill_sshd(server)
     until("the loss is told", lambda: desk.named("HostLost", run))
     tasks = len(desk.task_pids(run))
-    desk.cluster.restart(server)
+    desk.start_sshd(server)
     until("it is found again", lambda: desk.named("HostRecovered", run))
     assert tasks == 2
     (desk.folder / "enough").touch()
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     desk.logs_are_identical(run)
     numbers = [
-        int(line.split()[1])
-        for line in (desk.run_folder() / "logs/1/worker-1.log").read_text().splitlines()
+        int(line.split()[1]) for line in (desk.run_folder() / "logs/1/worker-1.log").read_text().splitlines()
     ]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full disk is a small tmpfs, which needs root to mount")
-def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk, tmp_path: Path) -> None:
+def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
     import subprocess
 
     host = desk.cluster.hosts[1]
