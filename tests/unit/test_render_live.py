@@ -163,9 +163,7 @@ def test_every_line_of_a_fast_log_is_shown(terminal: Terminal) -> None:
     show(display, PLAN, *(log(number) for number in range(5_000)))
     display.close()
     lines = terminal.wait_for(lambda lines: "worker/0 gpu-01 | line 4999" in lines)
-    assert [line for line in lines if "line" in line] == [
-        f"worker/0 gpu-01 | line {n}" for n in range(5_000)
-    ]
+    assert [line for line in lines if "line" in line] == [f"worker/0 gpu-01 | line {n}" for n in range(5_000)]
 
 
 def test_a_terminal_that_stands_still_holds_nobody_up(
@@ -174,13 +172,14 @@ def test_a_terminal_that_stands_still_holds_nobody_up(
     monkeypatch.setattr(live_module, "ROOM", 100)
     monkeypatch.setattr(live_module, "PATIENCE", 0.2)
     display = Live(terminal.stream)
-    show(display, PLAN)
+    show(display, PLAN, *STARTED)
     terminal.wait_for(lambda lines: len(lines) > 1)
     terminal.stand_still()
     began = time.monotonic()
     show(display, *(log(number) for number in range(10_000)))
     assert time.monotonic() - began < 10
     terminal.go_on()
+    monkeypatch.setattr(live_module, "PATIENCE", 10)
     show(display, END)
     display.close()
     lines = terminal.wait_for(lambda lines: "logs: /runs/r1/logs" in lines)
