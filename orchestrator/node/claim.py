@@ -6,14 +6,18 @@ import errno
 import fcntl
 import os
 import time
-from typing import NamedTuple, Optional
 
 from . import procs, state
 from .fault import NodeError
 from .paths import TaskFolder, make_private
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 
-class Claim(NamedTuple):
+class Claim(Record):
     """What the claimer holds open and hands on to guard and supervisor."""
 
     lock: int

@@ -7,11 +7,14 @@ import fcntl
 import json
 import os
 import time
-from typing import Dict, List, Optional
 
 from . import procs, state
 from .fault import NodeError
 from .paths import Paths, TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
 
 
 def alive(paths: Paths, run: str, attempt: str, task: str) -> bool:
@@ -128,8 +131,6 @@ def _why(found: state.State) -> str:
 def _read(folder: TaskFolder) -> state.State:
     try:
         return state.read(folder)
-    except ValueError:  # cut short by a power failure
-        return state.new(folder, "", 0)
     except FileNotFoundError:
         raise NodeError(
             "task",

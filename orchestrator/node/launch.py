@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional
+from .paths import Paths, TaskFolder
+from .record import Record
 
-from .paths import TaskFolder
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
 
 
-class Launch(NamedTuple):
+class Launch(Record):
     """The task as data. It holds secrets: it is inherited through fork and never written down."""
 
+    paths: Paths
     folder: TaskFolder
     argv: List[bytes]
     env: Dict[bytes, bytes]
@@ -18,10 +22,9 @@ class Launch(NamedTuple):
     role: str
     lifeline: Optional[float]  # None: lives without a keeper for ever
     log_cap: Optional[int]
-    keeper: str  # the file whose mtime is a keeper's last word
 
 
-class Handles(NamedTuple):
+class Handles(Record):
     """Open descriptors, none of them inherited by the task."""
 
     lock: int  # locked: the task is not over. One open file shared by guard and supervisor

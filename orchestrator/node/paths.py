@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import List, NamedTuple, Optional
 
 from .fault import NodeError
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
 
 # Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
 _REMOTE = (
@@ -19,7 +23,7 @@ _REMOTE = (
 )
 
 
-class TaskFolder(NamedTuple):
+class TaskFolder(Record):
     """The folder of one task of one attempt; `os.path` functions take it as a path."""
 
     path: str

@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from .fault import NodeError
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Set
 
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
 
-class Process(NamedTuple):
+class Process(Record):
     """One line of the process table."""
 
     pid: int
@@ -26,7 +30,7 @@ class Process(NamedTuple):
     zombie: bool  # nothing of it runs: a first thread may end before the others
 
 
-class Identity(NamedTuple):
+class Identity(Record):
     """A process that can be told from a later one with the same pid."""
 
     pid: int

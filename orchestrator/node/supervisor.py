@@ -9,12 +9,15 @@ import json
 import os
 import signal
 import time
-from typing import Any, Dict, NoReturn, Optional
 
 from . import ending, leader, prctl, procs, reaper, state, waiting
 from .launch import Handles, Launch
 from .lifeline import Lifeline
 from .output import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, NoReturn, Optional
 
 CRASHED = 70
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 import uuid
@@ -107,3 +109,11 @@ def identities(folder: Path, count: int) -> list[procs.Identity]:
 
 def dead(family: list[procs.Identity]) -> bool:
     return not any(identity.alive() for identity in family)
+
+
+def interpreters() -> list[str]:
+    """One of each minor version that this machine has."""
+    names = [f"python3.{minor}" for minor in range(8, 16)]
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    places = [*map(str, pyenv.glob("3.*/bin")), os.environ.get("PATH", os.defpath)]
+    return [found for name in names if (found := shutil.which(name, path=os.pathsep.join(places)))]

@@ -250,14 +250,13 @@ def test_the_task_outlives_the_process_that_started_it(node: Node) -> None:
 
 def test_a_start_leaves_no_zombie_and_no_descriptor_behind(node: Node) -> None:
     node.start("true", task="worker/1")
-    before = names_in("/proc/self/fd")
+    before, children = names_in("/proc/self/fd"), procs.descendants(os.getpid(), procs.scan())
     node.start("true", task="worker/2")
     node.start("true", task="worker/2")
     with pytest.raises(NodeError):
         node.start("no-such-program", task="worker/3")
     assert names_in("/proc/self/fd") == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert procs.descendants(os.getpid(), procs.scan()) == children
 
 
 def test_a_caller_that_ignores_dead_children_can_start_too(node: Node) -> None:
