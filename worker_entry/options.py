@@ -37,6 +37,8 @@ class Options:
     learning_rate: float | None
     seed: int
     deterministic: bool
+    checkpoint_dir: str | None
+    save_every: int | None
     validate: tuple[int, int] | None
 
     def global_batch(self, replicas: int) -> int:
@@ -189,6 +191,15 @@ def _build() -> argparse.ArgumentParser:
     same.add_argument("--seed", type=_whole(0), default=42, metavar="N", help="of weights and shuffling (42)")
     same.add_argument(
         "--deterministic", action="store_true", help="deterministic operations: slower, bit-exact"
+    )
+    kept = parser.add_argument_group(
+        "checkpoints",
+        "With a folder, training goes on from the newest checkpoint any task can see there, and SIGTERM"
+        " saves one before it ends the program with status 75.",
+    )
+    kept.add_argument("--checkpoint-dir", metavar="DIR", help="shared by the machines or one on each")
+    kept.add_argument(
+        "--save-every", type=_whole(1), metavar="STEPS", help="(default: at the end of each epoch)"
     )
     check = parser.add_argument_group("checking a node")
     check.add_argument(

@@ -10,9 +10,11 @@ from worker_entry.data import choose
 from worker_entry.job import Job, Trained
 from worker_entry.options import Options
 from worker_entry.report import Reporter
+from worker_entry.stopping import Saved
 
 
-def run(options: Options, cluster: Cluster, reporter: Reporter) -> None:
+def run(options: Options, cluster: Cluster, reporter: Reporter) -> bool:
+    """Train; False when SIGTERM ended it at a saved step."""
     compat.leave_keras_alone()
     tf.keras.utils.set_random_seed(options.seed)
     if options.deterministic:
@@ -29,7 +31,13 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> None:
     print(f"strategy: {type(made).__name__} ({chosen.why}), {replicas} replica(s), task {cluster.task}")
     print(f"data: {source.name} ({source.note}), global batch {job.global_batch}")
     print(f"length: {plan.epochs} epochs of {plan.steps_per_epoch} steps ({plan.why})")
-    _finish(job, fit.run(job))
+    try:
+        trained = fit.run(job)
+    except Saved as stopped:
+        print(stopped)
+        return False
+    _finish(job, trained)
+    return True
 
 
 def _finish(job: Job, trained: Trained) -> None:
