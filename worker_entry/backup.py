@@ -51,7 +51,7 @@ class Backup:
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._variables = [*model.variables, *_variables_of(optimizer), self._step]
         self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, step=self._step)
-        # Made here by all tasks: making a variable is a collective act, and only one task may come to restore.
+        # Made now, by all tasks: making a variable is a collective act, and only one may come to restore.
         _ = self._checkpoint.save_counter
         # In a parameter-server cluster the files would else be written on the ps machines.
         remote = bool(cluster.jobs.get("ps"))

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
-from worker_entry import models
+from worker_entry import callbacks, models
 from worker_entry.data import pipeline
 from worker_entry.job import Job, Trained
 from worker_entry.steps import Steps
-
-
-class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells `Steps` of each step as it ends; the loss is read from the device only when it is asked for."""
-
-    def __init__(self, steps: Steps) -> None:
-        super().__init__()
-        self._supports_tf_logs = True
-        self._steps = steps
-
-    def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
-        self._steps.ended(lambda: float(logs["loss"]))
 
 
 class Position:
@@ -36,11 +22,13 @@ class Position:
 
 def run(job: Job) -> Trained:
     with job.strategy.scope():
-        model = models.build(job.source)
+        network = models.build(job.options, job.source)
+        model = network.model
         model.compile(
             optimizer=models.optimizer(job.options),
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss=network.loss(),
             metrics=["accuracy"],
+            jit_compile=job.options.jit,
         )
         model.optimizer.build(model.trainable_variables)
         steps = Steps(job, model, model.optimizer)
@@ -51,7 +39,7 @@ def run(job: Job) -> Trained:
             pipeline.train_batches(job.source, job.global_batch, job.options.seed, steps.done),
             epochs=job.schedule.epochs,
             steps_per_epoch=job.schedule.steps_per_epoch,
-            callbacks=[StepCallback(steps)],
+            callbacks=callbacks.make(job, steps),
             verbose=2,
         ).history
         model._training_state = None  # noqa: SLF001

@@ -14,9 +14,11 @@ from worker_entry.stopping import Saved, Stop
 class Steps:
     """To be made in the strategy's scope; restores the model when there is a checkpoint."""
 
-    def __init__(self, job: Job, model: Any, optimizer: Any, *, synchronous: bool = True) -> None:
+    def __init__(
+        self, job: Job, model: Any, optimizer: Any, *, epochs_a_save: int = 1, synchronous: bool = True
+    ) -> None:
         self._job = job
-        self._every = job.options.save_every or job.schedule.steps_per_epoch
+        self._every = job.options.save_every or epochs_a_save * job.schedule.steps_per_epoch
         self._backup: Backup | None = None
         self._stop: Stop | None = None
         self.done = 0

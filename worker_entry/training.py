@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from worker_entry import compat, digest, fit, schedule, strategy
+from worker_entry import compat, custom_loop, digest, fit, schedule, strategy
 from worker_entry.cluster import Cluster
 from worker_entry.data import choose
 from worker_entry.job import Job, Trained
 from worker_entry.options import Options
 from worker_entry.report import Reporter
 from worker_entry.stopping import Saved
+
+LOOPS = {"fit": fit.run, "custom": custom_loop.run}
 
 
 def run(options: Options, cluster: Cluster, reporter: Reporter) -> bool:
@@ -32,7 +34,7 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> bool:
     print(f"data: {source.name} ({source.note}), global batch {job.global_batch}")
     print(f"length: {plan.epochs} epochs of {plan.steps_per_epoch} steps ({plan.why})")
     try:
-        trained = fit.run(job)
+        trained = LOOPS[options.loop](job)
     except Saved as stopped:
         print(stopped)
         return False
