@@ -7,11 +7,14 @@ import fcntl
 import json
 import os
 import time
-from typing import Dict, Iterator, List, Optional, Tuple
 
 from . import procs, state
 from .fault import NodeError
 from .paths import Paths, TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterator, List, Optional, Tuple
 
 
 def alive(paths: Paths, run: str, attempt: str, task: str) -> bool:

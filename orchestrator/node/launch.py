@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional
-
 from .paths import Paths, TaskFolder
+from .tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
 
 
 class Launch(NamedTuple):

@@ -6,10 +6,13 @@ import errno
 import json
 import os
 import signal
-from typing import Any, Dict, List, NoReturn, Tuple
 
 from . import prctl
 from .launch import Launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Tuple
 
 
 def spawn(launch: Launch, output: int) -> Tuple[int, int]:

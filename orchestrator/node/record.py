@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import state
-from .paths import TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .paths import TaskFolder
 
 _EVERY = 0.5  # seconds between two saves of how far a gap grew, or of what found no room
 

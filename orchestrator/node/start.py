@@ -9,12 +9,15 @@ import os
 import select
 import signal
 import time
-from typing import Any, Callable, Dict, List, Mapping
 
 from . import claim, control, environ, guard, prctl
 from .fault import NodeError
 from .launch import Handles, Launch
 from .paths import Paths, TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping
 
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
 

@@ -8,9 +8,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict
 
 from .paths import TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+    State = Dict[str, Any]
 
 SCHEMA = 1
 
@@ -26,7 +31,6 @@ WANT_RUN = "run"
 WANT_STOP = "stop"
 WANT_KILL = "kill"
 
-State = Dict[str, Any]
 
 FOR_GAP = "reserve.gap"  # room kept for the word that the disk is full,
 FOR_END = "reserve.end"  # and for the last one: how a task ended must be told on a full disk too

@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Dict, NoReturn, Optional
 
 from . import control, ending, leader, prctl, procs, reaper, state, waiting
 from .launch import Handles, Launch
 from .lifeline import Lifeline
 from .output import Output
 from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, NoReturn, Optional
 
 CRASHED = 70
 
