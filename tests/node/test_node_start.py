@@ -135,6 +135,13 @@ def test_environment_values_arrive_exactly(node: Node) -> None:
     assert seen["ORCHESTRATE_REPORT"] == node.task().report
 
 
+@pytest.fixture
+def plain_home(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login shell without the profile of whoever runs the tests."""
+    monkeypatch.setenv("HOME", str(node.folder))
+
+
+@pytest.mark.usefixtures("plain_home")
 def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
     awkward = ["it's", '"$(id)"', "a\nb", "", "*", "日本", "-n", "$1"]
     show = "import sys; print(repr(sys.argv[1:]))"
@@ -145,6 +152,7 @@ def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
         assert node.log(task).decode() == repr(awkward) + "\n"
 
 
+@pytest.mark.usefixtures("plain_home")
 def test_a_setup_may_set_the_environment_and_our_python_comes_first_all_the_same(node: Node) -> None:
     folder = node.folder / "venv" / "bin"
     folder.mkdir(parents=True)
@@ -274,8 +282,8 @@ def test_a_caller_that_ignores_dead_children_can_start_too(node: Node) -> None:
     assert node.final("worker/1")["message"].startswith("its supervisor was killed")
 
 
-def test_a_home_relative_command_is_expanded_on_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(node.folder))
+@pytest.mark.usefixtures("plain_home")
+def test_a_home_relative_command_is_expanded_on_the_node(node: Node) -> None:
     (node.folder / "work dir").mkdir()
     (node.folder / "tool").symlink_to("/bin/pwd")
     node.start("~/tool", cwd="~/work dir")
