@@ -10,14 +10,14 @@ import time
 from . import procs, state
 from .fault import NodeError
 from .paths import TaskFolder, make_private
-from .record import Record
+from .tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
 
-class Claim(Record):
+class Claim(NamedTuple):
     """What the claimer holds open and hands on to guard and supervisor."""
 
     lock: int

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from .paths import Paths, TaskFolder
-from .record import Record
+from .tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional
 
 
-class Launch(Record):
+class Launch(NamedTuple):
     """The task as data. It holds secrets: it is inherited through fork and never written down."""
 
     paths: Paths
@@ -24,7 +24,7 @@ class Launch(Record):
     log_cap: Optional[int]
 
 
-class Handles(Record):
+class Handles(NamedTuple):
     """Open descriptors, none of them inherited by the task."""
 
     lock: int  # locked: the task is not over. One open file shared by guard and supervisor

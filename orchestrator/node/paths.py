@@ -11,7 +11,7 @@ import os
 import stat
 
 from .fault import NodeError
-from .record import Record
+from .tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _REMOTE = (
 )
 
 
-class TaskFolder(Record):
+class TaskFolder(NamedTuple):
     """The folder of one task of one attempt; `os.path` functions take it as a path."""
 
     path: str

@@ -11,7 +11,7 @@ import signal
 import time
 
 from .fault import NodeError
-from .record import Record
+from .tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
 
-class Process(Record):
+class Process(NamedTuple):
     """One line of the process table."""
 
     pid: int
@@ -30,7 +30,7 @@ class Process(Record):
     zombie: bool  # nothing of it runs: a first thread may end before the others
 
 
-class Identity(Record):
+class Identity(NamedTuple):
     """A process that can be told from a later one with the same pid."""
 
     pid: int

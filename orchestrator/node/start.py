@@ -83,12 +83,12 @@ def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: List[int]) -> 
     log_read, log_write = os.pipe()
     handles = Handles(claimed.lock, claimed.control, log_read, log_write, said, list(lease_fds))
     try:
-        _enlarge(log_write)
-        _detach(lambda: guard.main(launch, handles), handles.all())
-    finally:
-        for fd in (log_read, log_write, said):
-            os.close(fd)
-    try:
+        try:
+            _enlarge(log_write)
+            _detach(lambda: guard.main(launch, handles), handles.all())
+        finally:
+            for fd in (log_read, log_write, said):
+                os.close(fd)
         return _hear(heard)
     finally:
         os.close(heard)
@@ -117,13 +117,14 @@ def _detach(main: Callable[[], object], keep: List[int]) -> None:
         status = os.waitpid(between, 0)[1]
     except ChildProcessError:
         return  # our caller ignores SIGCHLD, or reaps for us
-    if status != 0:
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:  # killed, it may have forked before
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def _let_go(keep: List[int]) -> None:
     """Close what the caller had open: its protocol channel would stay open with us."""
     signal.set_wakeup_fd(-1)  # the caller's; its number may soon be another file's
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap for us
     os.chdir("/")
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)

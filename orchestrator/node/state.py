@@ -79,6 +79,20 @@ def write(folder: TaskFolder, state: State, reserve: str = "") -> None:
 
     Raise OSError when there is none, and leave the old state.
     """
+    os.replace(_prepare(folder, state, reserve), folder.state)
+
+
+def write_last(folder: TaskFolder, state: State) -> None:
+    """The final state, after which nothing of the folder changes any more."""
+    prepared = _prepare(folder, state, FOR_END)
+    for name in (FOR_GAP, FOR_END):
+        if os.path.join(folder, name) != prepared:
+            _discard(os.path.join(folder, name))
+    os.replace(prepared, folder.state)
+
+
+def _prepare(folder: TaskFolder, state: State, reserve: str) -> str:
+    """A file beside state.json with the new state in it."""
     beside = os.path.join(folder, "state.next")
     try:
         _put(beside, _encode(state), os.O_CREAT | os.O_TRUNC)
@@ -88,14 +102,7 @@ def write(folder: TaskFolder, state: State, reserve: str = "") -> None:
             raise
         beside = os.path.join(folder, reserve)
         _put(beside, _fitting(state), 0)  # in place: blocks that are there already
-    os.replace(beside, os.path.join(folder, "state.json"))
-
-
-def write_last(folder: TaskFolder, state: State) -> None:
-    """The final state, for which no room is kept any more."""
-    write(folder, state, FOR_END)
-    for reserve in (FOR_GAP, FOR_END):
-        _discard(os.path.join(folder, reserve))
+    return beside
 
 
 def conclude(folder: TaskFolder, state: State, patience: float = 600.0) -> None:
