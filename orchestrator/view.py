@@ -121,7 +121,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.PhaseEnded():
             return replace(view, phases=_phase_ended(view.phases, event))
         case ev.HostConnected():
-            return _host(view, event.host, state=HostState.CONNECTED, since=at)
+            return _host(view, event.host, state=HostState.CONNECTED, failed=None, since=at)
         case ev.HostFailed():
             return _host(view, event.host, state=HostState.FAILED, failed=event, since=at)
         case ev.HostLost():

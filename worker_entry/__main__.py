@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from worker_entry import cluster, environment, options
-from worker_entry.failure import EXIT_FAILED, EXIT_OK, EXIT_USAGE, ExpectedError, UsageError
+from worker_entry.failure import EXIT_FAILED, EXIT_OK, EXIT_SAVED, EXIT_USAGE, ExpectedError, UsageError
 from worker_entry.report import Reporter
 
 
@@ -22,7 +22,8 @@ def main(argv: Sequence[str]) -> int:
         environment.prepare()
         from worker_entry import training
 
-        training.run(wanted, who, reporter)
+        if not training.run(wanted, who, reporter):
+            return EXIT_SAVED
     except UsageError as error:
         return _end(error, reporter, EXIT_USAGE)
     except ExpectedError as error:

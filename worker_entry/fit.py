@@ -4,60 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
-from worker_entry import models
+from worker_entry import callbacks, models
 from worker_entry.data import pipeline
 from worker_entry.job import Job, Trained
-from worker_entry.pace import Pace
+from worker_entry.steps import Steps
 
 
-class Progress(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Reports steps as they end; reads the loss, which waits for the device, only when a report is due."""
+class Position:
+    """Where `fit` begins; tf_keras asks it, by this name, of a model's `_training_state`."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__()
-        self._supports_tf_logs = True
-        self._job = job
-        self._done = 0
-        self.pace = Pace()
+    def __init__(self, epoch: int, step: int) -> None:
+        self._at = epoch, step
 
-    def on_train_begin(self, _logs: Any = None) -> None:
-        self.pace = Pace()
-        self._job.reporter.ready(f"{self._job.replicas} replicas, {self._job.schedule.steps} steps to do")
-
-    def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
-        self.pace.step()
-        self._done += 1
-        reporter = self._job.reporter
-        if reporter.progress_due() or self._done == self._job.schedule.steps:
-            reporter.progress(self._done, float(logs["loss"]), self.pace.steps_per_second)
+    def maybe_load_initial_counters_from_ckpt(self, *_: Any, **__: Any) -> tuple[int, int]:
+        return self._at
 
 
 def run(job: Job) -> Trained:
     with job.strategy.scope():
-        model = models.build(job.source)
+        network = models.build(job.options, job.source)
+        model = network.model
         model.compile(
             optimizer=models.optimizer(job.options),
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss=network.loss(),
             metrics=["accuracy"],
+            jit_compile=job.options.jit,
         )
-    progress = Progress(job)
-    history = model.fit(
-        pipeline.train_batches(job.source, job.global_batch, job.options.seed),
-        epochs=job.schedule.epochs,
-        steps_per_epoch=job.schedule.steps_per_epoch,
-        callbacks=[progress],
-        verbose=2,
-    ).history
+        model.optimizer.build(model.trainable_variables)
+        steps = Steps(job, model, model.optimizer)
+    logs: dict[str, list[float]] = {}
+    if steps.done < job.schedule.steps:
+        model._training_state = Position(*job.schedule.position(steps.done))  # noqa: SLF001
+        logs = model.fit(
+            pipeline.train_batches(job.source, job.global_batch, job.options.seed, steps.done),
+            epochs=job.schedule.epochs,
+            steps_per_epoch=job.schedule.steps_per_epoch,
+            callbacks=callbacks.make(job, steps),
+            verbose=2,
+        ).history
+        model._training_state = None  # noqa: SLF001
+    steps.close()
     test_loss, test_accuracy = model.evaluate(pipeline.test_batches(job.source, job.global_batch), verbose=0)
     return Trained(
         model=model,
-        loss=history["loss"][-1],
-        accuracy=history["accuracy"][-1],
+        loss=logs["loss"][-1] if logs else None,
+        accuracy=logs["accuracy"][-1] if logs else None,
         test_loss=test_loss,
         test_accuracy=test_accuracy,
-        steps=job.schedule.steps,
-        steps_per_second=progress.pace.steps_per_second,
-        seconds=progress.pace.seconds,
+        steps=steps.done,
+        steps_per_second=steps.pace.steps_per_second,
+        seconds=steps.pace.seconds,
     )

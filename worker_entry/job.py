@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from worker_entry.cluster import Cluster
@@ -22,6 +23,13 @@ class Job:
     reporter: Reporter
 
     @property
+    def folder(self) -> Path | None:
+        """Of checkpoints; a validation must not touch the job's."""
+        if self.options.checkpoint_dir is None or self.options.validate is not None:
+            return None
+        return Path(self.options.checkpoint_dir).expanduser()
+
+    @property
     def replicas(self) -> int:
         return int(self.strategy.num_replicas_in_sync)
 
@@ -33,8 +41,8 @@ class Job:
 @dataclass(frozen=True)
 class Trained:
     model: Any
-    loss: float
-    accuracy: float
+    loss: float | None  # None: a checkpoint of the last step was there, nothing was left to train
+    accuracy: float | None
     test_loss: float
     test_accuracy: float
     steps: int

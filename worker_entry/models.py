@@ -1,7 +1,9 @@
-"""The networks; built inside `strategy.scope()` by the caller."""
+"""The networks of the tutorials and their optimizers; built inside `strategy.scope()` by the caller."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -10,19 +12,56 @@ from worker_entry.data.source import Source
 from worker_entry.options import Options
 
 
-def build(source: Source) -> Any:
-    """The tutorial's MNIST CNN, with logits out."""
+@dataclass(frozen=True)
+class Network:
+    model: Any
+    from_logits: bool  # whether its outputs are logits or probabilities
+
+    def loss(self, reduction: str | None = None) -> Any:
+        kind = tf.keras.losses.SparseCategoricalCrossentropy
+        if reduction is None:
+            return kind(from_logits=self.from_logits)
+        return kind(from_logits=self.from_logits, reduction=reduction)
+
+
+def build(options: Options, source: Source) -> Network:
+    match options.model:
+        case "fashion":
+            return Network(tf.keras.Sequential(_fashion(options, source)), from_logits=False)
+        case _:
+            return Network(tf.keras.Sequential(_cnn(options, source)), from_logits=True)
+
+
+def _cnn(options: Options, source: Source) -> Sequence[Any]:
+    """Of the multi-worker tutorial with Keras."""
     layers = tf.keras.layers
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input(source.shape),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(source.classes),
-        ]
-    )
+    return [
+        tf.keras.Input(source.shape),
+        layers.Conv2D(32, 3, activation="relu", kernel_regularizer=_l2(options)),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+        layers.Dense(64, activation="relu", kernel_regularizer=_l2(options)),
+        layers.Dense(source.classes, dtype="float32"),
+    ]
+
+
+def _fashion(options: Options, source: Source) -> Sequence[Any]:
+    """Of the custom-loop tutorial."""
+    layers = tf.keras.layers
+    return [
+        tf.keras.Input(source.shape),
+        layers.Conv2D(32, 3, activation="relu", kernel_regularizer=_l2(options)),
+        layers.MaxPooling2D(),
+        layers.Conv2D(64, 3, activation="relu", kernel_regularizer=_l2(options)),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+        layers.Dense(64, activation="relu", kernel_regularizer=_l2(options)),
+        layers.Dense(source.classes, activation="softmax", dtype="float32"),
+    ]
+
+
+def _l2(options: Options) -> Any:
+    return tf.keras.regularizers.L2(options.l2) if options.l2 else None
 
 
 def optimizer(options: Options) -> Any:
@@ -31,4 +70,4 @@ def optimizer(options: Options) -> Any:
         "adam": tf.keras.optimizers.Adam,
         "rmsprop": tf.keras.optimizers.RMSprop,
     }[options.optimizer]
-    return made(learning_rate=options.learning_rate or 1e-3)
+    return made(learning_rate=options.learning_rate or 1e-3, jit_compile=options.jit)

@@ -1,27 +1,20 @@
-"""The command line: grouped, complete, and judged whole before TensorFlow is imported."""
+"""What can be asked for, judged whole before TensorFlow is imported."""
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from worker_entry.failure import EXIT_USAGE, UsageError
-from worker_entry.schedule import VALIDATION
-
-STRATEGIES = ("auto", "one-device", "mirrored", "multi-worker")
-OPTIMIZERS = ("sgd", "adam", "rmsprop")
-MODELS = ("cnn",)
-BUILT_IN_DATA = ("mnist", "fashion_mnist", "digits", "synthetic")
+from worker_entry import arguments
 
 
 @dataclass(frozen=True)
 class Options:
+    """The command line; `arguments` says what each means."""
+
     strategy: str
     communication: str
     devices: tuple[str, ...]
@@ -29,175 +22,73 @@ class Options:
     dataset: str
     data_dir: str | None
     download: bool
+    loop: str
     model: str
+    l2: float
+    reduction: str
+    jit: bool
+    mixed_precision: str | None
     batch_size: int
     epochs: int | None
     steps_per_epoch: int | None
     optimizer: str
     learning_rate: float | None
+    decay: bool
+    early_stopping: int | None
     seed: int
     deterministic: bool
+    checkpoint_dir: str | None
+    save_every: int | None
+    weights_dir: str | None
+    export_dir: str | None
+    tensorboard_dir: str | None
+    csv: str | None
     validate: tuple[int, int] | None
-
-    def global_batch(self, replicas: int) -> int:
-        return self.batch_size * replicas
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(UsageError(message, hint=_nearest(message, self)), file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
-
-
-def _nearest(message: str, parser: argparse.ArgumentParser) -> str:
-    """The option that was probably meant, when the complaint is about an unknown one."""
-    unknown = re.match(r"unrecognized arguments: (--?[\w-]+)", message)
-    known = [name for action in parser._actions for name in action.option_strings]  # noqa: SLF001
-    near = difflib.get_close_matches(unknown[1], known, n=1) if unknown else []
-    return near[0] if near else "python -m worker_entry --help"
 
 
 def parse(argv: Sequence[str]) -> Options:
     """Options from a command line; a wrong one ends the process with status 2 and one clear error."""
-    parser = _build()
+    parser = arguments.parser()
     given = vars(parser.parse_args(argv))
-    given["devices"] = tuple(given["devices"])
-    problem = _dataset_problem(given["dataset"])
-    if problem:
+    options = Options(**{**given, "devices": tuple(given["devices"])})
+    for problem in _problems(options):
         parser.error(problem)
-    return Options(**given)
+    return options
 
 
-def _dataset_problem(dataset: str) -> str:
+def _problems(options: Options) -> Iterator[str]:
+    """What is wrong with each value that parses, and with values together."""
+    yield from _dataset_problems(options.dataset)
+    if options.loop == "custom":
+        only_fit = {
+            "--decay": options.decay,
+            "--early-stopping": options.early_stopping,
+            "--csv": options.csv,
+            "--tensorboard-dir": options.tensorboard_dir,
+            "--weights-dir": options.weights_dir,
+            "--mixed-precision float16": options.mixed_precision == "float16",
+        }
+        yield from (f"{name} works with --loop fit only" for name, given in only_fit.items() if given)
+    elif options.reduction != "none":
+        yield "--reduction is for --loop custom; fit reduces by itself"
+    if options.save_every and not options.checkpoint_dir:
+        yield "--save-every needs --checkpoint-dir"
+
+
+def _dataset_problems(dataset: str) -> Iterator[str]:
     """Why this cannot be a data set, as far as that can be said without TensorFlow."""
-    looks_like_path = "/" in dataset or dataset.startswith(".") or ".tfrecord" in dataset
-    if looks_like_path:
-        return (
-            ""
-            if Path(dataset).expanduser().exists()
-            else f"argument --dataset: no such file or folder: {dataset}"
-        )
-    if not re.fullmatch(r"[a-z][a-z0-9_]*(:[\w.*]+)?", dataset):
-        return f"argument --dataset: {dataset!r} is neither a data set's name nor a path"
-    near = difflib.get_close_matches(dataset, BUILT_IN_DATA, n=1, cutoff=0.8)
-    if near and dataset not in BUILT_IN_DATA and not dataset.endswith("mnist"):
-        return f"argument --dataset: {dataset!r} is unknown; did you mean {near[0]}?"
-    return ""
+    if is_path(dataset):
+        if not Path(dataset).expanduser().exists():
+            yield f"argument --dataset: no such file or folder: {dataset}"
+    elif not re.fullmatch(r"[a-z][a-z0-9_]*(/[a-z0-9_]+)?(:[\w.*]+)?", dataset):
+        yield f"argument --dataset: {dataset!r} is neither a data set's name nor a path"
+    elif dataset not in arguments.DATASETS:
+        # emnist and kmnist are sets of tensorflow-datasets; digit and mnst are slips.
+        near = difflib.get_close_matches(dataset, arguments.DATASETS, n=1, cutoff=0.8)
+        if near and not dataset.endswith("mnist"):
+            yield f"argument --dataset: {dataset!r} is unknown; did you mean {near[0]}?"
 
 
-def _whole(low: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"a whole number is needed, not {text!r}") from None
-        if value < low:
-            raise argparse.ArgumentTypeError(f"must be at least {low}, not {value}")
-        return value
-
-    return convert
-
-
-def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"a number is needed, not {text!r}") from None
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return value
-
-
-def _epochs_by_steps(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"EPOCHSxSTEPS is needed, such as 3x5, not {text!r}")
-    return int(found[1]), int(found[2])
-
-
-def _device_list(text: str) -> tuple[str, ...]:
-    devices = tuple(part.strip() for part in text.split(","))
-    for device in devices:
-        if not re.fullmatch(r"(?i)/?(cpu|gpu|tpu):\d+", device):
-            raise argparse.ArgumentTypeError(f"a list such as gpu:0,gpu:1 is needed; {device!r} is no device")
-    return devices
-
-
-def _build() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m worker_entry",
-        description="Train an image classifier on one device or on the cluster named by TF_CONFIG.",
-        epilog="exit status: 0 trained, 1 failed, 2 wrong options, 75 stopped by SIGTERM with a checkpoint",
-        allow_abbrev=False,
-    )
-    where = parser.add_argument_group("where it trains")
-    where.add_argument(
-        "--strategy",
-        choices=STRATEGIES,
-        default="auto",
-        help="auto: by TF_CONFIG and the devices that are there",
-    )
-    where.add_argument(
-        "--communication", choices=("auto", "ring", "nccl"), default="auto", help="collectives between tasks"
-    )
-    where.add_argument(
-        "--devices",
-        type=_device_list,
-        default=(),
-        metavar="LIST",
-        help="for mirrored, e.g. gpu:0,gpu:1 (all)",
-    )
-    where.add_argument(
-        "--start-timeout",
-        type=_rate,
-        default=120.0,
-        metavar="SECONDS",
-        help="how long to wait for the other tasks before the missing ones are named (120)",
-    )
-    data = parser.add_argument_group("data")
-    data.add_argument(
-        "--dataset",
-        default="mnist",
-        metavar="NAME|PATH",
-        help="mnist (the default), fashion_mnist, digits (scikit-learn's, needs no network), synthetic"
-        " (random, for speed only), or any image classification set of tensorflow-datasets",
-    )
-    data.add_argument(
-        "--data-dir", metavar="DIR", help="of prepared tensorflow-datasets (~/tensorflow_datasets)"
-    )
-    data.add_argument(
-        "--download", action="store_true", help="fetch and prepare the data set if it is missing"
-    )
-    model = parser.add_argument_group("model and optimization")
-    model.add_argument("--model", choices=MODELS, default="cnn", help="cnn: the tutorial's MNIST network")
-    model.add_argument(
-        "--batch-size",
-        type=_whole(1),
-        default=64,
-        metavar="N",
-        help="per replica; the global one is times them",
-    )
-    model.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
-    model.add_argument("--learning-rate", type=_rate, metavar="RATE", help="(default: 0.001)")
-    length = parser.add_argument_group(
-        "length of training",
-        "Without both: 3 epochs of 5 steps. Only --epochs: each is a whole pass over the data.",
-    )
-    length.add_argument("--epochs", type=_whole(1), metavar="N")
-    length.add_argument("--steps-per-epoch", type=_whole(1), metavar="N")
-    same = parser.add_argument_group("repeatability")
-    same.add_argument("--seed", type=_whole(0), default=42, metavar="N", help="of weights and shuffling (42)")
-    same.add_argument(
-        "--deterministic", action="store_true", help="deterministic operations: slower, bit-exact"
-    )
-    check = parser.add_argument_group("checking a node")
-    check.add_argument(
-        "--validate",
-        nargs="?",
-        type=_epochs_by_steps,
-        const=VALIDATION,
-        metavar="EPOCHSxSTEPS",
-        help="ignore TF_CONFIG and the length above; train the same model alone on one device (3x5 steps)"
-        " with the job's data, else digits, else synthetic",
-    )
-    return parser
+def is_path(dataset: str) -> bool:
+    """A path starts like one; `name/config` is tensorflow-datasets' own notation."""
+    return dataset.startswith(("/", ".", "~")) or ".tfrecord" in dataset

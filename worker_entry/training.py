@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from worker_entry import compat, digest, fit, schedule, strategy
+from worker_entry import compat, custom_loop, digest, fit, schedule, strategy
 from worker_entry.cluster import Cluster
 from worker_entry.data import choose
 from worker_entry.job import Job, Trained
 from worker_entry.options import Options
 from worker_entry.report import Reporter
+from worker_entry.stopping import Saved
+
+LOOPS = {"fit": fit.run, "custom": custom_loop.run}
 
 
-def run(options: Options, cluster: Cluster, reporter: Reporter) -> None:
+def run(options: Options, cluster: Cluster, reporter: Reporter) -> bool:
+    """Train; False when SIGTERM ended it at a saved step."""
     compat.leave_keras_alone()
     tf.keras.utils.set_random_seed(options.seed)
     if options.deterministic:
@@ -29,7 +33,13 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> None:
     print(f"strategy: {type(made).__name__} ({chosen.why}), {replicas} replica(s), task {cluster.task}")
     print(f"data: {source.name} ({source.note}), global batch {job.global_batch}")
     print(f"length: {plan.epochs} epochs of {plan.steps_per_epoch} steps ({plan.why})")
-    _finish(job, fit.run(job))
+    try:
+        trained = LOOPS[options.loop](job)
+    except Saved as stopped:
+        print(stopped)
+        return False
+    _finish(job, trained)
+    return True
 
 
 def _finish(job: Job, trained: Trained) -> None:

@@ -89,7 +89,8 @@ def _targets(pairs: Sequence[PairReported], closed: Sequence[PairReported]) -> I
             else f"{fold(sources)} cannot reach"
         )
         why, hint = _meaning(missed[0])
-        yield _fail(target, f"{who} its task port {_port(missed[0])}: {reason or 'no answer'}", why, hint)
+        ports = ", ".join(dict.fromkeys(_port(pair) for pair in missed))
+        yield _fail(target, f"{who} its task port {ports}: {reason or 'no answer'}", why, hint)
 
 
 def _pings(hosts: Sequence[str], pairs: Sequence[PairReported]) -> Iterator[CheckReported]:

@@ -6,11 +6,15 @@ import errno
 import fcntl
 import os
 import time
-from typing import NamedTuple, Optional
 
 from . import procs, state
 from .fault import NodeError
 from .paths import TaskFolder, make_private
+from .tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 
 class Claim(NamedTuple):

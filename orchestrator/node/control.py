@@ -7,11 +7,14 @@ import fcntl
 import json
 import os
 import time
-from typing import Dict, List, Optional
 
 from . import procs, state
 from .fault import NodeError
 from .paths import Paths, TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterator, List, Optional, Tuple
 
 
 def alive(paths: Paths, run: str, attempt: str, task: str) -> bool:
@@ -57,8 +60,7 @@ def stop(  # noqa: PLR0917 - named by the protocol
     kill: bool,
 ) -> Dict[str, List[str]]:
     """Ask tasks to end (None: all of them); return those that were asked, and those that are gone."""
-    want = {"want": state.WANT_KILL} if kill else {"want": state.WANT_STOP, "grace": grace}
-    line = json.dumps(want).encode() + b"\n"
+    line = _request(kill, grace)
     asked: List[str] = []
     seen: List[str] = []
     for folder in paths.tasks(run, attempt):
@@ -69,6 +71,22 @@ def stop(  # noqa: PLR0917 - named by the protocol
             _ask(folder, line)
             asked.append(folder.task)
     return {"asked": _unique(asked), "gone": [task for task in _unique(seen) if task not in asked]}
+
+
+def _request(kill: bool, grace: float) -> bytes:
+    """One line of the control FIFO; short enough to be written in one piece."""
+    want = {"want": state.WANT_KILL} if kill else {"want": state.WANT_STOP, "grace": grace}
+    return json.dumps(want).encode() + b"\n"
+
+
+def requests(data: bytes) -> Iterator[Tuple[str, float]]:
+    """(want, grace) of each line that is a request; anybody may have written the others."""
+    for line in data.split(b"\n"):
+        try:
+            asked = json.loads(line)
+            yield str(asked["want"]), float(asked.get("grace", 0.0))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
 
 
 def wait_until_over(folder: TaskFolder, patience: float) -> bool:
@@ -128,8 +146,6 @@ def _why(found: state.State) -> str:
 def _read(folder: TaskFolder) -> state.State:
     try:
         return state.read(folder)
-    except ValueError:  # cut short by a power failure
-        return state.new(folder, "", 0)
     except FileNotFoundError:
         raise NodeError(
             "task",

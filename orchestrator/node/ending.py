@@ -6,9 +6,11 @@ run, term --leader ended--> linger --> kill TERM goes to every process that it l
 
 from __future__ import annotations
 
-from typing import Optional
-
 from . import state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 LINGER = 2.0  # seconds that processes have after their leader
 

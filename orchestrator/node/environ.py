@@ -6,11 +6,15 @@ Bytes, because the agent's locale may be anything while the values must arrive e
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .procs import COOKIE
 
-Environ = Dict[bytes, bytes]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+    Environ = Dict[bytes, bytes]
+
 
 # A newline first: the setup may end in a comment. PATH again: a login shell's profile may reset it.
 _RUN_AFTER_SETUP = '\nPATH="$1${1:+:}$PATH"; shift; exec "$@"'

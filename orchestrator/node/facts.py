@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 import time
 
-from . import python
+from . import environ, python
 from .paths import filesystem
 
 TYPE_CHECKING = False
@@ -26,7 +24,7 @@ def facts(agent: Agent, request: Request) -> Dict[str, Any]:
     state = agent.paths.root if agent.state_error is None else None
     return {
         **asked,
-        "rsync": shutil.which("rsync"),
+        "rsync": environ.find_program("rsync", os.environb.get(b"PATH", os.defpath.encode())),
         "disk": {"state": _disk(state) if state else None, "workdir": _workdir(request["workdir"])},
         "cpus": len(os.sched_getaffinity(0)),
         "memory": _memory(),
@@ -53,14 +51,23 @@ def _workdir(path: str) -> Dict[str, Any]:
     error = ""
     try:
         os.makedirs(path, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path) as file:
-            file.write(b"\n" * 4096)
+        _write_something(path)
     except OSError as trouble:
         error = trouble.strerror or str(trouble)
     there = path
     while not os.path.isdir(there):
         there = os.path.dirname(there)
     return {"path": path, "writable": not error, "error": error, **_disk(there)}
+
+
+def _write_something(folder: str) -> None:
+    path = os.path.join(folder, f".orchestrate-{os.uname().nodename}-{os.getpid()}")
+    with open(path, "xb") as file:
+        try:
+            file.write(b"\n" * 4096)
+            file.flush()
+        finally:
+            os.unlink(path)
 
 
 def _memory() -> int:

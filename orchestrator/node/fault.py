@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Dict
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict
 
 
 class NodeError(Exception):

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Dict, List, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+    Frame = Tuple[Dict[str, Any], bytes]
 
 MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
 MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files
 MAX_PAYLOAD = 64 << 20
 
-Frame = Tuple[Dict[str, Any], bytes]
 
 _SIZES = struct.Struct(">II")
 

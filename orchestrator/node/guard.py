@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Dict
 
 from . import leader, prctl, reaper, state, supervisor
 from .launch import Handles, Launch
 from .output import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict
 
 
 def main(launch: Launch, handles: Handles) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional
+from .paths import Paths, TaskFolder
+from .tuples import NamedTuple
 
-from .paths import TaskFolder
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
 
 
 class Launch(NamedTuple):
     """The task as data. It holds secrets: it is inherited through fork and never written down."""
 
+    paths: Paths
     folder: TaskFolder
     argv: List[bytes]
     env: Dict[bytes, bytes]
@@ -18,7 +22,6 @@ class Launch(NamedTuple):
     role: str
     lifeline: Optional[float]  # None: lives without a keeper for ever
     log_cap: Optional[int]
-    keeper: str  # the file whose mtime is a keeper's last word
 
 
 class Handles(NamedTuple):

@@ -6,10 +6,13 @@ import errno
 import json
 import os
 import signal
-from typing import Any, Dict, List, NoReturn, Tuple
 
 from . import prctl
 from .launch import Launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Tuple
 
 
 def spawn(launch: Launch, output: int) -> Tuple[int, int]:
@@ -27,6 +30,19 @@ def spawn(launch: Launch, output: int) -> Tuple[int, int]:
             os._exit(127)
     os.close(said)
     return pid, heard
+
+
+def hear(pipe: int) -> Dict[str, str]:
+    """Why exec failed, {} when it worked; called when the pipe has something or has ended."""
+    said = b""
+    while True:
+        piece = os.read(pipe, 65536)
+        if not piece:
+            break
+        said += piece
+    os.close(pipe)
+    error: Dict[str, str] = json.loads(said) if said else {}
+    return error
 
 
 def cannot_fork(error: OSError) -> Dict[str, str]:
@@ -95,12 +111,13 @@ def _exec(argv: List[bytes], env: Dict[bytes, bytes]) -> NoReturn:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:
-            denied = error
+            if os.path.lexists(os.path.join(folder, argv[0])):  # else it is a folder that we may not search
+                denied = error
     raise denied or FileNotFoundError(errno.ENOENT, "no such program on PATH")
 
 
 def _explain(error: Exception, launch: Launch) -> Dict[str, str]:
-    program = os.fsdecode(launch.argv[0])
+    program = os.fsdecode(launch.argv[0])[:500]
     what = f"{program} could not be started"
     code = error.errno if isinstance(error, OSError) else None
     why = os.strerror(code) if code else str(error)

@@ -6,6 +6,7 @@ import os
 
 from . import state
 from .launch import Launch
+from .paths import TaskFolder
 
 
 class Lifeline:
@@ -13,7 +14,8 @@ class Lifeline:
 
     def __init__(self, launch: Launch, now: float) -> None:
         self._launch = launch
-        self._word = _mtime(launch.keeper)
+        self._keeper = launch.paths.keeper(launch.folder.run)  # its mtime is a keeper's last word
+        self._word = _mtime(self._keeper)
         self._heard = now
         self._next_look = now
         self.tick = min(1.0, launch.lifeline / 4) if launch.lifeline else 3600.0
@@ -23,7 +25,7 @@ class Lifeline:
         if not self._launch.lifeline or now < self._next_look:
             return False
         self._next_look = now + self.tick
-        word = _mtime(self._launch.keeper)
+        word = _mtime(self._keeper)
         if word != self._word:
             self._word, self._heard = word, now
         return now - self._heard >= self._launch.lifeline and self._depends()
@@ -33,14 +35,13 @@ class Lifeline:
 
 
 def _has_failed_sibling(launch: Launch) -> bool:
-    attempt = os.path.dirname(launch.folder.path)
-    return any(_failed(os.path.join(attempt, name)) for name in os.listdir(attempt) if name[0] != ".")
+    return any(_failed(folder) for folder in launch.paths.tasks(launch.folder.run, launch.folder.attempt))
 
 
-def _failed(folder: str) -> bool:
+def _failed(folder: TaskFolder) -> bool:
     try:
         found = state.read(folder)
-    except (OSError, ValueError):
+    except OSError:
         return False
     return state.is_final(found) and found["exit_code"] != 0
 

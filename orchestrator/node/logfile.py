@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, Dict, List, Optional
 
-Gap = Dict[str, Any]  # {"offset", "bytes", "ns", "why"}: so many bytes are missing at that offset
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    Gap = Dict[str, Any]  # {"offset", "bytes", "ns", "why"}: so many bytes are missing at that offset
+
 
 RECORD = struct.Struct("<QQ")
 RECORD_EVERY_NS = 50_000_000

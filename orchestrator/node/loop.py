@@ -8,7 +8,7 @@ import select
 import time
 from collections import deque
 
-TYPE_CHECKING = False  # importing typing would cost every host 4 ms at each start
+TYPE_CHECKING = False  # in this package nothing imports typing: that is a sixth of an agent's start
 if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Dict, List
 

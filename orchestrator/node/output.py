@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Optional
 
 from .launch import Launch
-from .logfile import Gap, LogFile
+from .logfile import LogFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
+
+    from .logfile import Gap
 
 CHUNK = 256 << 10
 
@@ -18,7 +23,7 @@ _REST = 0.01  # after a read that brought little: lines come in groups, not one 
 class Output:
     """Reads without ever waiting; `rests_until` says when the next look is worth it."""
 
-    def __init__(self, launch: Launch, pipe: int, gaps: "list[Gap]") -> None:
+    def __init__(self, launch: Launch, pipe: int, gaps: List[Gap]) -> None:
         os.set_blocking(pipe, False)
         self._pipe = pipe
         self.log = LogFile(launch.folder.log, launch.folder.idx, launch.log_cap, gaps)

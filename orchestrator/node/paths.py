@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import List, NamedTuple, Optional
 
 from .fault import NodeError
+from .tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
 
 # Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
 _REMOTE = (

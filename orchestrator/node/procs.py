@@ -9,9 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from .fault import NodeError
+from .tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Set
 
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import List, Tuple
 
 from . import procs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Tuple
 
 
 def reap() -> Tuple[List[Tuple[int, int]], bool]:

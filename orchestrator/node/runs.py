@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import time
 
 from . import control, procs, state
@@ -158,6 +157,8 @@ def _size(path: str) -> int:
 
 
 def _remove(folder: str) -> None:
+    import shutil
+
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:

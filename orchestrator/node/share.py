@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 
 from .fault import NodeError
 from .paths import plain_name
+from .trees import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read(_agent: Agent, request: Request) -> Dict[str, Any]:
 
 
 def clean(_agent: Agent, request: Request) -> Dict[str, Any]:
-    shutil.rmtree(_folder(request), ignore_errors=True)
+    remove(_folder(request))
     return {}
 
 
@@ -62,7 +62,7 @@ def _forget_stale(workdir: str) -> None:
     for name in os.listdir(workdir):
         path = os.path.join(workdir, name)
         if name.startswith(".share-") and time.time() - os.lstat(path).st_mtime > _STALE:
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
 
 
 def _folder(request: Request) -> str:

@@ -9,12 +9,15 @@ import os
 import select
 import signal
 import time
-from typing import Any, Callable, Dict, List, Mapping
 
 from . import claim, control, environ, guard, prctl
 from .fault import NodeError
 from .launch import Handles, Launch
 from .paths import Paths, TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping
 
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
 
@@ -43,7 +46,7 @@ def start(  # noqa: PLR0917 - named by the protocol
         answer = {"error": guard.cannot_fork(launch, error)}
     finally:
         claimed.close()
-    return _result(paths, launch, answer)
+    return _result(launch, answer)
 
 
 def _check(spec: Mapping[str, Any]) -> None:
@@ -62,6 +65,7 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
     marks = environ.marks(folder.run, folder.attempt, folder.task, os.urandom(8).hex(), folder.report)
     argv, env = environ.of_task(spec, marks)
     return Launch(
+        paths=paths,
         folder=folder,
         argv=argv,
         env=env,
@@ -70,7 +74,6 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
         role=str(spec.get("role") or folder.task.split("/")[0]),
         lifeline=spec.get("lifeline") or None,
         log_cap=spec.get("log_cap") or None,
-        keeper=paths.keeper(folder.run),
     )
 
 
@@ -80,12 +83,12 @@ def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: List[int]) -> 
     log_read, log_write = os.pipe()
     handles = Handles(claimed.lock, claimed.control, log_read, log_write, said, list(lease_fds))
     try:
-        _enlarge(log_write)
-        _detach(lambda: guard.main(launch, handles), handles.all())
-    finally:
-        for fd in (log_read, log_write, said):
-            os.close(fd)
-    try:
+        try:
+            _enlarge(log_write)
+            _detach(lambda: guard.main(launch, handles), handles.all())
+        finally:
+            for fd in (log_read, log_write, said):
+                os.close(fd)
         return _hear(heard)
     finally:
         os.close(heard)
@@ -114,13 +117,14 @@ def _detach(main: Callable[[], object], keep: List[int]) -> None:
         status = os.waitpid(between, 0)[1]
     except ChildProcessError:
         return  # our caller ignores SIGCHLD, or reaps for us
-    if status != 0:
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:  # killed, it may have forked before
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def _let_go(keep: List[int]) -> None:
     """Close what the caller had open: its protocol channel would stay open with us."""
     signal.set_wakeup_fd(-1)  # the caller's; its number may soon be another file's
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap for us
     os.chdir("/")
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
@@ -154,8 +158,8 @@ def _hear(heard: int) -> Dict[str, Any]:
     return answer
 
 
-def _result(paths: Paths, launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
-    folder = launch.folder
+def _result(launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
+    paths, folder = launch.paths, launch.folder
     if "state" in answer:
         found = answer["state"]
         return {"started": True, "already": False, "pid": found["pid"], "state": found}

@@ -8,9 +8,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict, Union
 
 from .paths import TaskFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+    State = Dict[str, Any]
 
 SCHEMA = 1
 
@@ -26,8 +31,6 @@ WANT_RUN = "run"
 WANT_STOP = "stop"
 WANT_KILL = "kill"
 
-State = Dict[str, Any]
-Folder = Union[str, "os.PathLike[str]"]
 
 FOR_GAP = "reserve.gap"  # room kept for the word that the disk is full,
 FOR_END = "reserve.end"  # and for the last one: how a task ended must be told on a full disk too
@@ -56,22 +59,40 @@ def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
     }
 
 
-def read(folder: Folder) -> State:
+def read(folder: TaskFolder) -> State:
     """The state as last written; raise FileNotFoundError for a task that was never claimed."""
-    with open(os.path.join(folder, "state.json"), "rb") as file:
-        state: State = json.loads(file.read())
-    return state
+    with open(folder.state, "rb") as file:
+        data = file.read()
+    try:
+        state: State = json.loads(data)
+        return state
+    except ValueError:
+        return new(folder, "", 0)  # a power failure cut it short: to be settled
 
 
 def is_final(state: State) -> bool:
     return state["state"] in FINAL
 
 
-def write(folder: Folder, state: State, reserve: str = "") -> None:
+def write(folder: TaskFolder, state: State, reserve: str = "") -> None:
     """Replace state.json; on a full disk with the room that a reserve keeps.
 
     Raise OSError when there is none, and leave the old state.
     """
+    os.replace(_prepare(folder, state, reserve), folder.state)
+
+
+def write_last(folder: TaskFolder, state: State) -> None:
+    """The final state, after which nothing of the folder changes any more."""
+    prepared = _prepare(folder, state, FOR_END)
+    for name in (FOR_GAP, FOR_END):
+        if os.path.join(folder, name) != prepared:
+            _discard(os.path.join(folder, name))
+    os.replace(prepared, folder.state)
+
+
+def _prepare(folder: TaskFolder, state: State, reserve: str) -> str:
+    """A file beside state.json with the new state in it."""
     beside = os.path.join(folder, "state.next")
     try:
         _put(beside, _encode(state), os.O_CREAT | os.O_TRUNC)
@@ -81,17 +102,10 @@ def write(folder: Folder, state: State, reserve: str = "") -> None:
             raise
         beside = os.path.join(folder, reserve)
         _put(beside, _fitting(state), 0)  # in place: blocks that are there already
-    os.replace(beside, os.path.join(folder, "state.json"))
+    return beside
 
 
-def write_last(folder: Folder, state: State) -> None:
-    """The final state, for which no room is kept any more."""
-    write(folder, state, FOR_END)
-    for reserve in (FOR_GAP, FOR_END):
-        _discard(os.path.join(folder, reserve))
-
-
-def conclude(folder: Folder, state: State, patience: float = 600.0) -> None:
+def conclude(folder: TaskFolder, state: State, patience: float = 600.0) -> None:
     """Write the final state, waiting for room; the lock is held for so long: it is not told yet."""
     deadline = time.monotonic() + patience
     while True:
@@ -104,7 +118,7 @@ def conclude(folder: Folder, state: State, patience: float = 600.0) -> None:
             time.sleep(0.5)
 
 
-def set_aside(folder: Folder) -> None:
+def set_aside(folder: TaskFolder) -> None:
     """Keep room for two states; what is kept already stays."""
     for reserve in (FOR_END, FOR_GAP):
         path = os.path.join(folder, reserve)

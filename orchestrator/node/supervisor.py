@@ -5,21 +5,23 @@ One thread, one loop; signals only wake it. Its final state.json is the last thi
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-from typing import Any, Dict, NoReturn, Optional
 
-from . import ending, leader, prctl, procs, reaper, state, waiting
+from . import control, ending, leader, prctl, procs, reaper, state, waiting
 from .launch import Handles, Launch
 from .lifeline import Lifeline
 from .output import Output
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, NoReturn, Optional
 
 CRASHED = 70
 
 _TICK = 1.0  # the longest time without a look at guard and keeper
-_SAVE_EVERY = 0.5
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
 
 
@@ -56,16 +58,13 @@ class Supervisor:
         self._launch = launch
         self._handles = handles
         self._guard = guard
-        self._state = state.read(launch.folder)
-        self._output = Output(launch, handles.log_read, self._state["gaps"])
+        self._record = Record(launch.folder)
+        self._output = Output(launch, handles.log_read, self._record.facts["gaps"])
         self._lifeline = Lifeline(launch, time.monotonic())
         self._ending = ending.Ending()
         self._waiter = waiting.Waiter()
         self._leader_alive = True
         self._guard_lost = False
-        self._unsaved = False
-        self._full = False  # no room for the state itself
-        self._save_again = 0.0
         self._exec: Optional[int] = None  # the pipe that tells whether exec worked
         self._refusal: Dict[str, str] = {}  # why it did not
         self._answered = False
@@ -94,7 +93,7 @@ class Supervisor:
             os.close(self._handles.log_write)  # the task's side of the pipe is the task's alone
         self._waiter.watch(self._exec, self._on_exec)
         process = procs.look(pid)
-        self._state.update(pid=pid, start_ticks=process.start_ticks if process else None)
+        self._record.facts.update(pid=pid, start_ticks=process.start_ticks if process else None)
         return True
 
     def _turn(self) -> bool:
@@ -105,7 +104,7 @@ class Supervisor:
         self._look_around(now)
         action = self._ending.step(now, self._leader_alive, any_alive)
         self._act(action)
-        self._save_if_due(now)
+        self._save()
         return action != ending.OVER
 
     def _patience(self) -> float:
@@ -119,10 +118,10 @@ class Supervisor:
     def _reap(self) -> bool:
         ended, any_alive = reaper.reap()
         for pid, status in ended:
-            if self._leader_alive and pid == self._state["pid"]:
+            if self._leader_alive and pid == self._record.facts["pid"]:
                 self._leader_alive = False
                 if not self._guard_lost:
-                    self._state.update(_exit_of(status))
+                    self._record.facts.update(_exit_of(status))
         return any_alive
 
     def _look_around(self, now: float) -> None:
@@ -162,12 +161,13 @@ class Supervisor:
         self._pause = min(self._pause * 2, _LAST_PAUSE)
         if self._pause == _LAST_PAUSE and left:
             names = ", ".join(f"pid {p.pid} ({procs.argv0(p.pid) or '?'})" for p in left[:5])
-            self._state["message"] = f"KILL does not end {names}: another user's, or stuck in the kernel"
-            self._unsaved = True
+            said = f"KILL does not end {names}: another user's, or stuck in the kernel"
+            if said != self._record.facts["message"]:
+                self._record.update(message=said)
 
     def _signal_group(self, signum: int) -> None:
         """Nobody but us reaps the leader, so its group cannot be another's."""
-        pid = self._state["pid"]
+        pid = self._record.facts["pid"]
         try:
             os.killpg(pid, signum)
         except ProcessLookupError:
@@ -176,8 +176,7 @@ class Supervisor:
             pass  # the pass over all descendants tells
 
     def _stopping(self) -> None:
-        self._state.update(state=state.STOPPING, want=self._ending.want)
-        self._unsaved = True
+        self._record.update(state=state.STOPPING, want=self._ending.want)
 
     def _on_output(self) -> None:
         self._output.take()
@@ -185,13 +184,11 @@ class Supervisor:
             self._waiter.forget(self._handles.log_read)
 
     def _on_control(self) -> None:
-        for line in os.read(self._handles.control, 65536).split(b"\n"):
-            asked = _request(line)
-            if asked:
-                self._ending.ask(asked["want"], asked["grace"], time.monotonic())
+        for want, grace in control.requests(os.read(self._handles.control, 65536)):
+            self._ending.ask(want, grace, time.monotonic())
 
     def _on_signal(self, wakeup: int) -> None:
-        asked = signal.SIGTERM in os.read(wakeup, 4096)
+        asked = signal.SIGTERM in os.read(wakeup, 4096)  # bytes are numbers of signals
         if asked and os.getppid() == self._guard:  # not for its death: the machine shuts down
             self._reason = "its supervisor was told to end (TERM)"
             self._ending.ask(state.WANT_STOP, self._launch.grace, time.monotonic())
@@ -199,53 +196,38 @@ class Supervisor:
     def _on_exec(self) -> None:
         """The leader became the program, or says why not."""
         assert self._exec is not None
-        said = os.read(self._exec, 65536)
         self._waiter.forget(self._exec)
-        os.close(self._exec)
+        self._refusal = leader.hear(self._exec)
         self._exec = None
-        if said:
-            self._refusal = json.loads(said)
+        if self._refusal:
             return
-        if self._state["state"] == state.STARTING:
-            self._state["state"] = state.RUNNING
-        self._unsaved = True
+        if self._record.facts["state"] == state.STARTING:
+            self._record.update(state=state.RUNNING)
         self._save()
-        self._answer({"state": self._state})
+        self._answer({"state": self._record.facts})
 
     def _conclude(self) -> None:
         """Nothing of the task is alive: the rest of its output, then the final word."""
         if self._exec is not None:
             self._on_exec()
         self._output.drain()
-        self._state["want"] = self._ending.want
+        self._record.facts["want"] = self._ending.want
         final = self._final()
         state.conclude(self._launch.folder, final)
         self._answer({"error": self._refusal} if self._refusal else {"state": final})
 
     def _final(self) -> state.State:
-        now = time.time_ns()
+        facts, now = self._record.facts, time.time_ns()
         if self._refusal:
-            unknown = {**self._state, "exit_code": None, "exit_signal": None}
+            unknown = {**facts, "exit_code": None, "exit_signal": None}
             return state.ended(unknown, state.UNSTARTED, now, leader.in_one_line(self._refusal))
-        if self._left_behind and not self._reason:
+        if self._left_behind and self._ending.want == state.WANT_RUN:
             self._reason = f"left {self._left_behind} processes behind, which were ended"
-        return state.ended(self._state, state.LOST if self._guard_lost else state.EXITED, now, self._reason)
-
-    def _save_if_due(self, now: float) -> None:
-        """At once what happened to the task; now and then how far a gap grew, or what found no room."""
-        waited = now >= self._save_again
-        if (self._unsaved and (waited or not self._full)) or (self._output.log.changed and waited):
-            self._save()
-            self._save_again = now + _SAVE_EVERY
+        return state.ended(facts, state.LOST if self._guard_lost else state.EXITED, now, self._reason)
 
     def _save(self) -> None:
-        reserve = state.FOR_GAP if self._output.log.changed and not self._full else ""
-        try:
-            state.write(self._launch.folder, self._state, reserve)
-            self._unsaved = self._output.log.changed = self._full = False
-            state.set_aside(self._launch.folder)
-        except OSError:
-            self._full = True
+        log = self._output.log
+        log.changed = not self._record.save(time.monotonic(), log.changed)
 
     def _answer(self, answer: Dict[str, Any]) -> None:
         """Tell `start` how it went, once; nobody may be listening any more."""
@@ -258,12 +240,3 @@ def _exit_of(status: int) -> Dict[str, Optional[int]]:
     if os.WIFSIGNALED(status):
         return {"exit_code": None, "exit_signal": os.WTERMSIG(status)}
     return {"exit_code": os.WEXITSTATUS(status), "exit_signal": None}
-
-
-def _request(line: bytes) -> Optional[Dict[str, Any]]:
-    """{"want", "grace"} of one line; None for what is no request."""
-    try:
-        asked = json.loads(line) if line else None
-        return {"want": str(asked["want"]), "grace": float(asked.get("grace", 0.0))} if asked else None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None

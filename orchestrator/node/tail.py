@@ -86,7 +86,13 @@ class Tail:
         return (self._frame("report", offset=offset), data) if data else None
 
     def _frame(self, kind: str, **fields: Any) -> Dict[str, Any]:
-        return {"stream": self.stream, "task": self.folder.task, "kind": kind, **fields}
+        known = {
+            "stream": self.stream,
+            "attempt": self.folder.attempt,
+            "task": self.folder.task,
+            "kind": kind,
+        }
+        return {**known, **fields}
 
 
 class _File:

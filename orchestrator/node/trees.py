@@ -8,9 +8,7 @@ The folder may be shared with other machines: what makes a tree is one rename.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import stat
 import time
 
@@ -73,6 +71,13 @@ def walk(folder: str, below: str = "") -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
+def remove(folder: str) -> None:
+    """As far as it can be: what stays is hidden, and goes when it is old."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def unwritable(path: str, error: OSError) -> NodeError:
     return NodeError(
         "workdir",
@@ -91,7 +96,7 @@ def _begin(trees: str, incoming: str) -> Dict[str, Any]:
     for name in names:
         path = os.path.join(trees, name)
         if name.startswith(".incoming-") and path != incoming and _age(path) > _STALE:
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
     return {"incoming": incoming, "base": _newest(trees, names)}
 
 
@@ -109,7 +114,7 @@ def _age(path: str) -> float:
 
 def _seal(incoming: str, tree: str, manifest: List[Dict[str, Any]]) -> Dict[str, Any]:
     if os.path.isdir(tree):  # another machine on this shared folder was faster
-        shutil.rmtree(incoming, ignore_errors=True)
+        remove(incoming)
         return {"ok": True, "already": True}
     try:
         wrong = _compare(incoming, manifest)
@@ -120,7 +125,7 @@ def _seal(incoming: str, tree: str, manifest: List[Dict[str, Any]]) -> Dict[str,
     except OSError as error:
         if not os.path.isdir(tree):
             raise unwritable(tree, error) from None
-        shutil.rmtree(incoming, ignore_errors=True)
+        remove(incoming)
         return {"ok": True, "already": True}
     return {"ok": True, "already": False}
 
@@ -169,6 +174,8 @@ def _set_mode(path: str, found: os.stat_result, mode: int) -> str:
 
 
 def _sha256(path: str) -> str:
+    import hashlib
+
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while True:

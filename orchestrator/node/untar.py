@@ -10,7 +10,7 @@ import os
 
 from .fault import NodeError
 from .jobs import Feed
-from .trees import incoming_of, unwritable
+from .trees import incoming_of, remove, unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,13 +81,12 @@ class Stream:
 
 
 def _unpack(reader: int, incoming: str) -> Tuple[Dict[str, Any], bytes]:
-    import shutil
     import tarfile
 
     count = size = 0
     folders = {incoming}
     try:
-        shutil.rmtree(incoming, ignore_errors=True)  # what an earlier stream left
+        remove(incoming)  # what an earlier stream left
         os.makedirs(incoming)
         with os.fdopen(reader, "rb") as stream:
             with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as tar:

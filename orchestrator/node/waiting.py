@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-from typing import Callable, Dict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict
 
 
 class Waiter:

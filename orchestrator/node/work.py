@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from .fault import NodeError
 from .paths import plain_name
-from .trees import folder_of, unwritable
+from .trees import folder_of, remove, unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def make(_agent: Agent, request: Request) -> Dict[str, Any]:
             _copy(source, made)
         os.rename(made, work)
     except OSError as error:
-        shutil.rmtree(made, ignore_errors=True)
+        remove(made)
         if not os.path.isdir(work):
             raise unwritable(work, error) from None
     return {"work": work}
@@ -49,6 +48,8 @@ def run_folder(workdir: str, run: str) -> str:
 
 
 def _copy(source: str, target: str) -> None:
+    import shutil
+
     with os.scandir(source) as entries:
         for entry in entries:
             path = os.path.join(target, entry.name)

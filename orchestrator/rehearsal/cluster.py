@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import random
+import os
+import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,6 @@ from orchestrator.rehearsal.sshd import Server
 
 _WATCHER = Path(__file__).with_name("watcher.py")
 _START_TIMEOUT = 30.0
-_TASK_PORTS = range(15000, 32000)  # below Linux's ephemeral range
 _TRIES = 5  # a free port can be taken by somebody else before sshd has it
 
 
@@ -67,6 +65,11 @@ class Cluster:
         return self.folder / "ssh_config"
 
     @property
+    def watcher(self) -> int | None:
+        """The process that everything else is below."""
+        return self._watcher.pid if self._watcher else None
+
+    @property
     def identity(self) -> Path:
         return self.folder / "identity"
 
@@ -86,7 +89,7 @@ class Cluster:
             except BaseException:
                 self.close()
                 raise
-            said = self._log()
+            said = next(filter(None, (server.complaint() for server in self.servers)), "")
             self.close()
         raise ClusterError(
             "the embedded cluster did not start",
@@ -141,7 +144,7 @@ class Cluster:
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self._count)))
         doors = [(address, server.port) for server in self.servers for address in server.addresses]
-        task_ports = random.sample(_TASK_PORTS, self._count)
+        task_ports = sshd.free_task_ports(self._count)
         entries = []
         for number, ((address, _), task_port) in enumerate(zip(doors, task_ports, strict=True), start=1):
             name = f"{self._name}-{number:0{width}}"
@@ -169,8 +172,9 @@ class Cluster:
             for host, (address, port) in zip(self.hosts, doors, strict=True)
         ]
         common = (
-            f'Host {self._name}-*\n    User {getpass.getuser()}\n    IdentityFile "{self.identity}"\n'
-            f'    IdentitiesOnly yes\n    IdentityAgent none\n    UserKnownHostsFile "{self.known_hosts}"\n'
+            f"Host {self._name}-*\n    User {pwd.getpwuid(os.getuid()).pw_name}\n"
+            f'    IdentityFile "{self.identity}"\n    UserKnownHostsFile "{self.known_hosts}"\n'
+            "    IdentitiesOnly yes\n    IdentityAgent none\n"
             "    GlobalKnownHostsFile /dev/null\n    StrictHostKeyChecking yes\n"
         )
         return "".join([*entries, common])
@@ -192,23 +196,17 @@ class Cluster:
         self._watcher.stdout.readline()
 
     def _listening(self) -> bool:
-        """Whether all of them answer with a banner of SSH; False as soon as one has given up."""
+        """Whether all of them listen, as their logs say; False as soon as one has given up.
+
+        Not by connecting: whatever else has the port would answer that.
+        """
         deadline = time.monotonic() + _START_TIMEOUT
         for server in self.servers:
-            for address in server.addresses:
-                while not _answers(address, server.port):
-                    if time.monotonic() > deadline or "fatal" in self._log() or "Cannot bind" in self._log():
-                        return False
-                    time.sleep(0.01)
+            while server.log().count("Server listening on") < len(server.addresses):
+                if time.monotonic() > deadline or server.complaint():
+                    return False
+                time.sleep(0.005)
         return True
-
-    def _log(self) -> str:
-        """The last words of the sshd's."""
-        logs = (server.folder / "sshd.log" for server in self.servers)
-        lines = [
-            line for log in logs if log.is_file() for line in log.read_text(errors="replace").splitlines()
-        ]
-        return next((line for line in reversed(lines) if "error" in line or "fatal" in line), "")
 
 
 def _address(index: int) -> str:
@@ -216,11 +214,3 @@ def _address(index: int) -> str:
     if sys.platform != "linux":
         return "127.0.0.1"
     return f"127.0.{index // 250}.{index % 250 + 2}"
-
-
-def _answers(address: str, port: int) -> bool:
-    try:
-        with socket.create_connection((address, port), timeout=5):
-            return True
-    except OSError:
-        return False

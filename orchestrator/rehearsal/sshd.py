@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from orchestrator.errors import ClusterError
 
+_TASK_PORTS = range(15000, 32000)  # below the ephemeral range of Linux
 MOST_ADDRESSES = 16  # what one sshd listens on
 
 
@@ -38,6 +40,17 @@ class Server:
         """The lines that make it known under its addresses."""
         public = (self.folder / "host_key.pub").read_text(encoding="ascii").strip()
         return "".join(f"[{address}]:{self.port} {public}\n" for address in self.addresses)
+
+    def log(self) -> str:
+        file = self.folder / "sshd.log"
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+    def complaint(self) -> str:
+        """Why it does not listen, in its own words; empty while nothing is wrong."""
+        lines = self.log().splitlines()
+        return next(
+            (line for line in lines if "Cannot bind" in line or "fatal" in line or "failed" in line), ""
+        )
 
 
 @cache
@@ -90,7 +103,7 @@ def _settings(server: Server, authorized_keys: Path) -> list[tuple[str, str]]:
         ("StrictModes", "no"),  # the folder may lie in a world-writable /tmp
         ("MaxStartups", "1000:30:1000"),
         ("MaxSessions", "100"),
-        ("LoginGraceTime", "30"),
+        ("LoginGraceTime", "120"),
         ("PrintMotd", "no"),
         ("UseDNS", "no"),
         ("LogLevel", "INFO"),
@@ -128,6 +141,26 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     finally:
         for sock in sockets:
             sock.close()
+
+
+def free_task_ports(count: int) -> list[int]:
+    """Ports for tasks: free on every address, in random order so that parallel clusters differ."""
+    ports: list[int] = []
+    for port in random.sample(_TASK_PORTS, len(_TASK_PORTS)):
+        if len(ports) == count:
+            break
+        if _is_free(port):
+            ports.append(port)
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def split(items: Sequence[str], parts: int) -> list[tuple[str, ...]]:

@@ -107,6 +107,8 @@ def _words(view: View, event: Event) -> list[Said]:
     """What is said above the region; what the region shows is not said again."""
     if isinstance(event, ev.PhaseStarted | ev.TaskStarted | ev.TaskReady):
         return []
+    if isinstance(event, ev.TaskExited) and not failed(event):
+        return []
     if isinstance(event, ev.RunEnded):
         return [(line, "") for line in say(view, event)]
     return [(line, _style(event)) for line in say(view, event)]

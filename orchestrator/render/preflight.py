@@ -45,7 +45,8 @@ def host_table(checks: Sequence[CheckReported], width: int | None = None) -> lis
 
 def pair_matrix(pairs: Sequence[PairReported], width: int | None = None) -> list[str]:
     """Who reaches whom: rows see columns. Hosts that see and are seen alike share a row and a column."""
-    seen = {(pair.source, pair.target): pair for pair in pairs}
+    # A host with several tasks has several ports: the one that is not reached is what matters.
+    seen = {(pair.source, pair.target): pair for pair in sorted(pairs, key=lambda pair: not pair.tcp)}
     hosts = list(dict.fromkeys(name for pair in pairs for name in (pair.source, pair.target)))
     groups: list[list[str]] = []
     for host in hosts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
@@ -52,7 +53,7 @@ def _head(view: View, now: float) -> Row:
     left = [task for task in view.tasks.values() if task.started is not None and not task.exited]
     if view.stop and left:
         until = view.stop_asked + view.stop.grace - now
-        how = f"waiting for TERM, {duration(until)}" if until > 0 else "waiting for KILL"
+        how = f"waiting for TERM, {math.ceil(until)} s" if until > 0 else "waiting for KILL"
         return ((name, "bold"), (f"stopping: {how}: {ranges.fold(task.task for task in left)}", "yellow"))
     phase = view.phase
     if phase is None:

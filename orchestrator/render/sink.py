@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from typing import TextIO
@@ -33,7 +34,8 @@ class Sink:
             else:
                 _write_all(self._fd, text.encode(self.encoding, "backslashreplace"))
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
-            self._silence()
+            if getattr(error, "errno", None) in (errno.EPIPE, errno.EIO):
+                self._silence()
             raise DisplayGoneError from error
         return len(text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator import ranges
 from orchestrator.ends import end
-from orchestrator.events import Outcome, RunEnded
+from orchestrator.events import Level, Outcome, RunEnded
 from orchestrator.render import fold
 from orchestrator.render.errors import block
 from orchestrator.text import duration, plain, size
@@ -24,17 +24,20 @@ def summary(view: View) -> list[str]:
     if ended is None:
         return []
     head = f"run {ended.run} {_HEAD[ended.outcome]} after {duration(ended.seconds)}"
-    return [
-        head,
-        *(f"  {row}" for row in ends(view)),
-        *(
-            f"  {task.task}: {size(task.missing)} of its log were lost on the node"
-            for task in view.tasks.values()
-            if task.missing
-        ),
-        *cause(ended),
-        *([f"logs: {plain(ended.folder)}/logs"] if view.tasks and ended.folder else []),
-    ]
+    started = any(task.started is not None or task.exited for task in view.tasks.values())
+    rows = [f"  {row}" for row in (*ends(view), *_missing(view))] if started else []
+    return [head, *rows, *cause(view, ended), *_unproven(ended), *_where(ended, started=started)]
+
+
+def _missing(view: View) -> list[str]:
+    losses = ((task.task, task.missing) for task in view.tasks.values() if task.missing)
+    return [f"{task}: {size(missing)} of its log were lost on the node" for task, missing in losses]
+
+
+def _where(ended: RunEnded, *, started: bool) -> list[str]:
+    if not ended.folder:
+        return []
+    return [plain(f"logs: {ended.folder}/logs" if started else f"more: {ended.folder}/debug.log")]
 
 
 def ends(view: View) -> list[str]:
@@ -63,13 +66,32 @@ def ends(view: View) -> list[str]:
     ]
 
 
-def cause(ended: RunEnded) -> list[str]:
+def cause(view: View, ended: RunEnded) -> list[str]:
     """The first failure, its last lines as they came, and what to try."""
-    if not ended.cause:
-        return []
-    what, *rest = block(ended.cause, hint=ended.hint)
     shown = [f"    | {plain(line)}".rstrip() for line in ended.last_lines]
-    return [what, *(["  its last lines:"] if shown else []), *shown, *rest]
+    shown = ["  its last lines:", *shown] if shown else []
+    if (
+        not ended.cause
+        or ended.outcome is Outcome.STOPPED
+        or (ended.outcome is Outcome.CLUSTER and _said(view))
+    ):
+        return shown
+    what, *rest = block(ended.cause, hint="" if ended.unproven else ended.hint)
+    return [what, *shown, *rest]
+
+
+def _unproven(ended: RunEnded) -> list[str]:
+    """The hosts where something may be left."""
+    if not ended.unproven:
+        return []
+    what = f"{fold.names(ended.unproven)}: no answer; whether anything of the run is left there is unknown"
+    return block(what, hint=ended.hint, word="warning")
+
+
+def _said(view: View) -> bool:
+    """Whether what kept the run from starting was told, host by host, when its phase ended."""
+    checks = (check for host in view.hosts.values() for check in host.checks)
+    return any(host.failed for host in view.hosts.values()) or any(one.level is Level.FAIL for one in checks)
 
 
 def _end(task: TaskView) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from typing import assert_never
 
 from orchestrator import events as ev
 from orchestrator.ends import end_after
 from orchestrator.events import Event, Phase
+from orchestrator.render import fold
+from orchestrator.render.errors import host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
 from orchestrator.text import count, duration, plain, size
 from orchestrator.view import View
 
+_BECAUSE = {"user": "a user asked for it", "failure": "a task failed", "completion": "the work is done"}
 _UNSAID = {Phase.FOLLOW}  # it lasts as long as the run: its tasks speak for it
 
 
@@ -27,8 +31,6 @@ def say(view: View, event: Event) -> list[str]:
             said = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
         case ev.PhaseEnded():
             return [] if event.phase in _UNSAID else _phase_ended(view, event)
-        case ev.HostFailed():
-            said = [f"{event.host}: {event.what}" + (f" ({event.why})" if event.why else "")]
         case ev.HostLost():
             said = [f"{event.host}: no word from it ({event.why}); its tasks may well go on"]
         case ev.HostRecovered():
@@ -49,7 +51,7 @@ def say(view: View, event: Event) -> list[str]:
             said = [_stopping(event)]
         case ev.RunEnded():
             return ["", *summary(view)]
-        case ev.HostConnected() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
+        case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
             return []  # said for all hosts at once when their phase ends
         case ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
             return []
@@ -78,9 +80,16 @@ def _planned(event: ev.RunPlanned) -> list[str]:
 def _phase_ended(view: View, event: ev.PhaseEnded) -> list[str]:
     how = "ok" if event.ok else "failed"
     extra = f": {_staged(view)}" if event.phase is Phase.STAGE and event.ok and _staged(view) else ""
+    return [*_troubles(view, event.phase), f"{event.phase}: {how} after {duration(event.seconds)}{extra}"]
+
+
+def _troubles(view: View, phase: Phase) -> list[str]:
+    """What went wrong in a phase, for all hosts at once: checks, and hosts that could not go on."""
     checks = [check for host in view.hosts.values() for check in host.checks]
-    found = problems(checks) if event.phase is Phase.PREFLIGHT else []
-    return [*found, f"{event.phase}: {how} after {duration(event.seconds)}{extra}"]
+    failed = [host.failed for host in view.hosts.values() if host.failed and host.failed.phase is phase]
+    folded = fold.alike((one.host, (one.what, one.why, one.hint)) for one in failed)
+    blocks = (host_block(hosts, *texts) for hosts, texts in folded)
+    return [*(problems(checks) if phase is Phase.PREFLIGHT else ()), *itertools.chain.from_iterable(blocks)]
 
 
 def _staged(view: View) -> str:
@@ -101,7 +110,7 @@ def _validated(event: ev.HostValidated) -> str:
 
 def _stopping(event: ev.StopRequested) -> str:
     patience = f"TERM, then KILL after {duration(event.grace)}" if event.grace else "KILL at once"
-    return f"stopping the tasks: {event.why or event.by} ({patience})"
+    return f"stopping the tasks: {event.why or _BECAUSE.get(event.by, event.by)} ({patience})"
 
 
 def _who(view: View, task: str) -> str:

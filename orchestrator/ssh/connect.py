@@ -21,14 +21,16 @@ from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy, prefer
 from orchestrator.ssh.keys import Keyring, Secrets
 from orchestrator.ssh.link import SshLink, cut
 from orchestrator.ssh.login import Login, LoginRefused
-from orchestrator.ssh.problems import ConnectTimeout, NoBanner, explain
+from orchestrator.ssh.problems import ConnectTimeout, HungUp, NoBanner, explain
 from orchestrator.ssh.resolve import resolve
 from orchestrator.ssh.sockets import Proxy, tcp
 from orchestrator.ssh.target import Target
 
 _PARALLEL = 32
 _WINDOW = 8 * 1024 * 1024  # bytes in flight per channel: 1 Gbit/s over 60 ms
+_PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
 _KEEPALIVE = 15
+_WAKE = 1.0  # how often an idle connection looks whether a keepalive is due
 _CHANNEL_TIMEOUT = 30.0
 # Cheapest for the CPU first; what paramiko or the host does not have is left out.
 _KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
@@ -95,17 +97,18 @@ class SshConnector:
             bastion.failed_at = time.monotonic()
 
     def _open_patiently(self, target: Target, gateway: _Line | None, deadline: float) -> _Line:
-        """Try again, later and at random, when sshd hangs up before its banner (MaxStartups)."""
-        pause = 0.1
-        while True:
+        """Try again, later and at random, when the host hangs up at once."""
+        for longest in _PAUSES:
             try:
                 with self._turn:
                     return self._open(target, gateway, deadline)
-            except (NoBanner, ConnectionResetError):
-                pause = min(2.0, pause * 2) * random.uniform(0.5, 1.5)  # noqa: S311 - spreads, hides nothing
+            except (HungUp, ConnectionResetError):
+                pause = longest * random.uniform(0.3, 1.0)  # noqa: S311 - spreads, hides nothing
                 if time.monotonic() + pause > deadline - 1.0:
                     raise
             time.sleep(pause)
+        with self._turn:
+            return self._open(target, gateway, deadline)
 
     def _open(self, target: Target, gateway: _Line | None, deadline: float) -> _Line:
         attempt = _Attempt(deadline)
@@ -121,6 +124,7 @@ class SshConnector:
             raise cause from error
         transport: paramiko.Transport = connection.transport
         transport.set_keepalive(_KEEPALIVE)
+        transport.sock.settimeout(_WAKE)  # paramiko: ten times a second
         transport.channel_timeout = _CHANNEL_TIMEOUT
         return _Line(transport, connection, partial(attempt.give_up, connection))
 
@@ -206,7 +210,9 @@ class _Attempt:
         if self.transport is not None and not spoke:
             if "Indecipherable" in str(error):
                 return NoBanner("what answers there speaks another protocol")
-            return NoBanner(f"no banner within {seconds:.0f} s" if late else "it hung up before its banner")
+            if late:
+                return NoBanner(f"no banner within {seconds:.0f} s")
+            return HungUp("it hung up before its banner")
         if late and not isinstance(error, OSError):
             return ConnectTimeout("the key exchange or the login", seconds)
         return error

@@ -27,7 +27,11 @@ class ConnectTimeout(TimeoutError):  # noqa: N818 - as the library it stands bes
 
 
 class NoBanner(paramiko.SSHException):
-    """What answered does not speak SSH, or hung up before it did."""
+    """What answered does not speak SSH."""
+
+
+class HungUp(NoBanner):
+    """It closed the connection before its banner, as sshd does beyond MaxStartups."""
 
 
 class ProxyFailed(paramiko.ProxyCommandFailure):

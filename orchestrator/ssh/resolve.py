@@ -6,8 +6,8 @@ Match lines, is the fallback.
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -35,6 +35,7 @@ _DEFAULT_IDENTITIES = (
     "id_xmss",
     "id_dsa",
 )
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _ACCEPTING = frozenset({"accept-new", "no", "off", "false"})
 
 
@@ -161,7 +162,8 @@ def read_without_ssh(
     files = [config] if config else [Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")]
     for file in files:
         if file.is_file():
-            parsed.parse(file.open(encoding="utf-8", errors="replace"))
+            with file.open(encoding="utf-8", errors="replace") as stream:
+                parsed.parse(stream)
     given_user, bare, given_port = split_destination(alias)
     found = parsed.lookup(bare)
     several = {"identityfile", "certificatefile", "localforward", "remoteforward"}  # lists, says paramiko
@@ -181,9 +183,10 @@ def read_without_ssh(
 
 def target_of(alias: str, options: Options) -> Target:
     """The target that these options describe, without its jumps."""
+    me = pwd.getpwuid(os.getuid()).pw_name  # as ssh does; the environment may say otherwise
     hostname = first(options, "hostname", alias)
     port = int(first(options, "port", "22"))
-    user = first(options, "user", getpass.getuser())
+    user = first(options, "user", me)
     _, bare, _ = split_destination(alias)
     key_alias = _unless_none(first(options, "hostkeyalias", ""))
     local = socket.gethostname()
@@ -198,7 +201,7 @@ def target_of(alias: str, options: Options) -> Target:
         "n": bare,
         "p": str(port),
         "r": user,
-        "u": getpass.getuser(),
+        "u": me,
         "j": first(options, "proxyjump", ""),
     }
     identities = options.get("identityfile") or [f"~/.ssh/{name}" for name in _DEFAULT_IDENTITIES]
@@ -208,6 +211,7 @@ def target_of(alias: str, options: Options) -> Target:
         hostname=hostname,
         port=port,
         user=user,
+        family=_FAMILIES.get(first(options, "addressfamily", "any"), socket.AF_UNSPEC),
         identities=tuple(_path(value, tokens) for value in identities if _unless_none(value)),
         default_identities=all(value in _default_spellings() for value in identities),
         certificates=tuple(_path(value, tokens) for value in options.get("certificatefile", ())),

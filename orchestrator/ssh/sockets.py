@@ -19,7 +19,7 @@ _TRAILING = 5.0  # an address that does not answer leaves at least this much to 
 
 def tcp(target: Target, deadline: float) -> socket.socket:
     """Connect to the first address that answers; raise the first address's error."""
-    found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(target.hostname, target.port, target.family, socket.SOCK_STREAM)
     errors: list[OSError] = []
     for left, (family, kind, proto, _, address) in zip(range(len(found), 0, -1), found, strict=True):
         remaining = deadline - time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ class Target:
     hostname: str
     port: int
     user: str
+    family: socket.AddressFamily = socket.AF_UNSPEC
     identities: tuple[Path, ...] = ()
     default_identities: bool = True  # nobody chose them: those ssh looks for by itself
     certificates: tuple[Path, ...] = ()

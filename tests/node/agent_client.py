@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from orchestrator.node import bootstrap, frames
+from tests.node.harness import interpreters
 
 PATIENCE = 20.0
-OLD_PYTHON = "/root/.pyenv/versions/3.8.18/bin/python3.8"
+OLD_PYTHON = next((path for path in interpreters() if path.endswith("3.8")), None)
 
 
 class AgentError(Exception):

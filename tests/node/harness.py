@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import shutil
 import sys
 import time
 import uuid
@@ -15,7 +18,7 @@ from orchestrator.node.paths import Paths, TaskFolder
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def until(condition: Callable[[], Any], seconds: float = 15.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
     """Poll a condition; its true value, or a failure after the deadline."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -57,7 +60,7 @@ class Node:
     def stop(self, grace: float = 20.0, *, kill: bool = False, tasks: list[str] | None = None) -> None:
         control.stop(self.paths, self.run, None, tasks, grace, kill)
 
-    def final(self, task: str = "worker/0", seconds: float = 15.0, attempt: str = "1") -> state.State:
+    def final(self, task: str = "worker/0", seconds: float = 30.0, attempt: str = "1") -> state.State:
         """Wait for the final state, and see that at that moment nothing of the task is alive."""
 
         def look() -> state.State | None:
@@ -71,7 +74,7 @@ class Node:
     def alone(self) -> None:
         """Nothing of the run is alive, our own processes included."""
         for folder in self.paths.tasks(self.run):
-            assert control.wait_until_over(folder, 15.0), "the lock is still held"
+            assert control.wait_until_over(folder, 30.0), "the lock is still held"
         assert procs.bearers(self.run) == []
 
 
@@ -107,3 +110,12 @@ def identities(folder: Path, count: int) -> list[procs.Identity]:
 
 def dead(family: list[procs.Identity]) -> bool:
     return not any(identity.alive() for identity in family)
+
+
+def interpreters() -> list[str]:
+    """One of each minor version that this machine has."""
+    names = [f"python3.{minor}" for minor in range(8, 16)]
+    pyenv = os.path.expanduser(os.environ.get("PYENV_ROOT", "~/.pyenv"))  # noqa: PTH111
+    found = glob.glob(f"{pyenv}/versions/3.*/bin")  # noqa: PTH207 - skips what it may not read
+    places = [*found, os.environ.get("PATH", os.defpath)]
+    return [path for name in names if (path := shutil.which(name, path=os.pathsep.join(places)))]

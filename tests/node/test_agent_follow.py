@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from orchestrator.node import control, frames, logfile, procs
 from tests.node.agent_client import AgentClient, AgentError
-from tests.node.harness import until
+from tests.node.harness import link, until
 from tests.node.lab import Lab, gone, wait_gone
 
 
@@ -179,6 +180,23 @@ def test_unfollow_is_the_end_of_a_stream_and_of_no_other(lab: Lab) -> None:
     agent.stream.clear()
     agent.until(lambda: len(agent.stream) > 3)
     assert {header["stream"] for header, _ in agent.stream} == {second}
+
+
+NO_INOTIFY = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && eval "$0"')
+unshared = pytest.mark.skipif(
+    subprocess.run([*NO_INOTIFY[:-1], "exit 0"], capture_output=True, check=False).returncode != 0,
+    reason="no user namespaces here",
+)
+
+
+@unshared
+def test_without_inotify_a_look_every_second_tells_all(lab: Lab) -> None:
+    agent = lab.agent(shell=NO_INOTIFY)
+    lab.start(agent, "sh", "-c", "echo one; sleep 0.5; echo two; exit 7")
+    lab.follow(agent, "worker/0")
+    assert lab.final(agent)["exit_code"] == 7
+    assert agent.log("worker/0") == b"one\ntwo\n"
+    assert not any("inotify" in link(str(fd)) for fd in Path(f"/proc/{agent.pid}/fd").iterdir())
 
 
 def test_stop_ends_what_swallows_term_after_its_grace(lab: Lab) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,21 @@ def test_hosts_that_share_a_folder_see_each_others_names(lab: Lab, tmp_path: Pat
     a.request("share_clean", **fields)
     b.request("share_clean", **fields)
     assert names_in(lab.workdir) == []
+
+
+def test_what_was_given_up_long_ago_is_removed(lab: Lab) -> None:
+    """By whoever comes next: an agent that was killed could not clean up."""
+    agent = lab.agent()
+    for name, hours in (
+        ("trees/.incoming-aa-1", 25),
+        ("trees/.incoming-bb-1", 23),
+        (".share-x", 2),
+        (".share-y", 0.5),
+    ):
+        (lab.workdir / name).mkdir(parents=True)
+        then = time.time() - hours * 3600
+        os.utime(lab.workdir / name, (then, then))
+    incoming = agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)["incoming"]
+    agent.request("share_write", workdir=str(lab.workdir), nonce="z", host="h")
+    assert names_in(lab.workdir / "trees") == sorted([".incoming-bb-1", Path(incoming).name])
+    assert names_in(lab.workdir) == [".share-y", ".share-z", "trees"]

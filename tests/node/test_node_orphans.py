@@ -110,8 +110,8 @@ def test_a_task_from_before_a_restart_of_the_machine_is_lost_without_harm(node: 
 def test_a_supervisor_that_is_told_to_end_stops_its_task_with_grace(node: Node) -> None:
     leader = node.python("saves.py")["pid"]
     until(lambda: node.log() == b"up\n")
-    os.kill(supervisor_of(leader), signal.SIGTERM)  # as at a shutdown of the machine
-    os.kill(guard_of(leader), signal.SIGTERM)
+    for ours in (guard_of(leader), supervisor_of(leader)):  # as at a shutdown of the machine
+        os.kill(ours, signal.SIGTERM)
     found = node.final()
     assert (found["state"], found["exit_code"], node.log()) == (state.EXITED, 42, b"up\nsaved\n")
     assert found["message"] == "its supervisor was told to end (TERM)"

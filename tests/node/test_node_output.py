@@ -139,17 +139,18 @@ def test_a_full_disk_stops_no_training_and_the_end_is_told_all_the_same(small: N
 
 def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:
     ballast = Path(small.paths.root, "ballast")
-    os.mkfifo(small.folder / "go")
+    for name in ("one", "two"):
+        os.mkfifo(small.folder / name)
     text = "l" * 5000
-    small.start("sh", "-c", f"echo first; read x < go; echo {text}; read x < go; echo last")
+    small.start("sh", "-c", f"echo first; read x < one; echo {text}; read x < two; echo last")
     until(lambda: small.log() == b"first\n")
     fill(ballast)
-    (small.folder / "go").write_text("\n")
+    (small.folder / "one").write_text("\n")
     until(lambda: small.state_of()["gaps"], what="the gap is said")
     ballast.unlink()
     wait = time.monotonic() + 0.25  # the log looks for room at most every 0.2 s
     until(lambda: time.monotonic() > wait)
-    (small.folder / "go").write_text("\n")
+    (small.folder / "two").write_text("\n")
     found = small.final()
     (gap,) = found["gaps"]
     assert gap["why"] == "No space left on device"

@@ -69,6 +69,9 @@ def _start_touch(node: Node) -> dict[str, Any]:
 def test_what_cannot_start_is_said_in_parts_and_is_final(
     node: Node, argv: list[str], spec: dict[str, Any], what: str, why: str
 ) -> None:
+    locked = node.folder / "locked"
+    locked.mkdir(mode=0)  # on PATH it says "permission denied" for every name
+    spec = {"env": {"PATH": f"{os.environ['PATH']}:{locked}"}, **spec}
     for name, mode, text in (
         ("plain", 0o644, ""),
         ("empty", 0o755, "echo"),
@@ -132,6 +135,13 @@ def test_environment_values_arrive_exactly(node: Node) -> None:
     assert seen["ORCHESTRATE_REPORT"] == node.task().report
 
 
+@pytest.fixture
+def plain_home(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login shell without the profile of whoever runs the tests."""
+    monkeypatch.setenv("HOME", str(node.folder))
+
+
+@pytest.mark.usefixtures("plain_home")
 def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
     awkward = ["it's", '"$(id)"', "a\nb", "", "*", "日本", "-n", "$1"]
     show = "import sys; print(repr(sys.argv[1:]))"
@@ -142,6 +152,7 @@ def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
         assert node.log(task).decode() == repr(awkward) + "\n"
 
 
+@pytest.mark.usefixtures("plain_home")
 def test_a_setup_may_set_the_environment_and_our_python_comes_first_all_the_same(node: Node) -> None:
     folder = node.folder / "venv" / "bin"
     folder.mkdir(parents=True)
@@ -250,27 +261,29 @@ def test_the_task_outlives_the_process_that_started_it(node: Node) -> None:
 
 def test_a_start_leaves_no_zombie_and_no_descriptor_behind(node: Node) -> None:
     node.start("true", task="worker/1")
-    before = names_in("/proc/self/fd")
+    before, children = names_in("/proc/self/fd"), procs.descendants(os.getpid(), procs.scan())
     node.start("true", task="worker/2")
     node.start("true", task="worker/2")
     with pytest.raises(NodeError):
         node.start("no-such-program", task="worker/3")
     assert names_in("/proc/self/fd") == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert procs.descendants(os.getpid(), procs.scan()) == children
 
 
 def test_a_caller_that_ignores_dead_children_can_start_too(node: Node) -> None:
     old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         assert node.start("sh", "-c", "exit 4")["started"]
+        leader = node.start("sh", "-c", "setsid sleep 600 & wait", task="worker/1")["pid"]
     finally:
         signal.signal(signal.SIGCHLD, old)
     assert node.final()["exit_code"] == 4
+    os.kill(supervisor_of(leader), signal.SIGKILL)
+    assert node.final("worker/1")["message"].startswith("its supervisor was killed")
 
 
-def test_a_home_relative_command_is_expanded_on_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(node.folder))
+@pytest.mark.usefixtures("plain_home")
+def test_a_home_relative_command_is_expanded_on_the_node(node: Node) -> None:
     (node.folder / "work dir").mkdir()
     (node.folder / "tool").symlink_to("/bin/pwd")
     node.start("~/tool", cwd="~/work dir")

@@ -174,11 +174,64 @@ def test_text_of_others_cannot_move_the_cursor_either() -> None:
         ev.HostFailed(
             "gpu-01", Phase.CONNECT, "noise", "said \x1b[2Jthings", "line\nof \x1b]0;t\x07login", ""
         ),
-        ev.RunEnded("r1", Outcome.CLUSTER, 3, 1.0, "bad\x1b[H host", "", ("\x1b[31mred",), "/r", "do\nthat"),
+        ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=1.0),
+        ev.HostLost("gpu-01", "bad\x1b[Hword"),
+        ev.RunEnded("r1", Outcome.FAILED, 1, 1.0, "bad\x1b[H host", "", ("\x1b[31mred",), "/r", "do\nthat"),
     )
-    assert "\x1b" not in err
-    assert err.splitlines()[0] == "gpu-01: said things (line␊of login)"
-    assert err.splitlines()[-2:] == ["  try: do", "       that"]
+    assert err.splitlines() == [
+        "error: gpu-01 said things",
+        "  why: line",
+        "       of login",
+        "connect: failed after 1.0 s",
+        "gpu-01: no word from it (badword); its tasks may well go on",
+        "",
+        "run r1 failed after 1.0 s",
+        "error: bad host",
+        "  its last lines:",
+        "    | red",
+        "  try: do",
+        "       that",
+        "more: /r/debug.log",
+    ]
+
+
+def test_a_run_that_cannot_start_is_told_by_its_hosts_and_only_once() -> None:
+    def refused(host: str) -> ev.HostFailed:
+        return ev.HostFailed(host, Phase.CONNECT, "auth", "refused the login", "no key", f"ssh {host}")
+
+    _, err = shown(
+        PLAN,
+        ev.PhaseStarted(Phase.CONNECT, 3),
+        refused("gpu-01"),
+        ev.HostConnected("cpu", 0.1),
+        refused("gpu-2"),
+        ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=2.0),
+        ev.RunEnded(
+            "r1", Outcome.CLUSTER, 3, 2.1, "connect: gpu-01 (and 1 more) refused", "", (), "/r", "ssh"
+        ),
+    )
+    assert err.splitlines()[2:] == [
+        "connect: 3 hosts",
+        "error: 2 hosts refused the login: gpu-[01,2]",
+        "  why: no key",
+        "  try: ssh gpu-01",
+        "connect: failed after 2.0 s",
+        "",
+        "run r1 did not start after 2.1 s",
+        "more: /r/debug.log",
+    ]
+
+
+def test_a_run_that_cannot_start_for_another_reason_says_which() -> None:
+    ended = ev.RunEnded("r1", Outcome.CLUSTER, 3, 2.1, "stage: the tree is gone", "", ("last",), "/r", "look")
+    _, err = shown(PLAN, ended)
+    assert err.splitlines()[4:] == [
+        "error: stage: the tree is gone",
+        "  its last lines:",
+        "    | last",
+        "  try: look",
+        "more: /r/debug.log",
+    ]
 
 
 def test_json_is_the_events_and_nothing_else() -> None:
@@ -233,3 +286,27 @@ Sink(sys.stdout).write("x" * 1_000_000)
     root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", script, root], check=True, capture_output=True, timeout=60)
     assert len(done.stdout) == 1_000_000
+
+
+def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
+    again = "when it answers: orchestrate stop r1"
+    ended = ev.RunEnded(
+        "r1",
+        Outcome.STOPPED,
+        130,
+        9.0,
+        "stopped by the user",
+        "",
+        (),
+        "",
+        again,
+        unproven=("gpu-01", "gpu-02"),
+    )
+    _, err = shown(ev.StopRequested("user", "", 0.0), ended)
+    assert err.splitlines() == [
+        "stopping the tasks: a user asked for it (KILL at once)",
+        "",
+        "run r1 was stopped after 9.0 s",
+        "warning: gpu-[01-02]: no answer; whether anything of the run is left there is unknown",
+        "  try: when it answers: orchestrate stop r1",
+    ]

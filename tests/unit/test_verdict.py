@@ -24,7 +24,7 @@ GROUP = tail("group")
 PORT = tail("port")
 OOM = tail("memory")
 KERAS_3 = (
-    "ValueError: Attempt to convert a value (PerReplica:{}) with an unsupported type (<class ...>) to a Tensor.",
+    "ValueError: Attempt to convert a value (PerReplica:{}) with an unsupported type (<class ...>) to",
 )
 MODULE = ('  File "train.py", line 1, in <module>', "ModuleNotFoundError: No module named 'wandb'")
 TRAINING = ("Epoch 1/3", " 3/5 [====>....] - ETA: 0s - loss: 2.3")
@@ -128,7 +128,7 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
         "the program differs",
         [(ended(1, 0, code=1), SHAPES), (ended(0, 0.2, code=1), SHAPES)],
         "worker/1",
-        "worker/1 on gpu-02 exited with 1 after 41 s: InvalidArgumentError: Shape mismatch in the collective…",
+        "worker/1 on gpu-02 exited with 1 after 41 s: InvalidArgumentError: Shape mismatch in the…",
     ),
     (
         "a shell's exit status",

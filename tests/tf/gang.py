@@ -1,0 +1,185 @@
+"""Real training processes for tests: started together with a TF_CONFIG each, and never left behind."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 150.0  # of one gang; the machine may be busy
+
+
+@functools.cache
+def training_python() -> str:
+    """The interpreter that has TensorFlow: the suite runs where the controller runs, which needs none."""
+    python = os.environ.get("ORCHESTRATE_TEST_PYTHON", sys.executable)
+    look = "import importlib.util as u; raise SystemExit(not (u.find_spec('tensorflow') and u.find_spec('tf_keras')))"
+    if subprocess.run([python, "-c", look], check=False, capture_output=True).returncode:
+        raise AssertionError(
+            f"{python} has no tensorflow and tf_keras, and these tests train for real.\n"
+            "try: scripts/test (it makes the environment), or set ORCHESTRATE_TEST_PYTHON to a Python with them"
+        )
+    return python
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nothing listens on, below the ephemeral range so that no outgoing connection takes them."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randint(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+class Trainee:
+    """One task's process, its output and its reports."""
+
+    def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name.replace('/', '-')}.log"
+        self.reports = folder / f"{name.replace('/', '-')}.jsonl"
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                argv,
+                env={**env, "ORCHESTRATE_REPORT": str(self.reports)},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        if not self.reports.exists():
+            return []
+        lines = self.reports.read_text().splitlines(keepends=True)
+        records = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [record for record in records if record["kind"] == kind]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        results = self.records("result")
+        assert len(results) == 1, f"{self.name} reported {len(results)} results:\n{self.text[-3000:]}"
+        return results[0]
+
+    @property
+    def step(self) -> int:
+        return max((record["step"] for record in self.records("progress")), default=0)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+class Gang:
+    """The tasks of one cluster. Leaving the `with` kills what is still alive."""
+
+    def __init__(
+        self,
+        folder: Path,
+        args: Sequence[str],
+        *,
+        jobs: Mapping[str, int] | None = None,
+        start: Sequence[str] | None = None,
+        evaluator: bool = False,
+        per_task: Callable[[str], Sequence[str]] = lambda _task: (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`jobs` counts the tasks by kind (none: one process alone); `start` names those to start (all)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._argv = [training_python(), *args]
+        self._per_task = per_task
+        self._env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **(env or {})}
+        self._env.pop("TF_CONFIG", None)
+        counts = dict(jobs or {})
+        ports = iter(free_ports(sum(counts.values())))
+        self.cluster = {
+            kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in counts.items()
+        }
+        names = [f"{kind}/{i}" for kind, count in counts.items() for i in range(count)]
+        names += ["evaluator/0"] if evaluator else []
+        self.tasks: dict[str, Trainee] = {}
+        for name in start if start is not None else names or ["alone"]:
+            self.start(name)
+
+    def start(self, name: str) -> Trainee:
+        """Start one task (again)."""
+        env = dict(self._env)
+        if self.cluster:
+            kind, _, index = name.partition("/")
+            task = {"type": kind, "index": int(index)}
+            env["TF_CONFIG"] = json.dumps({"cluster": self.cluster, "task": task})
+        trainee = Trainee(name, [*self._argv, *self._per_task(name)], env, self._folder)
+        self.tasks[name] = trainee
+        return trainee
+
+    def __getitem__(self, name: str) -> Trainee:
+        return self.tasks[name]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        for trainee in self.tasks.values():
+            trainee.kill()
+
+    def until(self, what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+        """Wait for a condition while the tasks run; fails with their output when it does not come."""
+        deadline = time.monotonic() + patience
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {patience:g} s: {what}\n{self.tails()}")
+            time.sleep(0.02)
+
+    def wait(self, *names: str, patience: float = PATIENCE) -> dict[str, int]:
+        """The exit codes of these tasks (all), once they have ended."""
+        asked = [self.tasks[name] for name in names] or list(self.tasks.values())
+        self.until(
+            f"the end of {[task.name for task in asked]}",
+            lambda: all(task.process.poll() is not None for task in asked),
+            patience,
+        )
+        return {task.name: task.process.returncode for task in asked}
+
+    def finish(self, *names: str) -> list[dict[str, Any]]:
+        """The results of these tasks (all), which must end with status 0."""
+        codes = self.wait(*names)
+        assert set(codes.values()) == {0}, f"{codes}\n{self.tails()}"
+        return [self.tasks[name].result for name in codes]
+
+    def tails(self) -> str:
+        return "\n".join(f"--- {task.name}\n{task.text[-2500:]}" for task in self.tasks.values())
+
+
+def worker_entry(*options: str) -> list[str]:
+    return ["-m", "worker_entry", *options]

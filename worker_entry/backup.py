@@ -1,0 +1,141 @@
+"""Checkpoints of everything that training goes on from: weights, optimizer, step.
+
+Every task saves into a folder of its own, `<dir>/<type>-<index>/step-<n>`, for saving is a collective act
+anyway. At the start the tasks compare the newest step each of them can see, in any folder; one that has the
+newest restores it, and all others receive the values from it. So it does not matter whether the machines
+share a disk, which of them was lost, or whether a task comes back on another machine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from worker_entry.cluster import Cluster, Task
+from worker_entry.failure import ExpectedError
+
+KEEP = 2  # a checkpoint is deleted only after a later one is complete
+
+
+@dataclass(frozen=True)
+class Found:
+    path: str
+    step: int
+
+
+def slug(task: Task) -> str:
+    return f"{task.kind}-{task.index}"
+
+
+def newest(folder: Path) -> Found | None:
+    """The complete checkpoint with the highest step in any task's folder."""
+    found = []
+    for sub in sorted(folder.glob("*/")):
+        latest = tf.train.latest_checkpoint(str(sub))
+        number = re.search(r"/step-(\d+)$", latest or "")
+        if latest and number:
+            found.append(Found(latest, int(number[1])))
+    return max(found, key=lambda one: one.step, default=None)
+
+
+class Backup:
+    """Save and restore one training. To be made in the strategy's scope, with the optimizer built."""
+
+    def __init__(self, folder: Path, cluster: Cluster, strategy: Any, model: Any, optimizer: Any) -> None:
+        self._folder = folder
+        self._strategy = strategy
+        self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
+        self._variables = [*model.variables, *_variables_of(optimizer), self._step]
+        self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, step=self._step)
+        # Made now, by all tasks: making a variable is a collective act, and only one may come to restore.
+        _ = self._checkpoint.save_counter
+        # In a parameter-server cluster the files would else be written on the ps machines.
+        remote = bool(cluster.jobs.get("ps"))
+        self._options = tf.train.CheckpointOptions(
+            experimental_io_device="/job:localhost" if remote else None
+        )
+        self._manager = tf.train.CheckpointManager(
+            self._checkpoint, str(folder / slug(cluster.task)), max_to_keep=KEEP, checkpoint_name="step"
+        )
+
+    def save(self, step: int) -> None:
+        """By all tasks at the same step."""
+        self._step.assign(step)
+        self._manager.save(checkpoint_number=step, options=self._options)
+
+    def restore(self) -> int:
+        """By all tasks before the first step; returns the steps already done."""
+        found = newest(self._folder)
+        replicas = self._strategy.num_replicas_in_sync
+        together = isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy) and replicas > 1
+        if not together:
+            return self._load(found) if found else 0
+        source, step = self._agree(-1 if found is None else found.step)
+        if step < 0:
+            return 0
+        mine = source == self._first_replica()
+        if mine:
+            assert found is not None
+            self._load(found)
+        self._receive(mine)
+        return step
+
+    def _load(self, found: Found) -> int:
+        try:
+            self._checkpoint.restore(found.path, options=self._options).assert_existing_objects_matched()
+        except (AssertionError, ValueError) as error:
+            raise ExpectedError(
+                f"the checkpoint {found.path} is of another model or optimizer",
+                why=str(error).strip().splitlines()[0][:200],
+                hint="another --checkpoint-dir, or the options it was made with",
+            ) from None
+        except tf.errors.OpError as error:
+            raise ExpectedError(
+                f"the checkpoint {found.path} cannot be read",
+                why=error.message[:200],
+                hint="remove it, start again",
+            ) from None
+        return found.step
+
+    def _first_replica(self) -> int:
+        """The number, in the whole cluster, of this task's first replica."""
+        return int(self._local(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)[0])
+
+    def _agree(self, own: int) -> tuple[int, int]:
+        """The replica that has the newest step, and that step."""
+        gathered = self._local(
+            lambda: tf.distribute.get_replica_context().all_gather(tf.constant([own], tf.int64), axis=0)
+        )[0]
+        steps = [int(step) for step in gathered]
+        return steps.index(max(steps)), max(steps)
+
+    def _receive(self, mine: bool) -> None:
+        """All values become those of the task that loaded them: a sum in which the others are zero."""
+        first = self._first_replica()
+
+        def contribute() -> Any:
+            context = tf.distribute.get_replica_context()
+            giving = mine and context.replica_id_in_sync_group == first
+            values = [
+                tf.where(giving, value, tf.zeros_like(value)) for value in map(tf.identity, self._variables)
+            ]
+            return [context.all_reduce(tf.distribute.ReduceOp.SUM, value) for value in values]
+
+        summed = self._strategy.run(tf.function(contribute, autograph=False))
+        for variable, value in zip(self._variables, summed, strict=True):
+            variable.assign(self._strategy.experimental_local_results(value)[0])
+
+    def _local(self, function: Any) -> Any:
+        return self._strategy.experimental_local_results(
+            self._strategy.run(tf.function(function, autograph=False))
+        )
+
+
+def _variables_of(optimizer: Any) -> list[Any]:
+    """A property in Keras 3 and in tf_keras's new optimizers, a method in its legacy ones."""
+    held = optimizer.variables
+    return list(held() if callable(held) else held)
