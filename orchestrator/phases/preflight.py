@@ -130,7 +130,7 @@ def _shared(fleet: Fleet, hosts: Sequence[Host], nonce: str) -> list[tuple[str, 
     fleet.ask("share_clean", fields, hosts=names)
     groups: dict[frozenset[str], None] = {}
     for name, reply in read.good.items():
-        group = frozenset(reply.result["hosts"]) & read.good.keys()
+        group = frozenset(reply.result["hosts"]).intersection(read.good)
         if len(group) > 1 and name in group:
             groups[group] = None
     order = {host.name: number for number, host in enumerate(hosts)}
