@@ -20,7 +20,7 @@ FLOORS = {
     2: {"transport", "ssh", "local", "fleet", "sync", "bus", "store", "rehearsal"},
     1: {
         *{"config", "plan", "tfconfig", "checks", "verdict", "view", "gang", "lines", "text", "ends"},
-        *{"ranges", "environ", "explain", "redact", "manifest"},
+        *{"ranges", "lastwords", "environ", "explain", "redact", "manifest"},
     },
     0: {"errors", "model", "events", "node"},
 }
@@ -42,7 +42,7 @@ DOORS = {
     "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
-    "rich": ("orchestrator.render.live", "orchestrator.cli"),
+    "rich": (),
     "tensorflow": (),
     "tf_keras": (),
     "keras": (),
