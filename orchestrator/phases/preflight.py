@@ -63,7 +63,10 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan) -> Findings:
     groups = _shared(fleet, hosts, nonce)
     listening = ask(
         "listen",
-        {host.name: {"ports": ports[host.name], "nonce": nonce, "host": host.name} for host in hosts},
+        {
+            host.name: {"run": plan.run, "ports": ports[host.name], "nonce": nonce, "host": host.name}
+            for host in hosts
+        },
     )
     targets = [
         {"host": host.name, "address": host.address, "port": port}

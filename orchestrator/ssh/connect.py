@@ -46,8 +46,6 @@ class SshConnector:
         self._turn = threading.BoundedSemaphore(parallel)
         self._lock = threading.Lock()
         self._bastions: dict[tuple[Target, ...], _Bastion] = {}
-        # Neither ssh_config nor fabric's own files: the target is resolved already.
-        self._fabric = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 
     def connect(self, host: Host, timeout: float) -> SshLink:
         """Connect and authenticate within `timeout` seconds; raise HostError."""
@@ -136,7 +134,9 @@ class SshConnector:
             target.hostname,
             user=target.user,
             port=target.port,
-            config=self._fabric,
+            # Neither ssh_config nor files of fabric's own: the target is resolved already. And one
+            # each: a connection writes into its configuration, which is empty for that moment.
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             gateway=gateway.connection if gateway else False,
             connect_kwargs={
                 "auth_strategy": Login(target, self._keyring),

@@ -19,8 +19,20 @@ FLOORS = {
     3: {"phases", "keeper", "connectors"},
     2: {"transport", "ssh", "local", "fleet", "sync", "bus", "store", "rehearsal"},
     1: {
-        *{"config", "plan", "tfconfig", "checks", "verdict", "view", "gang", "lines", "text", "ends"},
-        *{"ranges", "lastwords", "environ", "explain", "redact", "manifest"},
+        *{
+            "config",
+            "plan",
+            "tfconfig",
+            "checks",
+            "verdict",
+            "view",
+            "gang",
+            "lines",
+            "text",
+            "ends",
+            "lastwords",
+        },
+        *{"ranges", "environ", "explain", "redact", "manifest"},
     },
     0: {"errors", "model", "events", "node"},
 }
