@@ -91,7 +91,7 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], told: dict[str,
         hint = "steps_per_epoch, epochs and the amount of data must be equal on all tasks"
     else:
         what = "stopped answering"
-        hint = f"it was frozen, or {first.host} lost the way to {peer.host}: orchestrate preflight tests every pair"
+        hint = f"it was frozen, or {first.host} lost the way to it: orchestrate preflight tests every pair"
     cause = f"{peer.task} on {peer.host} {what}, says {first.task} on {first.host}"
     return Verdict(peer.task, peer.host, cause, told[peer.task], hint)
 
