@@ -102,13 +102,6 @@ def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> Verdi
     return Verdict(Trust.UNKNOWN, authority=authority)
 
 
-def types_known(known: Iterable[KnownKey], names: Sequence[str]) -> tuple[str, ...]:
-    """The key types to ask the host for first, since one of those keys can be checked."""
-    known = list(known)
-    found = (key.type for name in names for key in known if not key.marker and key.covers(name))
-    return tuple(dict.fromkeys(found))
-
-
 def key_type(blob: bytes) -> str:
     length = int.from_bytes(blob[:4], "big")
     return blob[4 : 4 + length].decode("ascii", "replace")

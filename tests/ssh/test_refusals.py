@@ -162,7 +162,7 @@ def test_a_wrong_user(connector: SshConnector, host: Host) -> None:
     error = refused(connector, replace(host, user="nobody-of-that-name"))
     assert (error.kind, error.what) == ("auth", "refused the login")
     assert 'no key was accepted for user "nobody-of-that-name"' in error.why
-    assert "ssh -p" in error.hint
+    assert f"ssh -F {host.ssh_config} nobody-of-that-name@{host.ssh}" in error.hint
     assert "identity" in error.hint
 
 
