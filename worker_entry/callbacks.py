@@ -20,7 +20,7 @@ from worker_entry.steps import Steps
 
 
 def make(job: Job, steps: Steps) -> list[Any]:
-    return [StepCallback(steps), *([] if job.options.validate else _asked_for(job))]
+    return [StepCallback(steps), *_asked_for(job)]
 
 
 def _asked_for(job: Job) -> Iterator[Any]:
@@ -64,7 +64,12 @@ class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = steps
 
     def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
-        self._steps.ended(lambda: float(logs["loss"]))
+        self._steps.ended(lambda: _loss(logs))
+
+
+def _loss(logs: Any) -> float:
+    """With parameter servers the logs of a step are a promise, kept when some worker has done it."""
+    return float((logs.fetch() if hasattr(logs, "fetch") else logs)["loss"])
 
 
 class RatePrinter(tf.keras.callbacks.Callback):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worker_entry import arguments
@@ -19,6 +19,7 @@ class Options:
     communication: str
     devices: tuple[str, ...]
     start_timeout: float
+    tpu: str | None
     dataset: str
     data_dir: str | None
     download: bool
@@ -44,6 +45,25 @@ class Options:
     tensorboard_dir: str | None
     csv: str | None
     validate: tuple[int, int] | None
+
+
+def for_validation(options: Options, epochs: int, steps: int) -> Options:
+    """The same model alone on one device; nothing of the job's is written, fetched or waited for."""
+    return replace(
+        options,
+        strategy="one-device",
+        devices=(),
+        download=False,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        early_stopping=None,
+        checkpoint_dir=None,
+        save_every=None,
+        weights_dir=None,
+        export_dir=None,
+        tensorboard_dir=None,
+        csv=None,
+    )
 
 
 def parse(argv: Sequence[str]) -> Options:

@@ -15,7 +15,7 @@ from orchestrator.rehearsal import Cluster
 
 
 def main(arguments: argparse.Namespace) -> int:
-    with Cluster(arguments.n, python=arguments.python or sys.executable) as cluster:
+    with Cluster(arguments.n, homes=True, python=arguments.python or sys.executable) as cluster:
         kept = os.environ.get("XDG_STATE_HOME")
         os.environ["XDG_STATE_HOME"] = str(cluster.folder / "controller")
         inventory = Inventory(cluster.hosts, source="the rehearsal")

@@ -12,7 +12,7 @@ from typing import Any, Self
 from orchestrator.cli import keeping
 from orchestrator.errors import ExitStatus
 from orchestrator.events import RunEnded
-from orchestrator.render import Renderer
+from orchestrator.render import Lasting, Renderer
 from orchestrator.store import RunFolder, RunReader
 
 _IDLE = 0.03  # seconds between two looks at the folder
@@ -65,7 +65,7 @@ def own(folder: RunFolder, reader: RunReader, renderer: Renderer, interrupts: In
         folder.ask_keeper({"want": "stop" if count == 1 else "kill"})
 
     interrupts.pass_on(ask)
-    return _loop(folder, reader, renderer, lambda: False, gone)
+    return _loop(folder, reader, Lasting(renderer), lambda: False, gone)
 
 
 def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:

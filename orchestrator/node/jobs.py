@@ -6,10 +6,11 @@ here, when its time is over, when the agent leaves, and (by PDEATHSIG) when the 
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
-from . import frames
+from . import frames, prctl
 from .fault import NodeError
 from .loop import READ, WRITE
 
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     Reply = Tuple[Dict[str, object], bytes]
     Work = Callable[[], Reply]  # its exceptions are replies too
     Done = Callable[[Reply], None]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MACHINE = (
+    *_FULL,
+    errno.EROFS,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+)
 
 
 class Feed:
@@ -87,16 +101,17 @@ class Jobs:
     def run(self, name: str, work: Work, done: Done, *, seconds: float, keep: Iterable[int] = ()) -> None:
         """Do `work` in a child and hand its reply to `done`; the child keeps only the descriptors `keep`."""
         self._reap()
+        prctl.load()
         reader, writer = os.pipe()
         try:
             pid = _fork(work, writer, {*keep, writer})
-        except BlockingIOError as error:
+        except OSError as error:
             os.close(reader)
             raise NodeError(
-                "resources",
+                "machine",
                 f"cannot start a process for `{name}`",
                 error.strerror or str(error),
-                "end other processes of this user on the machine, or raise its limit (ulimit -u)",
+                "the machine is short of memory, or this user has too many processes (ulimit -u)",
             ) from None
         finally:
             os.close(writer)
@@ -152,7 +167,10 @@ class Jobs:
 
 
 def failure(error: BaseException) -> Reply:
-    """The reply that carries an error; one that is not ours is a bug, told with its traceback."""
+    """The reply that carries an error; one that is neither ours nor the machine's is a bug."""
+    if isinstance(error, OSError) and error.errno in _MACHINE:
+        hint = "make room" if error.errno in _FULL else ""
+        error = NodeError("machine", f"the machine says: {error.strerror}", str(error.filename or ""), hint)
     if not isinstance(error, NodeError):
         import traceback
 
@@ -167,9 +185,6 @@ def _vanished(job: Job) -> NodeError:
 
 
 def _fork(work: Work, writer: int, keep: Set[int]) -> int:
-    from . import prctl
-
-    prctl.load()
     agent = os.getpid()
     pid = os.fork()
     if pid:
@@ -193,8 +208,6 @@ def _own_group(pid: int) -> None:
 
 
 def _die_with(agent: int) -> None:
-    from . import prctl
-
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     prctl.die_with_parent(signal.SIGTERM)

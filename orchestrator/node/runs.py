@@ -51,6 +51,9 @@ def keep(agent: Agent, request: Request) -> Dict[str, Any]:
     kept = agent.rooms.setdefault("keepers", {})
     store_plan(paths, run, request.get("plan"))
     fd = kept.get(run)
+    if fd is not None and os.fstat(fd).st_nlink == 0:  # dropped meanwhile
+        os.close(kept.pop(run))
+        fd = None
     if fd is None:
         fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

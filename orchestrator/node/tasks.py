@@ -7,6 +7,7 @@ import os
 from . import control, procs, state
 from . import start as starting
 from .fault import NodeError
+from .paths import make_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _too_early(agent: Agent, request: Request) -> bool:
 def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
     """Keep the run's public plan as it was given, once: whoever takes over has nothing else."""
     path = paths.run_json(run)
-    os.makedirs(paths.run(run), 0o700, exist_ok=True)
+    make_private(paths.run(run))
     if plan is None or os.path.exists(path):
         return
     beside = f"{path}.{os.getpid()}"

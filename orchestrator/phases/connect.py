@@ -17,9 +17,11 @@ _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
 
 
 def connect(run: Run) -> None:
-    """Open a session with every host; raise PhaseFailed when one cannot be reached."""
+    """Open a session with every host, be its only keeper there, lease the ports; raise PhaseFailed."""
     with phase(run, Phase.CONNECT):
         fail_on(run.bus, Phase.CONNECT, open_sessions(run))
+        keep(run)
+        lease(run)
 
 
 def open_sessions(run: Run) -> dict[str, HostError]:

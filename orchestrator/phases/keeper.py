@@ -72,8 +72,6 @@ class _Keeper:
         run = self._run
         announce(run)
         connect.connect(run)
-        connect.keep(run)
-        connect.lease(run)
         run.folder.write_plan(run.plan)
         shared = preflight.preflight(run) if run.options.preflight else {}
         stage.stage(run, shared)

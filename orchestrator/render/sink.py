@@ -8,7 +8,7 @@ import select
 from typing import TextIO
 
 
-class DisplayGoneError(Exception):
+class DisplayGoneError(BrokenPipeError):
     """Nobody can see what we write any more (`| head` ended, the terminal was closed).
 
     The run goes on: whoever catches this stops showing it, and nothing else.

@@ -183,13 +183,14 @@ def test_unfollow_is_the_end_of_a_stream_and_of_no_other(lab: Lab) -> None:
 
 
 NO_INOTIFY = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && eval "$0"')
-unshared = pytest.mark.skipif(
-    subprocess.run([*NO_INOTIFY[:-1], "exit 0"], capture_output=True, check=False).returncode != 0,
-    reason="no user namespaces here",
-)
+SMALL_DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k,mode=700 x "$STATE" && eval "$0"')
 
 
-@unshared
+def works(*argv: str) -> bool:
+    return subprocess.run([*argv, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not works(*NO_INOTIFY), reason="no user namespaces here")
 def test_without_inotify_a_look_every_second_tells_all(lab: Lab) -> None:
     agent = lab.agent(shell=NO_INOTIFY)
     lab.start(agent, "sh", "-c", "echo one; sleep 0.5; echo two; exit 7")
@@ -412,6 +413,25 @@ def test_drop_forgets_an_ended_run_and_refuses_a_living_one(lab: Lab) -> None:
     assert states(agent, None) == []
     assert not work.parent.exists()
     assert agent.request("drop", run=lab.run, workdir=str(lab.workdir)) == {}  # once more changes nothing
+
+
+def test_a_dropped_run_may_be_kept_anew(lab: Lab) -> None:
+    agent = lab.agent()
+    for _ in range(2):
+        assert agent.request("keep", run=lab.run, who="me", plan="{}")["granted"]
+        (run,) = states(lab.agent(), lab.run)
+        assert run["keeper"]["alive"]
+        agent.request("drop", run=lab.run)
+
+
+@pytest.mark.skipif(not works(*SMALL_DISK[:-1], 'mount -t tmpfs x "$PWD"'), reason="no mounts here")
+def test_a_full_disk_is_the_machines_word_and_no_bug(lab: Lab) -> None:
+    lab.state.mkdir(0o700)
+    agent = lab.agent(shell=SMALL_DISK, env={"STATE": str(lab.state)})
+    with pytest.raises(AgentError) as caught:
+        agent.request("keep", run=lab.run, who="me", plan="x" * 100_000)
+    assert (caught.value.kind, caught.value.hint) == ("machine", "make room")
+    assert "No space left on device" in caught.value.what
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc"])

@@ -96,6 +96,15 @@ def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
     wait_gone(*family)
 
 
+def test_a_helper_that_is_killed_is_an_answer(lab: Lab) -> None:
+    agent = lab.agent()
+    family = helpers(agent, lab)
+    os.kill(family[0], signal.SIGKILL)
+    with pytest.raises(AgentError, match="the agent's helper for `facts` vanished"):
+        agent.reply(1)
+    wait_gone(*family)
+
+
 def test_a_killed_agent_leaves_the_task_running(lab: Lab) -> None:
     agent = lab.agent()
     pid = lab.start(agent, "sh", "-c", "echo on; sleep 1000")["pid"]

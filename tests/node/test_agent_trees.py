@@ -178,6 +178,14 @@ def test_a_tree_that_is_not_what_was_sent_is_refused_by_name(
     assert seal(lab, agent, manifest({"a": b"1", "b": b"2"}))["ok"]
 
 
+@pytest.mark.parametrize("path", ["../file", "/etc/passwd", "a/../../b"])
+def test_a_manifest_that_leaves_the_tree_is_refused(lab: Lab, path: str) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({}))
+    with pytest.raises(AgentError, match="out of the tree"):
+        seal(lab, agent, manifest({path: b""}))
+
+
 @pytest.mark.parametrize(
     ("found", "wrong"),
     [({}, "l: missing"), ({"l": "other"}, "l: a link to other")],

@@ -33,7 +33,7 @@ def four(tmp_path: Path) -> Iterator[Desk]:
 
 
 def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
-    with Cluster(hosts, python=training_python()) as cluster:
+    with Cluster(hosts, homes=True, python=training_python()) as cluster:
         made = Desk(cluster, tmp_path)
         try:
             yield made

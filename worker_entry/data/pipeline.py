@@ -22,6 +22,20 @@ def train_batches(source: Source, global_batch: int, seed: int, skip: int = 0) -
     return _finish(batches.skip(skip) if skip else batches)
 
 
+def worker_batches(source: Source, batch: int) -> Any:
+    """For a task that computes for parameter servers: endless batches in an order of its own.
+
+    This is traced once and runs on every worker; the clock is what makes their orders differ.
+    """
+    data = source.train().cache()
+    seed = tf.cast(tf.timestamp() * 1e6, tf.int64)
+    return (
+        data.shuffle(min(SHUFFLE, source.train_examples), seed=seed)
+        .repeat()
+        .batch(batch, drop_remainder=True)
+    )
+
+
 def test_batches(source: Source, global_batch: int) -> Any:
     return _finish(source.test().cache().batch(global_batch))
 

@@ -21,7 +21,7 @@ def four(tmp_path: Path) -> Iterator[Desk]:
 
 
 def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:
-    with Cluster(count) as cluster:
+    with Cluster(count, homes=True) as cluster:
         made = Desk(cluster, tmp_path / "a user's $(folder)")
         try:
             yield made

@@ -9,7 +9,7 @@ from tests.ssh.runs.desk import Desk
 
 
 def test_sixty_four_hosts_through_the_whole_of_launch(tmp_path: Path) -> None:
-    with Cluster(64, servers=4) as cluster:
+    with Cluster(64, servers=4, homes=True) as cluster:
         desk = Desk(cluster, tmp_path)
         try:
             viewer = desk.launch("--no-validate", "--", "hostname", fast=False)

@@ -1,4 +1,4 @@
-"""From `--dataset` to a source, and what validation falls back to."""
+"""From `--dataset` to a source, and what a validation falls back to."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from worker_entry.options import Options
 
 
 def source(options: Options) -> Source:
+    return _for_validation(options) if options.validate else _asked_for(options)
+
+
+def _asked_for(options: Options) -> Source:
     match options.dataset:
         case "digits":
             return arrays.digits()
@@ -20,10 +24,10 @@ def source(options: Options) -> Source:
             return prepared.load(name, options.data_dir, download=options.download)
 
 
-def for_validation(options: Options) -> Source:
+def _for_validation(options: Options) -> Source:
     """The job's data; on a node that has none yet: digits; without scikit-learn: synthetic."""
     try:
-        return source(replace(options, download=False))
+        return _asked_for(options)
     except ExpectedError as error:
         why = f"instead of {options.dataset}: {error.what}"
     try:
