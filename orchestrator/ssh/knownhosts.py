@@ -133,6 +133,7 @@ def load(files: Sequence[Path]) -> tuple[KnownKey, ...]:
 def remember(file: Path, line: str) -> None:
     """Append a line; the folder is made if it is missing."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.touch(mode=0o600)
     with file.open("ab+") as stream:
         if stream.tell() and not _ends_with_newline(file):
             line = "\n" + line
