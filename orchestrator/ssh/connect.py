@@ -48,7 +48,8 @@ class SshConnector:
 
     def _open(self, host: str, target: Target, jumps: tuple[Target, ...], deadline: Deadline) -> Line:
         """Connect through the jumps; again, later and at random, when something hangs up at once."""
-        for longest in (*_PAUSES, 0.0):
+        pauses = [longest * random.uniform(0.3, 1.0) for longest in _PAUSES]  # noqa: S311 - only spreads
+        while True:
             through = self._bastions.at_the_end_of(jumps, host, deadline)
             try:
                 with self._turn:
@@ -56,8 +57,6 @@ class SshConnector:
                         target, through=through, deadline=deadline, keyring=self._keyring, known=self._known
                     )
             except (HungUp, ConnectionResetError):
-                pause = longest * random.uniform(0.3, 1.0)  # noqa: S311 - spreads, hides nothing
-                if not longest or pause + 1.0 > deadline.left:
+                if not pauses or pauses[0] + 1.0 > deadline.left:
                     raise
-            time.sleep(pause)
-        raise AssertionError
+            time.sleep(pauses.pop(0))
