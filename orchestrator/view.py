@@ -115,6 +115,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _planned(view, event, at)
         case ev.RunAdopted():
             return replace(view, keeper=event.by)
+        case ev.RunLeft():
+            return replace(view, keeper="")
         case ev.PhaseStarted():
             begun = PhaseView(event.phase, event.hosts, at)
             return replace(view, phases=(*view.phases, begun), began=view.began or at)
@@ -203,4 +205,6 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
 def _progressed(view: View, event: ev.TaskProgressed, at: float) -> View:
     """What a report leaves out stays as it was."""
     known = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
-    return _task(view, event.task, stepped=at, **{key: value for key, value in known.items() if value is not None})
+    return _task(
+        view, event.task, stepped=at, **{key: value for key, value in known.items() if value is not None}
+    )

@@ -25,6 +25,8 @@ def start(agent: Agent, request: Request) -> None:
     paths, run, spec = agent.paths, request["run"], request["spec"]
     attempt, task = request["attempt"], request["task"]
     store_plan(paths, run, request.get("plan"))
+    if os.path.exists(paths.stopped(run)):
+        raise NodeError("stopped", f"starts nothing of run {run} any more", "a user has stopped the run")
     lease = agent.leases.get(spec.get("port"))
     held = () if lease is None else (lease,)
     turns = agent.rooms.setdefault("turns", Turns(agent))
@@ -86,7 +88,12 @@ def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
 
 
 def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
-    """Ask the living at once, in the loop; what has to be buried first is left to a child."""
+    """Ask the living at once, in the loop; what has to be buried first is left to a child.
+
+    `final`: from now on nothing of the run is started, whatever a keeper elsewhere is about to do.
+    """
+    if request.get("final"):
+        _forbid(agent.paths, request["run"])
     if _too_early(agent, request):
         return None
     paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
@@ -109,6 +116,15 @@ def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
 
     agent.in_child(request, bury, seconds=_STOP_SECONDS)
     return None
+
+
+def _forbid(paths: Paths, run: str) -> None:
+    if not os.path.isdir(paths.run(run)):
+        return  # nothing of it was ever here
+    try:
+        os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError:
+        pass  # no room: what runs is stopped all the same
 
 
 def sweep(agent: Agent, request: Request) -> None:

@@ -34,7 +34,16 @@ class Reconnected:
     session: Session
 
 
-Item: TypeAlias = Frame | Asked | Reconnected
+@dataclass(frozen=True)
+class Followed:
+    """An agent's answer to `follow`: tasks that its node knows nothing of, or why it cannot."""
+
+    session: Session
+    missing: tuple[str, ...] = ()
+    error: HostError | None = None
+
+
+Item: TypeAlias = Frame | Asked | Reconnected | Followed
 Inbox: TypeAlias = "queue.SimpleQueue[Item]"
 
 
@@ -87,6 +96,8 @@ class Run:
     stop: StopFlag = field(default_factory=StopFlag)
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
     builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
+    lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
+    unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
 
     @property
     def id(self) -> str:

@@ -25,7 +25,7 @@ def _stage(run: Run, shared: Mapping[str, str]) -> None:
     builtin = read_package(Path(__file__).resolve().parents[2] / "worker_entry")
     trees = [builtin]
     if not is_builtin(run.plan.command):
-        trees.insert(0, read_tree(run.options.root, run.options.ignore))
+        trees.insert(0, _read(run))
     if not run.options.validate and len(trees) > 1:
         trees.pop()  # nothing will run it
     leaders = [host for host in run.hosts if shared.get(host.name, host.name) == host.name]
@@ -33,6 +33,15 @@ def _stage(run: Run, shared: Mapping[str, str]) -> None:
     _make_work(run, trees[0].digest, leaders)
     for name, session in run.fleet.sessions.items():
         run.builtin[name] = f"{session.host.workdir}/trees/{builtin.digest}"
+
+
+def _read(run: Run) -> Tree:
+    """The user's code; from the pool, since reading all of a large tree takes long and may be cancelled."""
+    answers = run.fleet.each(
+        [run.options], lambda _: "", lambda options: read_tree(options.root, options.ignore)
+    )
+    tree: Tree = answers.good[""]
+    return tree
 
 
 def is_builtin(command: Sequence[str]) -> bool:

@@ -21,7 +21,9 @@ from orchestrator.events import (
     Event,
     LogGap,
     LogLine,
+    RunAdopted,
     RunEnded,
+    RunLeft,
     Stamped,
     TaskExited,
     TaskStarted,
@@ -59,6 +61,7 @@ class RunReader:
     last: int | None = None  # of each log, begin with its last lines
     drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
     ended: bool = False
+    left: bool = False  # the last keeper could not keep it
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
 
@@ -78,6 +81,12 @@ class RunReader:
                     continue
                 case TaskExited(task, _, attempt):
                     yield from self._drain(self._logs.get((attempt, task)))
+                case RunAdopted():  # perhaps of a run that was over but for a host that did not answer
+                    self.ended = self.left = False
+                    for log in self._logs.values():
+                        log.ended = False
+                case RunLeft():
+                    self.left = True
                 case RunEnded():
                     for log in self._logs.values():
                         yield from self._drain(log)
