@@ -141,7 +141,8 @@ def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[i
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
         )
-        logging.getLogger("paramiko").setLevel(logging.WARNING)
+        # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
         status = work(control)
     except BaseException:
         logging.getLogger("orchestrate").exception("the keeper failed")

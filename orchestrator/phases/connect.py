@@ -18,9 +18,11 @@ _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
 
 
 def connect(run: Run) -> None:
-    """Open a session with every host; raise PhaseFailed when one cannot be reached."""
+    """Reach every host, become the run's keeper there, lease its ports; raise PhaseFailed."""
     with phase(run, Phase.CONNECT):
         fail_on(run.bus, Phase.CONNECT, open_sessions(run))
+        fail_on(run.bus, Phase.CONNECT, keep(run))
+        lease(run)
 
 
 def open_sessions(run: Run) -> dict[str, HostError]:

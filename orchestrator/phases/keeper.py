@@ -22,7 +22,7 @@ from orchestrator.fleet import Cancelled
 from orchestrator.gang import Decision, decide, succeeded
 from orchestrator.phases import connect, launch, preflight, stage, stop, validate
 from orchestrator.phases.adopt import adopt, announce
-from orchestrator.phases.context import PhaseFailed, Run, fail_on, log
+from orchestrator.phases.context import PhaseFailed, Run, log
 from orchestrator.phases.control import Control
 from orchestrator.phases.follow import Follower
 from orchestrator.store.tail import last_lines
@@ -78,8 +78,6 @@ class _Keeper:
         run = self._run
         announce(run)
         connect.connect(run)
-        fail_on(run.bus, Phase.CONNECT, connect.keep(run))
-        connect.lease(run)
         run.folder.write_plan(run.plan)
         shared = preflight.preflight(run) if run.options.preflight else {}
         stage.stage(run, shared)

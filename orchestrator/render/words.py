@@ -10,8 +10,7 @@ from orchestrator import events as ev
 from orchestrator.ends import end_after
 from orchestrator.events import Event, Phase
 from orchestrator.render import fold
-from orchestrator.render.errors import host_block
-from orchestrator.render.errors import block
+from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
 from orchestrator.text import count, duration, plain, size
