@@ -104,7 +104,8 @@ def _cause(exited: TaskExited, lines: tuple[str, ...]) -> str:
     if exited.code is not None and exited.code > 128 and not lastwords.exception(lines):
         return f"{said} (a shell's word for {signal_name(exited.code - 128)})"
     raised = lastwords.exception(lines) if exited.signal is None else ""
-    return f"{said}: {raised}" if raised else said
+    because = raised or exited.note
+    return f"{said}: {because}" if because else said
 
 
 def _verdict(exited: TaskExited, cause: str, lines: tuple[str, ...]) -> Verdict:

@@ -115,6 +115,10 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _planned(view, event, at)
         case ev.RunAdopted():
             return replace(view, keeper=event.by)
+        case ev.Noted():
+            return view
+        case ev.RunLeft():
+            return replace(view, keeper="")
         case ev.PhaseStarted():
             begun = PhaseView(event.phase, event.hosts, at)
             return replace(view, phases=(*view.phases, begun), began=view.began or at)

@@ -10,7 +10,8 @@ import queue
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.logins import logins
@@ -21,6 +22,9 @@ from orchestrator.store import RunFolder
 if TYPE_CHECKING:
     from orchestrator.phases.context import Options, Run
     from orchestrator.ssh import Secrets
+
+
+_GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the lock for less
 
 
 def owner() -> str:
@@ -45,9 +49,9 @@ def keep_new(
     def work(control: int) -> int:
         from orchestrator.phases import keeper
 
-        run = _run(folder, plan, options, secrets, asked)
-        run.replan = replan
-        return keeper.keep_new(run, control)
+        with _run(folder, plan, options, secrets, asked) as run:
+            run.replan = replan
+            return keeper.keep_new(run, control)
 
     _fork(folder, work)
 
@@ -67,35 +71,45 @@ def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: str | None = None) -
         from orchestrator.phases import keeper
         from orchestrator.phases.context import Options
 
-        run = _run(folder, plan, Options(root=Path()), {}, asked)
-        if stop is not None:
-            run.stop.ask(kill=stop == "kill")
-        return keeper.keep_adopted(run, control)
+        with _run(folder, plan, Options(root=Path()), {}, asked) as run:
+            if stop is not None:
+                run.stop.ask(kill=stop == "kill")
+            return keeper.keep_adopted(run, control)
 
     return _fork(folder, work, required=False)
 
 
+@contextlib.contextmanager
 def _run(
     folder: RunFolder, plan: RunPlan, options: Options, secrets: Mapping[str, str], asked: Secrets | None
-) -> Run:
+) -> Iterator[Run]:
+    """The run in the hands of its keeper; at the end its events are on disk."""
     from orchestrator.bus import Bus
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
     from orchestrator.phases.context import Run
-    from orchestrator.store.folder import EventLog
+    from orchestrator.store.eventlog import EventLog
 
     inbox: queue.SimpleQueue = queue.SimpleQueue()  # type: ignore[type-arg]
     fleet = Fleet(connectors(asked), inbox.put)
     who = f"{owner()}, pid {os.getpid()}"
-    return Run(folder, plan, Bus(EventLog(folder)), fleet, inbox, who, options, secrets)
+    log = EventLog(folder)
+    try:
+        yield Run(folder, plan, Bus(log), fleet, inbox, who, options, secrets)
+    finally:
+        log.finish()
 
 
 def _fork(folder: RunFolder, work: Callable[[int], int], *, required: bool = True) -> bool:
     lock = folder.take_lock()
-    if lock is None:
-        if required:
-            raise RunError(f"run {folder.run} has a keeper already")
-        return False
+    deadline = time.monotonic() + _GLANCE
+    while lock is None:
+        if time.monotonic() > deadline:
+            if required:
+                raise RunError(f"run {folder.run} has a keeper already")
+            return False
+        time.sleep(0.01)
+        lock = folder.take_lock()
     control = folder.open_control()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -127,7 +141,8 @@ def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[i
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
         )
-        logging.getLogger("paramiko").setLevel(logging.WARNING)
+        # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
         status = work(control)
     except BaseException:
         logging.getLogger("orchestrate").exception("the keeper failed")

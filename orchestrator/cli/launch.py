@@ -57,8 +57,7 @@ def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: b
     planned = plan_with({})
     secrets = environ.secret_values(inventory.job.secrets, os.environ)
     folder = RunFolder(runs_root() / run)
-    folder.create()
-    folder.write_plan(planned)
+    folder.create(planned)
     from orchestrator.phases.context import Options
 
     options = Options(

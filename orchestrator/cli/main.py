@@ -13,7 +13,21 @@ from orchestrator.errors import ExitStatus, OrchestrateError
 
 def run() -> None:
     """The console script."""
+    _open_streams()
     sys.exit(main(sys.argv[1:]))
+
+
+def _open_streams() -> None:
+    """Have 0, 1 and 2 open, whatever a cron job or `>&-` closed: else a file of ours gets their number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - it lives as long as we do
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
 def main(argv: Sequence[str]) -> int:

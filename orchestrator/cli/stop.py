@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 from orchestrator.cli import keeping, watch
 from orchestrator.cli.finding import find_run
@@ -12,6 +13,8 @@ from orchestrator.events import RunEnded
 from orchestrator.render import choose
 from orchestrator.store import RunReader
 from orchestrator.store.reader import events_of
+
+_AGAIN = 0.05  # seconds
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -25,8 +28,14 @@ def main(arguments: argparse.Namespace) -> int:
     reader = RunReader(folder, wanted=lambda _task: False)
     reader.skip(len(history))  # what was before is not news
     with watch.Interrupts() as interrupts:
-        if not (folder.has_keeper() and folder.ask_keeper({"want": want})):
-            keeping.keep_adopted(folder, folder.read_plan(), stop=want)
+        # Whoever is faster than we are may have become its keeper, without knowing of a stop.
+        while not folder.ask_keeper({"want": want}) and not keeping.keep_adopted(
+            folder, folder.read_plan(), stop=want
+        ):
+            time.sleep(_AGAIN)
         renderer = choose(sys.stdout, arguments.json, sys.stderr)
-        status = watch.own(folder, reader, renderer, interrupts)
-    return int(ExitStatus.OK) if status == ExitStatus.INTERRUPTED else status
+        status = watch.own(folder, reader, renderer, interrupts, want)
+    ended = next((s.event for s in reversed(events_of(folder)) if isinstance(s.event, RunEnded)), None)
+    if ended is not None and ended.unproven:
+        return int(ExitStatus.CLUSTER)
+    return int(ExitStatus.OK) if status == ExitStatus.INTERRUPTED and ended is not None else status

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
 
 from orchestrator.cli import keeping
-from orchestrator.errors import ExitStatus
-from orchestrator.events import RunEnded
-from orchestrator.render import Lasting, Renderer
+from orchestrator.errors import ExitStatus, RunError
+from orchestrator.events import RunAdopted, RunEnded, RunPlanned
+from orchestrator.render import DisplayGoneError, Renderer
 from orchestrator.store import RunFolder, RunReader
 
 _IDLE = 0.03  # seconds between two looks at the folder
 _LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
+_PATIENCE = 2  # requests to stop that a keeper may leave without an effect before the viewer leaves it alone
+_MOST_KEEPERS = 3  # that come to nothing
 
 
 class Interrupts:
@@ -50,71 +54,122 @@ class Interrupts:
             self._told(self.count)
 
 
-def own(folder: RunFolder, reader: RunReader, renderer: Renderer, interrupts: Interrupts) -> int:
+def own(
+    folder: RunFolder,
+    reader: RunReader,
+    renderer: Renderer,
+    interrupts: Interrupts,
+    stop: str | None = None,
+) -> int:
     """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
 
-    A keeper that was killed is replaced.
+    A keeper that was killed is replaced. `stop` ("stop" or "kill") is what the run was asked for already.
     """
 
-    def gone() -> bool:
-        stop = {0: None, 1: "stop"}.get(interrupts.count, "kill")
-        keeping.keep_adopted(folder, folder.read_plan(), stop=stop)
-        return True
+    def wanted() -> str | None:
+        return stop if not interrupts.count else "kill" if interrupts.count > 1 or stop == "kill" else "stop"
 
     def ask(count: int) -> None:
         folder.ask_keeper({"want": "stop" if count == 1 else "kill"})
 
     interrupts.pass_on(ask)
-    return _loop(folder, reader, Lasting(renderer), lambda: False, gone)
+    return _Watch(
+        folder,
+        reader,
+        renderer,
+        leave=lambda: interrupts.count > _PATIENCE,
+        stopping=lambda: wanted() is not None,
+        adopt=lambda: keeping.keep_adopted(folder, folder.read_plan(), stop=wanted()),
+        owner=True,
+    ).loop()
 
 
 def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
     """Watch a run without owning it: Ctrl-C only stops watching."""
     with Interrupts() as interrupts:
-        status = _loop(folder, reader, renderer, lambda: interrupts.count > 0, lambda: False)
-    if interrupts.count and not reader.ended:
-        print(f"run {folder.run} goes on; orchestrate stop {folder.run} ends it", file=sys.stderr)
-    return status
+        return _Watch(
+            folder,
+            reader,
+            renderer,
+            leave=lambda: interrupts.count > 0,
+            stopping=lambda: False,
+            adopt=lambda: keeping.keep_adopted(folder, folder.read_plan()),
+        ).loop()
 
 
-def _loop(
-    folder: RunFolder,
-    reader: RunReader,
-    renderer: Renderer,
-    leave: Callable[[], bool],
-    gone: Callable[[], bool],
-) -> int:
-    """Draw until the run has ended; `gone` replaces a keeper that vanished, False when it cannot."""
-    status = int(ExitStatus.BUG)
+@dataclass
+class _Watch:
+    """Draws until the run has ended; replaces a keeper that vanished."""
 
-    def draw() -> bool:
+    folder: RunFolder
+    reader: RunReader
+    renderer: Renderer
+    leave: Callable[[], bool]  # whether the user wants to go
+    stopping: Callable[[], bool]  # whether the end of the run was asked for
+    adopt: Callable[[], bool]
+    owner: bool = False  # goes on unseen when its display is gone (`| head`), to tell the true status
+    _status: int = int(ExitStatus.BUG)
+    _shown: bool = True  # somebody sees what is drawn
+    _keepers: int = 0  # that were started one after the other, and came to nothing
+
+    def loop(self) -> int:
+        """The run's exit status, or the one that says why it was not watched to its end."""
+        checked = time.monotonic()
+        try:
+            while True:
+                drawn = self._draw()
+                if self.reader.ended:
+                    return self._status
+                if self.leave():
+                    self._say_that_it_goes_on()
+                    return int(ExitStatus.INTERRUPTED)
+                if not self._shown and not self.owner and not self.stopping():
+                    self._say_that_it_goes_on()
+                    return int(ExitStatus.OK)
+                if drawn:
+                    continue
+                if time.monotonic() - checked > _LOOK_FOR_KEEPER:
+                    checked = time.monotonic()
+                    # It may have written its last event between our look at the folder and at the lock.
+                    if not self.folder.has_keeper() and not self._draw():
+                        if self.reader.left:
+                            return int(ExitStatus.CLUSTER)
+                        self._replace_keeper()
+                time.sleep(_IDLE)
+        finally:
+            if self._shown:
+                self.renderer.close()
+
+    def _draw(self) -> bool:
         """Show what is new; False when there was nothing."""
-        nonlocal status
         drawn = False
-        for stamped in reader.poll():
+        for stamped in self.reader.poll():
             drawn = True
-            renderer.handle(stamped)
             if isinstance(stamped.event, RunEnded):
-                status = stamped.event.status
-            if leave():
+                self._status = stamped.event.status
+            if not isinstance(stamped.event, RunAdopted | RunPlanned):
+                self._keepers = 0
+            if self._shown:
+                try:
+                    self.renderer.handle(stamped)
+                except DisplayGoneError:  # `| head` has seen enough
+                    self._shown = False
+            if self.leave():
                 break
         return drawn
 
-    checked = time.monotonic()
-    try:
-        while True:
-            drawn = draw()
-            if reader.ended:
-                return status
-            if leave():
-                return int(ExitStatus.INTERRUPTED)
-            if drawn:
-                continue
-            if time.monotonic() - checked > _LOOK_FOR_KEEPER:
-                checked = time.monotonic()
-                # It may have written its last event between our look at the folder and at the lock.
-                if not folder.has_keeper() and not draw() and not gone():
-                    return int(ExitStatus.BUG)
-            time.sleep(_IDLE)
-    finally:
-        renderer.close()
+    def _replace_keeper(self) -> None:
+        """Raise RunError when keepers come to nothing."""
+        if self._keepers >= _MOST_KEEPERS:
+            raise RunError(
+                f"run {self.folder.run} cannot be kept",
+                why=f"{self._keepers} keepers ended before they had done anything",
+                hint=f"see {self.folder.debug_log}",
+            )
+        self._keepers += self.adopt()
+
+    def _say_that_it_goes_on(self) -> None:
+        with contextlib.suppress(OSError):
+            print(
+                f"run {self.folder.run} goes on; orchestrate stop {self.folder.run} ends it", file=sys.stderr
+            )

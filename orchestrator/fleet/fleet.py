@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import HostError
-from orchestrator.fleet.session import Cancelled, Reply, Session, Sink
+from orchestrator.fleet.pulse import Pulse
+from orchestrator.fleet.session import Cancelled, Reply, Session, Sink, settle
 from orchestrator.model import Host
 from orchestrator.transport import Connector
 
@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 15.0
 POOL = 32  # threads that connect or push at once
+_LAST_MOMENTS = 2.0  # seconds that cancelled work has to clean up after itself
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Fleet:
         self._cancelled = False
         self._waiting: set[Future[Any]] = set()
         self._lock = threading.Lock()
+        self._pulse = Pulse()
+        self._pool: list[threading.Thread] = []
 
     def connect(self, hosts: Iterable[Host], told: Callable[[str, float], None]) -> dict[str, HostError]:
         """Connect to all hosts in parallel; return the errors of those that failed.
@@ -49,12 +52,15 @@ class Fleet:
 
         def one(host: Host) -> Session:
             began = time.monotonic()
-            session = self.open(host)
+            self.sessions[host.name] = session = self.open(host)  # at once: a cancel shall find it to close
             told(host.name, time.monotonic() - began)
             return session
 
-        answers = self.each(list(hosts), lambda host: host.name, one)
-        self.sessions.update(answers.good)
+        wanted = list(hosts)
+        answers = self.each(wanted, lambda host: host.name, one)
+        for host in wanted:  # in their order, not in that of their answers
+            if (session := self.sessions.pop(host.name, None)) is not None:
+                self.sessions[host.name] = session
         return answers.bad
 
     def open(self, host: Host, timeout: float = CONNECT_TIMEOUT) -> Session:
@@ -66,6 +72,7 @@ class Fleet:
         except BaseException:
             session.close()
             raise
+        self._pulse.watch(session)
         return session
 
     def each(
@@ -92,17 +99,22 @@ class Fleet:
                     item, future = todo.get_nowait()
                 except queue.Empty:
                     return
+                if future.done():  # cancelled
+                    continue
                 try:
                     outcome = work(item)
                 except BaseException as error:
-                    _settle(future, error=error)
+                    settle(future, error=error)
                 else:
-                    _settle(future, outcome=outcome)
+                    settle(future, outcome)
 
+        self._pool = [thread for thread in self._pool if thread.is_alive()]
         for number in range(min(pool, len(items))):
-            threading.Thread(target=serve, name=f"pool {number}", daemon=True).start()
+            thread = threading.Thread(target=serve, name=f"pool {number}", daemon=True)
+            thread.start()
+            self._pool.append(thread)
         try:
-            return _gather(futures, None)
+            return _gather(futures)
         finally:
             with self._lock:
                 self._waiting.difference_update(futures.values())
@@ -144,13 +156,13 @@ class Fleet:
 
     def cancel(self) -> None:
         """Make every wait of this fleet end with `Cancelled`, now and until `resume`."""
-        with self._lock:
+        with self._lock:  # to the end: a `resume` that came in between would see its own waits cancelled
             self._cancelled = True
             waiting, self._waiting = set(self._waiting), set()
-        for future in waiting:
-            _settle(future, error=Cancelled())
-        for session in list(self.sessions.values()):
-            session.cancel()
+            for future in waiting:
+                settle(future, error=Cancelled())
+            for session in list(self.sessions.values()):
+                session.cancel()
 
     def _check(self) -> None:
         with self._lock:
@@ -162,30 +174,22 @@ class Fleet:
             self._cancelled = False
 
     def close(self) -> None:
-        for session in self.sessions.values():
+        """Cut every connection; work that was given up gets a moment to remove what it made here."""
+        self._pulse.stop()
+        for session in list(self.sessions.values()):
             session.close()
         self._connector.close()
+        deadline = time.monotonic() + _LAST_MOMENTS
+        for thread in self._pool:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _settle(future: Future[Any], outcome: object = None, error: BaseException | None = None) -> None:
-    """End a future unless a cancel was faster."""
-    try:
-        if error is None:
-            future.set_result(outcome)
-        else:
-            future.set_exception(error)
-    except Exception:  # noqa: S110 - InvalidStateError: somebody else settled it, which is fine
-        pass
-
-
-def _gather(futures: Mapping[str, Future[T]], timeout: float | None) -> Answers[T]:
+def _gather(futures: Mapping[str, Future[T]]) -> Answers[T]:
     good: dict[str, T] = {}
     bad: dict[str, HostError] = {}
     for name, future in futures.items():
         try:
-            good[name] = future.result(timeout)
+            good[name] = future.result()
         except HostError as error:
             bad[name] = error
-        except FutureTimeoutError as error:
-            bad[name] = HostError(name, "gave no answer in time", kind="timeout", why=str(error))
     return Answers(good, bad)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,8 @@ class Session:
         self.clock_offset = 0.0  # node's clock minus ours, seconds
         self.heard = time.monotonic()
         self._sink = sink
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held for moments only: a stop must get through while a send hangs
+        self._sending = threading.Lock()
         self._pending: dict[int, Future[Reply]] = {}
         self._last_id = 0
         self._ended: str | None = None
@@ -102,15 +103,21 @@ class Session:
             self._last_id += 1
             number = self._last_id
             self._pending[number] = future
-            assert self._channel is not None
-            channel = self._channel
-            data = frames.encode({"id": number, "op": op, **fields}, payload)
-            try:
-                channel.send(data)
-            except HostError as error:
+        assert self._channel is not None
+        data = frames.encode({"id": number, "op": op, **fields}, payload)
+        try:
+            with self._sending:
+                self._channel.send(data)
+        except HostError as error:
+            with self._lock:
                 self._pending.pop(number, None)
-                future.set_exception(error)
+            settle(future, error=error)
         return future
+
+    def speak(self) -> None:
+        """Let the agent hear from us, unless something is on its way to it anyway."""
+        if not self._sending.locked():
+            self.submit("ping")
 
     def request(self, op: str, /, payload: bytes = b"", timeout: float = 60.0, **fields: Any) -> Reply:
         """Ask and wait; raise HostError (kind "timeout" when no answer came), or `Cancelled`."""
@@ -133,13 +140,19 @@ class Session:
         with self._lock:
             pending, self._pending = self._pending, {}
         for future in pending.values():
-            future.set_exception(Cancelled())
+            settle(future, error=Cancelled())
+
+    def give_up(self, why: str) -> None:
+        """End a session whose far end hangs: what is awaited fails at once, and the sink hears of it."""
+        self._finish(why)
+        self.link.close()
 
     def close(self) -> None:
         self._closing = True
+        # The link first: on one that hangs, closing the channel would wait for the far end.
+        self.link.close()
         if self._channel is not None:
             self._channel.close()
-        self.link.close()
 
     @property
     def alive(self) -> bool:
@@ -161,8 +174,8 @@ class Session:
             try:
                 for header, payload in decoder.feed(data):
                     self._dispatch(header, payload)
-            except ValueError as error:
-                why = f"the far end does not speak our protocol ({error})"
+            except (ValueError, KeyError, TypeError) as error:
+                why = f"the far end does not speak our protocol ({error!r})"
                 break
         self._end(channel, noise, why)
 
@@ -175,17 +188,18 @@ class Session:
             if future is None:  # given up meanwhile
                 return
             if header["ok"]:
-                future.set_result(Reply(header["result"], payload))
+                settle(future, Reply(header["result"], payload))
             else:
                 error = header["error"]
-                future.set_exception(
-                    HostError(
+                settle(
+                    future,
+                    error=HostError(
                         self.host.name,
                         error["what"],
                         kind=error["kind"],
                         why=error.get("why", ""),
                         hint=error.get("hint", ""),
-                    )
+                    ),
                 )
         else:
             self._sink(Frame(self.host.name, self, header, payload))
@@ -194,11 +208,17 @@ class Session:
         if not self._greeted.done():
             status = channel.wait(2.0)
             self._greeted.set_exception(self._no_agent(_said(noise, channel.stderr_tail()), status))
+        self._finish(why)
+
+    def _finish(self, why: str) -> None:
+        """The session is over, once."""
         with self._lock:
+            if self._ended is not None:
+                return
             self._ended = why
             pending, self._pending = self._pending, {}
         for future in pending.values():
-            future.set_exception(self._lost_error(why))
+            settle(future, error=self._lost_error(why))
         if self.hello and not self._closing:
             self._sink(Frame(self.host.name, self, {}, lost=why))
 
@@ -237,6 +257,18 @@ class Session:
             hint="a ForceCommand, a nologin shell or a start-up file that waits for input does this; "
             f"try: ssh {self.host.ssh} {python} -V",
         )
+
+
+def settle(future: Future[Any], outcome: object = None, error: BaseException | None = None) -> bool:
+    """End a future; False when somebody else, a cancel for instance, was faster."""
+    try:
+        if error is None:
+            future.set_result(outcome)
+        else:
+            future.set_exception(error)
+    except InvalidStateError:
+        return False
+    return True
 
 
 def _said(noise: bytes, stderr: bytes) -> str:

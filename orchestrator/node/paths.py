@@ -1,6 +1,6 @@
 """Every path of a node's state folder, and the checks before it is trusted.
 
-runs/<run>/run.json, keeper
+runs/<run>/run.json, keeper, stopped
 runs/<run>/attempts/<attempt>/<slug>/lock, control, state.json, output.log, output.idx, report.jsonl
 leases/<port>
 """
@@ -87,6 +87,10 @@ class Paths:
 
     def keeper(self, run: str) -> str:
         return os.path.join(self.run(run), "keeper")
+
+    def stopped(self, run: str) -> str:
+        """Exists when a user ended the run: nothing of it is to be started any more."""
+        return os.path.join(self.run(run), "stopped")
 
     def attempts(self, run: str) -> List[str]:
         return _names(os.path.join(self.run(run), "attempts"))

@@ -68,6 +68,7 @@ class Supervisor:
         self._exec: Optional[int] = None  # the pipe that tells whether exec worked
         self._refusal: Dict[str, str] = {}  # why it did not
         self._answered = False
+        self._asked = state.WANT_RUN  # what a keeper wants; not what we came to want ourselves
         self._reason = ""  # why it was ended, when nobody asked
         self._pause = _FIRST_PAUSE
         self._left_behind = 0

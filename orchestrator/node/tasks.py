@@ -26,6 +26,8 @@ def start(agent: Agent, request: Request) -> None:
     paths, run, spec = agent.paths, request["run"], request["spec"]
     attempt, task = request["attempt"], request["task"]
     store_plan(paths, run, request.get("plan"))
+    if os.path.exists(paths.stopped(run)):
+        raise NodeError("stopped", f"starts nothing of run {run} any more", "a user has stopped the run")
     lease = agent.leases.get(spec.get("port"))
     held = () if lease is None else (lease,)
     turns = agent.rooms.setdefault("turns", Turns(agent))
@@ -87,7 +89,12 @@ def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
 
 
 def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
-    """Ask the living at once, in the loop; what has to be buried first is left to a child."""
+    """Ask the living at once, in the loop; what has to be buried first is left to a child.
+
+    `final`: from now on nothing of the run is started, whatever a keeper elsewhere is about to do.
+    """
+    if request.get("final"):
+        _forbid(agent.paths, request["run"])
     if _too_early(agent, request):
         return None
     paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
@@ -112,6 +119,15 @@ def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     return None
 
 
+def _forbid(paths: Paths, run: str) -> None:
+    if not os.path.isdir(paths.run(run)):
+        return  # nothing of it was ever here
+    try:
+        os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError:
+        pass  # no room: what runs is stopped all the same
+
+
 def sweep(agent: Agent, request: Request) -> None:
     """Kill whatever still bears the cookie of an ended task; return when none is left."""
     if not _too_early(agent, request):
@@ -120,13 +136,24 @@ def sweep(agent: Agent, request: Request) -> None:
 
 
 def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
-    ended = [folder for folder in paths.tasks(run) if is_over(paths, folder)]
-    if len(ended) == len(paths.tasks(run)):
+    """Tasks that their own guard saw to the end, alone and untold, have left nothing by its proof.
+
+    For all others every process of the machine is looked at.
+    """
+    folders = paths.tasks(run)
+    ended = [folder for folder in folders if is_over(paths, folder)]
+    doubtful = [folder for folder in ended if not _ended_by_itself(folder)]
+    if doubtful and len(ended) == len(folders):
         return {"killed": procs.sweep(run)}
     killed: List[Dict[str, Any]] = []
-    for folder in ended:
+    for folder in doubtful:
         killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
     return {"killed": killed}
+
+
+def _ended_by_itself(folder: TaskFolder) -> bool:
+    known = state.read(folder)
+    return bool(known["state"] == state.EXITED and known["want"] == state.WANT_RUN)
 
 
 def is_over(paths: Paths, folder: TaskFolder) -> bool:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 
 from orchestrator.errors import HostError
 from orchestrator.events import HostConnected, Phase
-from orchestrator.fleet import Session
+from orchestrator.fleet import Reply, Session
 from orchestrator.phases.context import Run, fail_on, phase
 
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
 
 
 def connect(run: Run) -> None:
-    """Open a session with every host, be its only keeper there, lease the ports; raise PhaseFailed."""
+    """Reach every host, become the run's keeper there, lease its ports; raise PhaseFailed."""
     with phase(run, Phase.CONNECT):
         fail_on(run.bus, Phase.CONNECT, open_sessions(run))
-        keep(run)
+        fail_on(run.bus, Phase.CONNECT, keep(run))
         lease(run)
 
 
@@ -35,22 +36,37 @@ def open_sessions(run: Run) -> dict[str, HostError]:
     return bad
 
 
-def keep(run: Run) -> None:
-    """Be the only keeper of the run on every node; raise PhaseFailed when another one is."""
+def keep(run: Run) -> dict[str, HostError]:
+    """Become the only keeper of the run on every node; return who refuses, and why."""
     plan = msgspec.json.encode(run.plan).decode()
     answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who, "plan": plan})
     bad = dict(answers.bad)
     for name, reply in answers.good.items():
-        holder = reply.result.get("holder") or {}
-        if not reply.result["granted"] and holder.get("who") != run.who:
+        if not reply.result["granted"]:
+            who = (reply.result.get("holder") or {}).get("who", "somebody")
             bad[name] = HostError(
                 name,
                 f"follows run {run.id} for another keeper",
                 kind="kept",
-                why=f"{holder.get('who', 'somebody')} keeps it",
+                why=f"{who} keeps it",
                 hint=f"run `orchestrate tail {run.id}` there",
             )
-    fail_on(run.bus, Phase.CONNECT, bad)
+    return bad
+
+
+def keep_again(run: Run, session: Session) -> None:
+    """Ask a host that came back to hold us for the keeper; one that does not is asked again later.
+
+    The agent that we had there may still be about to notice that it was left.
+    """
+    name = session.host.name
+    run.unkept.add(name)
+
+    def answered(future: Future[Reply]) -> None:
+        if not future.cancelled() and future.exception() is None and future.result().result["granted"]:
+            run.unkept.discard(name)
+
+    session.submit("keep", run=run.id, who=run.who, plan=None).add_done_callback(answered)
 
 
 def lease(run: Run) -> None:
@@ -63,7 +79,7 @@ def lease(run: Run) -> None:
         bad = dict(answers.bad)
         moved: dict[str, int] = {}
         for name, reply in answers.good.items():
-            conflicts = reply.result["conflicts"]
+            conflicts = [held for held in reply.result["conflicts"] if held["run"] != run.id]
             if conflicts and run.options.other_ports and run.replan is not None:
                 moved[name] = min(spec.port for spec in run.plan.tasks if spec.host == name) + 10 + shift
             elif conflicts:

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from orchestrator.errors import HostError
-from orchestrator.events import (
-    Event,
-    HostLost,
-    HostRecovered,
-    LogGap,
-    TaskExited,
-    TaskProgressed,
-    TaskReady,
-    TaskReported,
-)
-from orchestrator.fleet import Frame, Session
+from orchestrator.events import Event, LogGap, TaskExited, TaskProgressed, TaskReady, TaskReported
+from orchestrator.fleet import Frame, Reply, Session
 from orchestrator.gang import End
 from orchestrator.model import TaskId
-from orchestrator.phases.context import Asked, Reconnected, Run, log
+from orchestrator.phases import recovery
+from orchestrator.phases.connect import keep_again
+from orchestrator.phases.context import Asked, Followed, Reconnected, Run, log
 from orchestrator.store.mirror import Mirror
 
-BEAT = 5.0  # seconds between an agent's heartbeats
-SILENCE = 20.0  # seconds without a byte from a host until it counts as lost
-KEEP_ALIVE = 20.0  # seconds between our own words to an agent
-_BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
+_AGAIN = 5.0  # seconds until what cannot be had now is tried again
 FINAL = ("exited", "lost", "unstarted")
 
 
@@ -44,7 +35,6 @@ class Follower:
         self, run: Run, attempt: str, placed: Mapping[TaskId, str], told: Callable[[Event], None]
     ) -> None:
         self.ends: dict[TaskId, End] = {}
-        self.lost: dict[str, float] = {}  # host -> since when (monotonic)
         self._run = run
         self._attempt = attempt
         self._placed = dict(placed)
@@ -52,7 +42,7 @@ class Follower:
         self._mirrors = {task: Mirror(run.folder, attempt, task.slug) for task in placed}
         self._partial: dict[TaskId, bytes] = {}
         self._gaps: dict[TaskId, int] = {}
-        self._spoke = time.monotonic()
+        self._asked_keep = time.monotonic()
         self.stopping: Callable[[Session], None] | None = None  # what a host that comes back is told
 
     @property
@@ -68,15 +58,15 @@ class Follower:
         for name in set(self._placed.values()) if hosts is None else hosts:
             session = self._run.fleet.sessions.get(name)
             if session is None:
-                self._begin_recovery(name, "there was no connection")
+                self._lose(name, "there was no connection")
                 continue
             tasks = [
                 {"task": str(task), "log": mirror.log_size, "report": mirror.report_size}
                 for task, mirror in self._mirrors.items()
                 if self._placed[task] == name and task not in self.ends
             ]
-            session.submit("beats", every=BEAT)
-            session.submit("follow", run=self._run.id, attempt=self._attempt, tasks=tasks)
+            answer = session.submit("follow", run=self._run.id, attempt=self._attempt, tasks=tasks)
+            answer.add_done_callback(partial(self._answered, session))
 
     def know(self, exited: TaskExited) -> None:
         """Take over an end that an earlier keeper has told already."""
@@ -87,7 +77,7 @@ class Follower:
     def step(self, timeout: float) -> bool:
         """Handle what arrives within `timeout` seconds; True when a viewer asked for something."""
         asked = self._take(timeout)
-        self._watch()
+        self._keep_again()
         return asked
 
     def give_up(self, why: str) -> None:
@@ -101,43 +91,74 @@ class Follower:
 
     def _take(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
-        asked = False
         while True:
             try:
                 item = self._run.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                return asked
+                return False
             match item:
                 case Asked():
                     return True
                 case Reconnected(session):
-                    self._recovered(session)
+                    self._regain(session)
+                case _ if self._run.fleet.sessions.get(item.session.host.name) is not item.session:
+                    pass  # of a session that was given up: another one tells it again
+                case Followed(session, missing, error):
+                    self._followed(session, missing, error)
                 case Frame(lost=str(why)):
-                    if self._run.fleet.sessions.get(item.host) is item.session:
-                        self._begin_recovery(item.host, why)
+                    self._lose(item.host, why)
                 case Frame():
-                    asked |= self._frame(item)
+                    self._mirrored(item)
             if time.monotonic() >= deadline or len(self.ends) == len(self._placed):
-                return asked
+                return False
 
-    def _frame(self, frame: Frame) -> bool:
+    def _answered(self, session: Session, future: Future[Reply]) -> None:
+        """From the session's reader: what became of a `follow`."""
+        error = future.exception()
+        if error is None:
+            self._run.inbox.put(Followed(session, tuple(future.result().result["missing"])))
+        elif isinstance(error, HostError) and session.alive:
+            self._run.inbox.put(Followed(session, error=error))
+
+    def _followed(self, session: Session, missing: tuple[str, ...], error: HostError | None) -> None:
+        if error is not None:
+            self._lose(session.host.name, f"{error.what}: {error.why}", pause=_AGAIN)
+        for name in missing:
+            task = TaskId.parse(name)
+            if task in self._placed and task not in self.ends:
+                why = "its host knows nothing of it: it was never started, or its state folder was emptied"
+                self._end(task, End(None, None, why, stopped=False, seconds=0.0, ended=time.time()))
+
+    def _mirrored(self, frame: Frame) -> None:
+        """Take a frame in; when this machine has no room for it, it waits on the node."""
+        try:
+            self._frame(frame)
+        except OSError as error:
+            self._lose(
+                frame.host, f"{error.strerror} on this machine; its logs wait over there", pause=_AGAIN
+            )
+        except ValueError as error:  # a hole in the stream
+            self._lose(frame.host, str(error))
+
+    def _frame(self, frame: Frame) -> None:
         header = frame.header
         if "task" not in header:
-            return False
+            return
         task = TaskId.parse(header["task"])
         mirror = self._mirrors.get(task)
         if mirror is None or task in self.ends or header.get("attempt", self._attempt) != self._attempt:
-            return False
+            return
         match header["kind"]:
             case "log":
                 mirror.add_log(header["offset"], frame.payload, header["times"])
             case "report":
-                fresh = frame.payload[max(0, mirror.report_size - header["offset"]) :]
-                mirror.add_report(header["offset"], frame.payload)
-                self._records(task, fresh)
+                offset, known = header["offset"], mirror.report_size
+                try:
+                    mirror.add_report(offset, frame.payload)
+                finally:
+                    self._records(task, frame.payload[max(0, known - offset) : mirror.report_size - offset])
             case "state":
                 self._state(task, frame.session, header["state"])
-        return False
 
     def _records(self, task: TaskId, data: bytes) -> None:
         *lines, self._partial[task] = (self._partial.get(task, b"") + data).split(b"\n")
@@ -171,9 +192,10 @@ class Follower:
                 seconds=(ended - started) / 1e9 if started and ended else 0.0,
                 ended=(ended / 1e9 - session.clock_offset) if ended else time.time(),
             ),
+            note="" if lost else state.get("message", ""),
         )
 
-    def _end(self, task: TaskId, end: End) -> None:
+    def _end(self, task: TaskId, end: End, note: str = "") -> None:
         self.ends[task] = end
         self._told(
             TaskExited(
@@ -186,59 +208,25 @@ class Follower:
                 seconds=end.seconds,
                 ended=end.ended,
                 stopped=end.stopped,
+                note=note,
             )
         )
 
-    def _watch(self) -> None:
-        now = time.monotonic()
-        speak = now - self._spoke > KEEP_ALIVE
-        for name, session in list(self._run.fleet.sessions.items()):
-            if name in self.lost:
-                continue
-            if now - session.heard > SILENCE:
-                self._begin_recovery(name, f"no word for {SILENCE:.0f} s")
-            elif speak:
-                session.submit("ping")
-        if speak:
-            self._spoke = now
+    def _keep_again(self) -> None:
+        if self._run.unkept and time.monotonic() - self._asked_keep > _AGAIN:
+            self._asked_keep = time.monotonic()
+            for name in list(self._run.unkept):
+                if (session := self._run.fleet.sessions.get(name)) is not None:
+                    keep_again(self._run, session)
 
-    def _begin_recovery(self, name: str, why: str) -> None:
-        if name in self.lost:
-            return
-        self.lost[name] = time.monotonic()
-        log.warning("lost %s: %s", name, why)
-        session = self._run.fleet.sessions.pop(name, None)
-        if session is not None:
-            session.close()
-        if not any(self._placed[task] == name for task in self.waiting()):
-            return  # nothing of it is still awaited
-        self._told(HostLost(name, why))
-        threading.Thread(target=self._reconnect, args=(name,), name=f"reconnect {name}", daemon=True).start()
+    def _lose(self, name: str, why: str, *, pause: float = 0.0) -> None:
+        awaited = any(self._placed[task] == name for task in self.waiting())
+        recovery.lose(self._run, name, why, self._told if awaited else None, pause=pause)
 
-    def _reconnect(self, name: str) -> None:
-        host = self._run.plan.host(name)
-        for attempt in range(1_000_000):
-            time.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
-            if name not in self.lost:
-                return
-            try:
-                session = self._run.fleet.open(host)
-            except HostError as error:
-                log.info("still lost: %s %s: %s", name, error.what, error.why)
-                continue
-            self._run.inbox.put(Reconnected(session))
+    def _regain(self, session: Session) -> None:
+        if not recovery.regain(self._run, session, self._told):
             return
-
-    def _recovered(self, session: Session) -> None:
-        name = session.host.name
-        since = self.lost.pop(name, None)
-        if since is None:
-            session.close()
-            return
-        self._run.fleet.sessions[name] = session
-        self._told(HostRecovered(name, time.monotonic() - since))
-        session.submit("keep", run=self._run.id, who=self._run.who, plan=None)
-        self.attach([name])
+        self.attach([session.host.name])
         if self.stopping is not None:
             self.stopping(session)
 

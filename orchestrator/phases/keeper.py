@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from orchestrator.errors import ExitStatus, OrchestrateError
-from orchestrator.events import Event, Outcome, Phase, PhaseEnded, PhaseStarted, RunEnded, TaskExited
+from orchestrator.events import (
+    Event,
+    Outcome,
+    Phase,
+    PhaseEnded,
+    PhaseStarted,
+    RunEnded,
+    RunLeft,
+    TaskExited,
+)
 from orchestrator.fleet import Cancelled
 from orchestrator.gang import Decision, decide, succeeded
 from orchestrator.phases import connect, launch, preflight, stage, stop, validate
 from orchestrator.phases.adopt import adopt, announce
-from orchestrator.phases.context import Asked, PhaseFailed, Run, log
+from orchestrator.phases.context import PhaseFailed, Run, log
+from orchestrator.phases.control import Control
 from orchestrator.phases.follow import Follower
 from orchestrator.store.tail import last_lines
 from orchestrator.verdict import judge
@@ -39,34 +47,32 @@ class _Keeper:
         self._run = run
         self._unproven: tuple[str, ...] = ()
         self._exits: list[TaskExited] = []
+        self._started = False  # something of the run may be alive on the nodes
         # Until the tasks are followed, a request to stop must end whatever is being waited for.
-        self._cancellable = True
-        threading.Thread(target=self._listen, args=(control,), name="control", daemon=True).start()
+        self._control = Control(run, control)
 
-    def guarded(self, work: Callable[[_Keeper], RunEnded]) -> ExitStatus:
+    def guarded(self, work: Callable[[_Keeper], RunEnded | RunLeft]) -> ExitStatus:
         """Whatever happens, the run ends with one RunEnded, and a bug leaves its traceback."""
-        run = self._run
+        ended = self._conclude(lambda: work(self))
+        self._run.bus.emit(ended)
+        self._run.fleet.close()
+        return ExitStatus(ended.status) if isinstance(ended, RunEnded) else ExitStatus.CLUSTER
+
+    def _conclude(self, work: Callable[[], RunEnded | RunLeft]) -> RunEnded | RunLeft:
+        """What `work` comes to. Its exceptions come to an end of their own, and so do those of that end."""
+        end: Callable[[], RunEnded]
         try:
-            ended = work(self)
+            return work()
         except Cancelled:
-            ended = self._stopped()
+            end = self._stopped
         except PhaseFailed as failure:
-            ended = self._failed(failure)
+            end = partial(self._failed, failure)
         except OrchestrateError as error:
-            ended = self._failed(PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint))
+            end = partial(self._failed, PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint))
         except Exception:
             log.exception("a bug")
-            with contextlib.suppress(Exception):
-                self._end_all(kill=True)
-            ended = self._ended(
-                Outcome.FAILED,
-                ExitStatus.BUG,
-                cause="a bug in orchestrate ended the run",
-                hint=f"please report it, with {run.folder.debug_log}",
-            )
-        run.bus.emit(ended)
-        run.fleet.close()
-        return ExitStatus(ended.status)
+            end = self._broken
+        return self._conclude(end)
 
     def whole(self) -> RunEnded:
         run = self._run
@@ -75,19 +81,23 @@ class _Keeper:
         run.folder.write_plan(run.plan)
         shared = preflight.preflight(run) if run.options.preflight else {}
         stage.stage(run, shared)
+        self._started = True
         if run.options.validate:
             validate.validate(run)
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         launch.launch(run, FIRST)
-        self._cancellable = False
+        self._control.cancels = False
         follower = Follower(run, FIRST, placed, self._told)
         follower.attach()
         return self._follow(follower)
 
-    def adopted(self) -> RunEnded:
+    def adopted(self) -> RunEnded | RunLeft:
         run = self._run
-        self._cancellable = False
+        self._control.cancels = False
+        self._started = True
         found = adopt(run)
+        if isinstance(found, RunLeft):
+            return found
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         follower = Follower(run, found.attempt, placed, self._told)
         for exited in found.exits:  # the last keeper said so already
@@ -109,11 +119,13 @@ class _Keeper:
         by_user = False
         while True:
             follower.step(0.5 if stopper is None else 0.1)
-            if run.stop.asked and not by_user:
+            elsewhere = stopper is None and any(end.stopped for end in follower.ends.values())
+            if (run.stop.asked or elsewhere) and not by_user:
                 by_user = True
                 run.fleet.resume()
                 if stopper is None:
-                    stopper = stop.Stopper(run, follower, by="user", why="", grace=run.plan.grace)
+                    why = "asked for from another machine" if elsewhere and not run.stop.asked else ""
+                    stopper = stop.Stopper(run, follower, by="user", why=why, grace=run.plan.grace)
             if run.stop.kill and stopper is not None:
                 stopper.sharpen()
             match decide(follower.tasks, follower.ends, run.plan.completion):
@@ -164,10 +176,10 @@ class _Keeper:
 
     def _failed(self, failure: PhaseFailed) -> RunEnded:
         """A phase could not be finished: end what was started."""
-        started = failure.phase in (Phase.VALIDATE, Phase.LAUNCH)
-        if started:
-            self._end_all(kill=False, grace=self._run.plan.failure_grace, by="failure")
-        status = ExitStatus.RUN_FAILED if started else ExitStatus.CLUSTER
+        if self._run.stop.asked:
+            return self._stopped()
+        self._end_all(kill=False, grace=self._run.plan.failure_grace, by="failure")
+        status = ExitStatus.RUN_FAILED if self._started else ExitStatus.CLUSTER
         cause = f"{failure.phase.value}: {failure.cause}"
         return self._ended(Outcome.CLUSTER, status, cause=cause, hint=failure.hint)
 
@@ -176,11 +188,21 @@ class _Keeper:
         self._end_all(kill=self._run.stop.kill, grace=self._run.plan.grace, by="user")
         return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
 
-    def _end_all(self, *, kill: bool, grace: float = 0.0, by: str = "failure") -> None:
+    def _broken(self) -> RunEnded:
+        with contextlib.suppress(Exception):
+            self._end_all(kill=True, grace=0.0, by="failure")
+        return self._ended(
+            Outcome.FAILED,
+            ExitStatus.BUG,
+            cause="a bug in orchestrate ended the run",
+            hint=f"please report it, with {self._run.folder.debug_log}",
+        )
+
+    def _end_all(self, *, kill: bool, grace: float, by: str) -> None:
         """Stop whatever this run has on the nodes, in any attempt."""
         run = self._run
         run.fleet.resume()
-        if run.fleet.sessions:
+        if self._started:
             stop.EndAll(run, kill=kill, grace=grace, by=by).wait()
             self._sweep()
 
@@ -215,21 +237,3 @@ class _Keeper:
             hint=hint,
             unproven=unproven,
         )
-
-    def _listen(self, control: int) -> None:
-        """Take the viewers' requests from the control FIFO, for as long as the keeper lives."""
-        os.set_blocking(control, True)
-        buffer = b""
-        while data := os.read(control, 4096):
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                try:
-                    want = json.loads(line).get("want")
-                except (ValueError, AttributeError):
-                    continue
-                if want in ("stop", "kill"):
-                    first = not self._run.stop.asked
-                    self._run.stop.ask(kill=want == "kill")
-                    if first and self._cancellable:
-                        self._run.fleet.cancel()
-                    self._run.inbox.put(Asked(kill=want == "kill"))

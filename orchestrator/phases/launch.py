@@ -10,12 +10,15 @@ import msgspec
 
 from orchestrator.errors import HostError
 from orchestrator.events import Phase, TaskStarted
-from orchestrator.fleet import Reply
+from orchestrator.fleet import Cancelled, Reply
 from orchestrator.model import TaskSpec
+from orchestrator.phases import recovery
+from orchestrator.phases.connect import lease
 from orchestrator.phases.context import Run, fail_on, phase
 
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 START_TIMEOUT = 60.0
+RETURN = 30.0  # seconds in which a host that was lost meanwhile may come back
 
 
 def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
@@ -49,6 +52,9 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
         try:
             reply: Reply = session.wait(future, "start", max(0.1, deadline - time.monotonic()))
         except HostError as error:
+            if error.kind == "stopped":  # by a user, from another machine
+                run.stop.ask(kill=False)
+                raise Cancelled from error
             bad.setdefault(spec.host, error)
         else:
             if attempt != VALIDATE:
@@ -62,4 +68,29 @@ VALIDATE = "validate"
 def launch(run: Run, attempt: str) -> None:
     """Start every task of the plan; raise PhaseFailed when one cannot, the started ones still run."""
     with phase(run, Phase.LAUNCH):
+        _assemble(run)
         fail_on(run.bus, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.work))
+
+
+def _assemble(run: Run) -> None:
+    """Have every host at hand again; raise PhaseFailed when one was lost meanwhile and stays so."""
+    sessions = dict(run.fleet.sessions)
+    recovery.gather(run, RETURN)
+    if run.stop.asked:
+        raise Cancelled
+    fail_on(
+        run.bus,
+        Phase.LAUNCH,
+        {
+            name: HostError(
+                name,
+                "was lost before its tasks were started",
+                kind="lost",
+                why=f"no connection could be made for {time.monotonic() - since:.0f} s",
+                hint=f"ssh {run.plan.host(name).ssh}, to see whether the machine still answers",
+            )
+            for name, since in run.lost.items()
+        },
+    )
+    if run.fleet.sessions != sessions:
+        lease(run)  # the agents that are gone held theirs

@@ -48,6 +48,9 @@ def _validate(run: Run) -> None:
                 raise Cancelled
         for task, host in placed.items():
             end = follower.ends.get(task)
+            if end is not None and end.stopped:  # by a user, from another machine
+                run.stop.ask(kill=False)
+                raise Cancelled
             if end is not None and end.code == 0:
                 run.bus.emit(_validated(host, end, results.get(str(task))))
             else:

@@ -10,7 +10,7 @@ from orchestrator.render.jsonl import Jsonl
 from orchestrator.render.plain import Plain
 from orchestrator.render.sink import DisplayGoneError
 
-__all__ = ["DisplayGoneError", "Lasting", "Renderer", "choose"]
+__all__ = ["DisplayGoneError", "Renderer", "choose"]
 
 
 class Renderer(Protocol):
@@ -19,25 +19,6 @@ class Renderer(Protocol):
 
     def close(self) -> None:
         """Leave the terminal as it was found. Idempotent."""
-
-
-class Lasting:
-    """Goes on unseen once its display is gone: who owns a run still waits for its end (`launch | head`)."""
-
-    def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
-        self._gone = False
-
-    def handle(self, stamped: Stamped) -> None:
-        if self._gone:
-            return
-        try:
-            self._renderer.handle(stamped)
-        except DisplayGoneError:
-            self._gone = True
-
-    def close(self) -> None:
-        self._renderer.close()
 
 
 def choose(stdout: TextIO, json: bool, stderr: TextIO) -> Renderer:

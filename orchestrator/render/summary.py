@@ -73,7 +73,7 @@ def cause(view: View, ended: RunEnded) -> list[str]:
     if (
         not ended.cause
         or ended.outcome is Outcome.STOPPED
-        or (ended.outcome is Outcome.CLUSTER and _said(view))
+        or (ended.outcome is Outcome.CLUSTER and _said(view, ended))
     ):
         return shown
     what, *rest = block(ended.cause, hint="" if ended.unproven else ended.hint)
@@ -88,10 +88,13 @@ def _unproven(ended: RunEnded) -> list[str]:
     return block(what, hint=ended.hint, word="warning")
 
 
-def _said(view: View) -> bool:
-    """Whether what kept the run from starting was told, host by host, when its phase ended."""
-    checks = (check for host in view.hosts.values() for check in host.checks)
-    return any(host.failed for host in view.hosts.values()) or any(one.level is Level.FAIL for one in checks)
+def _said(view: View, ended: RunEnded) -> bool:
+    """Whether the cause was told already, host by host, when its phase ended."""
+    failed = (host.failed.what for host in view.hosts.values() if host.failed)
+    checks = (
+        check.found for host in view.hosts.values() for check in host.checks if check.level is Level.FAIL
+    )
+    return any(told in ended.cause for told in (*failed, *checks))
 
 
 def _end(task: TaskView) -> str:

@@ -47,7 +47,10 @@ def status_table(
     json: bool,
 ) -> list[str]:
     """What the nodes say of each task of a run; `states` is by (attempt, task), `unreachable` by host."""
-    tasks = [_task_facts(spec, view, states, unreachable) for spec in plan.tasks]
+    tasks = [
+        *(_task_facts(spec, view, states, unreachable) for spec in plan.tasks),
+        *(_left_facts(plan, label, state) for label, state in states.items() if _is_left(label, state)),
+    ]
     run = {**_run_facts(RunRow(plan, view, kept)), "unreachable": dict(unreachable)}
     if json:
         return [msgspec.json.encode({**run, "tasks": tasks}).decode()]
@@ -132,6 +135,26 @@ def _task_facts(
         "exit_code": state.get("exit_code"),
         "exit_signal": state.get("exit_signal"),
         "said": said.strip(),
+    }
+
+
+def _is_left(label: tuple[str, str], node: Mapping[str, Any]) -> bool:
+    """Whether it is alive in something else than an attempt: a validation, perhaps without its keeper."""
+    return not label[0].isdigit() and bool(node.get("alive"))
+
+
+def _left_facts(plan: RunPlan, label: tuple[str, str], node: Mapping[str, Any]) -> dict[str, Any]:
+    attempt, task = label
+    host = next((spec.host for spec in plan.tasks if str(spec.id) == task), "")
+    return {
+        "task": task,
+        "host": host,
+        "attempt": attempt,
+        "state": node["state"]["state"],
+        "pid": node["state"].get("pid"),
+        "exit_code": None,
+        "exit_signal": None,
+        "said": "",
     }
 
 

@@ -10,7 +10,7 @@ from orchestrator import events as ev
 from orchestrator.ends import end_after
 from orchestrator.events import Event, Phase
 from orchestrator.render import fold
-from orchestrator.render.errors import host_block
+from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
 from orchestrator.text import count, duration, plain, size
@@ -27,6 +27,12 @@ def say(view: View, event: Event) -> list[str]:
             said = _planned(event)
         case ev.RunAdopted():
             said = [f"run {event.run}: now kept by {event.by}"]
+        case ev.Noted():
+            said = [f"note: {event.text}"]
+        case ev.RunLeft():
+            return block(
+                f"run {event.run} is not kept from here, and goes on as it was", event.why, event.hint
+            )
         case ev.PhaseStarted():
             said = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
         case ev.PhaseEnded():
@@ -45,7 +51,7 @@ def say(view: View, event: Event) -> list[str]:
         case ev.LogGap():
             said = [f"{_who(view, event.task)}: {gap(event)}"]
         case ev.TaskExited():
-            because = f" ({event.lost})" if event.lost else ""
+            because = f" ({event.lost or event.note})" if event.lost or event.note else ""
             said = [f"{event.task} {event.host}: {end_after(event)}{because}"]
         case ev.StopRequested():
             said = [_stopping(event)]

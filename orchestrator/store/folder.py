@@ -7,9 +7,10 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from typing import Any
 import msgspec
 
 from orchestrator.errors import OrchestrateError, UsageError
-from orchestrator.events import Stamped, encode
 from orchestrator.model import RunPlan
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
+_RESERVE = 65_536  # bytes
 
 
 def runs_root() -> Path:
@@ -67,6 +68,11 @@ class RunFolder:
         return self.path / "control"
 
     @property
+    def reserve(self) -> Path:
+        """Room for the last events on a disk that is full."""
+        return self.path / "reserve"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 
@@ -80,18 +86,23 @@ class RunFolder:
     def report(self, attempt: str, slug: str) -> Path:
         return self.logs / attempt / f"{slug}.report.jsonl"
 
-    def create(self) -> None:
-        """Make the folder; raise UsageError when it cannot be made."""
+    def create(self, plan: RunPlan) -> None:
+        """Make the folder, or what is missing of it, with a plan; raise UsageError when it cannot be made."""
+        fresh = not self.path.exists()
         try:
-            self.logs.mkdir(parents=True, mode=0o700)
+            self.logs.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.path.chmod(0o700)
-            os.mkfifo(self.control, 0o600)
             self.lock.touch(0o600)
             self.events.touch(0o600)
+            self.reserve.touch(0o600)
+            self.reserve.write_bytes(b"\n" * _RESERVE)
+            self.write_plan(plan)
         except OSError as error:
+            if fresh:
+                shutil.rmtree(self.path, ignore_errors=True)
             raise UsageError(
                 f"cannot make the run's folder {self.path}",
-                why=str(error),
+                why=error.strerror or str(error),
                 hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
             ) from error
 
@@ -110,8 +121,19 @@ class RunFolder:
             ) from error
 
     def take_lock(self) -> int | None:
-        """Become the run's keeper on this machine: the descriptor that holds the lock, or None."""
-        fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Become the run's keeper on this machine: the descriptor that holds the lock, or None.
+
+        Raise UsageError where the folder cannot be written.
+        """
+        try:
+            fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UsageError(
+                f"cannot keep run {self.run} from here",
+                why=f"{self.lock}: {error.strerror}",
+                hint="make the folder writable; or set XDG_STATE_HOME to another one: with the hosts.toml of "
+                "the run it can be kept from there",
+            ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -121,10 +143,16 @@ class RunFolder:
 
     def has_keeper(self) -> bool:
         """Whether a living keeper holds the run, by its lock and by nothing else."""
-        fd = self.take_lock()
-        if fd is None:
+        try:
+            fd = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not take us for one
+        except OSError:
             return True
-        os.close(fd)
+        finally:
+            os.close(fd)
         return False
 
     def open_control(self) -> int:
@@ -143,6 +171,8 @@ class RunFolder:
         except OSError:  # ENXIO: nobody reads
             return False
         try:
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                return False
             os.write(fd, json.dumps(request).encode() + b"\n")
         except OSError:
             return False
@@ -166,20 +196,6 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-class EventLog:
-    """Appends events to events.jsonl, each in one write, so that a reader never sees half of two."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._fd = os.open(folder.events, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # A keeper killed in mid-write may have left half a line: end it, so that ours stands alone.
-        size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
-
-    def __call__(self, stamped: Stamped) -> None:
-        os.write(self._fd, encode(stamped) + b"\n")
 
 
 def runs(root: Path | None = None) -> Iterator[RunFolder]:
@@ -206,12 +222,14 @@ def find(wanted: str | None, root: Path | None = None) -> RunFolder | None:
     if not matches:
         matches = [folder for folder in found if _name(folder) == wanted][:1]
     if len(matches) > 1:
-        raise UsageError(
-            f"{len(matches)} runs match {wanted!r}",
-            why=", ".join(folder.run for folder in matches[:8]),
-            hint="write more of the id",
-        )
+        raise ambiguous(wanted, [folder.run for folder in matches])
     return matches[0] if matches else None
+
+
+def ambiguous(wanted: str, runs: Sequence[str]) -> UsageError:
+    return UsageError(
+        f"{len(runs)} runs match {wanted!r}", why=", ".join(sorted(runs)[:8]), hint="write more of the id"
+    )
 
 
 def matches_run(run: str, wanted: str) -> bool:

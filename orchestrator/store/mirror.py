@@ -26,15 +26,27 @@ class Mirror:
     def add_log(self, offset: int, data: bytes, times: Iterable[tuple[int, int]]) -> None:
         """Append log bytes that stand at `offset` on the node.
 
-        What is here already is skipped (a resumed stream may overlap); raise ValueError for a hole.
+        What is here already is skipped (a resumed stream may overlap); raise ValueError for a hole, and
+        OSError without room: what found room stays, and counts.
         """
         records = b"".join(INDEX_RECORD.pack(start, when) for start, when in times)
-        self.log_size = _append(self._log, self.log_size, offset, data)
+        try:
+            _append(self._log, self.log_size, offset, data)
+        except OSError:
+            self.log_size = os.fstat(self._log).st_size
+            raise
+        self.log_size = max(self.log_size, offset + len(data))
         if records:
             _write_all(self._times, records)
 
     def add_report(self, offset: int, data: bytes) -> None:
-        self.report_size = _append(self._report, self.report_size, offset, data)
+        """The same for the task's report."""
+        try:
+            _append(self._report, self.report_size, offset, data)
+        except OSError:
+            self.report_size = os.fstat(self._report).st_size
+            raise
+        self.report_size = max(self.report_size, offset + len(data))
 
     def close(self) -> None:
         for fd in (self._log, self._times, self._report):
@@ -45,12 +57,10 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _append(fd: int, size: int, offset: int, data: bytes) -> int:
+def _append(fd: int, size: int, offset: int, data: bytes) -> None:
     if offset > size:
         raise ValueError(f"bytes at {offset} would leave a hole after {size}")
-    fresh = data[size - offset :]
-    _write_all(fd, fresh)
-    return size + len(fresh)
+    _write_all(fd, data[size - offset :])
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -24,7 +24,9 @@ from orchestrator.events import (
     Event,
     LogGap,
     LogLine,
+    RunAdopted,
     RunEnded,
+    RunLeft,
     Stamped,
     TaskExited,
     TaskStarted,
@@ -50,6 +52,7 @@ class _Log:
     splitter: Splitter
     offset: int = 0
     times_offset: int = 0
+    ended: bool = False
     fd: int = -1
     waiting: deque[Stamped] = field(default_factory=deque)  # read, and not handed out yet
 
@@ -63,6 +66,7 @@ class RunReader:
     last: int | None = None  # of each log, begin with its last lines
     drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
     ended: bool = False
+    left: bool = False  # the last keeper could not keep it
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
 
@@ -80,10 +84,16 @@ class RunReader:
                 case TaskStarted(task, host, attempt):
                     self._begin(task, host, attempt)
                 case TaskExited(task, _, attempt):
-                    yield from self._drain((attempt, task))
+                    yield from self._drain(self._logs.get((attempt, task)))
+                case RunAdopted():  # perhaps of a run that was over but for a host that did not answer
+                    self.ended = self.left = False
+                    for log in self._logs.values():
+                        log.ended = False
+                case RunLeft():
+                    self.left = True
                 case RunEnded():
-                    for key in list(self._logs):
-                        yield from self._drain(key)
+                    for log in self._logs.values():
+                        yield from self._drain(log)
                     self.ended = True
                 case _:
                     pass
@@ -115,11 +125,8 @@ class RunReader:
 
     def _lines(self, until: float | None) -> Iterator[Stamped]:
         """The lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
-        heap = [
-            (log.waiting[0].at, order, log)
-            for order, log in enumerate(self._logs.values())
-            if self._fill(log)
-        ]
+        logs = [log for log in self._logs.values() if not log.ended and self._fill(log)]
+        heap = [(log.waiting[0].at, order, log) for order, log in enumerate(logs)]
         heapq.heapify(heap)
         while heap:
             at, order, log = heap[0]
@@ -131,16 +138,17 @@ class RunReader:
             else:
                 heapq.heappop(heap)
 
-    def _drain(self, key: tuple[str, str]) -> Iterator[Stamped]:
+    def _drain(self, log: _Log | None) -> Iterator[Stamped]:
         """The rest of a log whose task has ended."""
-        log = self._logs.pop(key, None)
-        if log is None:
+        if log is None or log.ended:
             return
         while self._fill(log):
             yield log.waiting.popleft()
         yield from _stamp(log.splitter.end())
+        log.ended = True
         if log.fd >= 0:
             os.close(log.fd)
+            log.fd = -1
 
     def _fill(self, log: _Log) -> bool:
         """Whether a line of the log is waiting, after reading on where none was."""

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Level, Outcome, Phase, Stamped
-from orchestrator.render import DisplayGoneError, Lasting, choose
+from orchestrator.render import DisplayGoneError, choose
 from orchestrator.render.jsonl import Jsonl
 from orchestrator.render.plain import Plain
 
@@ -310,12 +310,3 @@ def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
         "warning: gpu-[01-02]: no answer; whether anything of the run is left there is unknown",
         "  try: when it answers: orchestrate stop r1",
     ]
-
-
-def test_a_run_s_owner_goes_on_without_a_display() -> None:
-    out = io.StringIO()
-    out.close()
-    renderer = Lasting(Jsonl(out))
-    for _ in range(2):
-        renderer.handle(Stamped(1.0, PLAN))
-    renderer.close()

@@ -19,7 +19,7 @@ from orchestrator.events import (
 )
 from orchestrator.model import Completion, RunPlan
 from orchestrator.store import RunFolder, RunReader, find
-from orchestrator.store.folder import EventLog
+from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.tail import last_lines
 
@@ -31,8 +31,12 @@ ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "a'; echo foo" / "20261121-010203-abcd")
-    made.create()
+    made.create(plan_of(made.run))
     return made
+
+
+def plan_of(run: str, name: str = "") -> RunPlan:
+    return RunPlan(run, name, "me", 1.0, (), {}, (), (), Completion.ALL, 30, 2, 3600, ())
 
 
 def emit(folder: RunFolder, *events: Event) -> None:
@@ -168,9 +172,7 @@ def test_requests_reach_a_keeper_that_listens_and_no_other(folder: RunFolder) ->
 
 
 def make_run(root: Path, run: str, name: str = "") -> None:
-    folder = RunFolder(root / run)
-    folder.create()
-    folder.write_plan(RunPlan(run, name, "me", 1.0, (), {}, (), (), Completion.ALL, 30, 2, 3600, ()))
+    RunFolder(root / run).create(plan_of(run, name))
 
 
 def test_finding_a_run(tmp_path: Path) -> None:

@@ -20,6 +20,22 @@ from orchestrator.rehearsal.sshd import Server
 
 LIMIT = 60.0  # seconds; a bound on what must happen, never a wait
 
+# Grandchildren of every kind that escape from a careless launcher.
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    os._exit(0)
+subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"])
+print("family is up", flush=True)
+time.sleep(600)
+"""
+
 
 def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
     """The condition's first true value; fail when it does not come."""
@@ -76,6 +92,7 @@ class Desk:
     project: Path = field(init=False)
     state: Path = field(init=False)
     hosts: Path = field(init=False)
+    patch: str = "pass"  # Python that each command runs first: a shorter patience, say
     _count: int = 0
     _viewers: list[Viewer] = field(default_factory=list)
     _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -112,6 +129,13 @@ class Desk:
         (self.project / name).write_text(text)
         return name
 
+    def program(self, name: str, text: str) -> Path:
+        """An executable file outside of the project."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
     def environment(self, **more: str) -> dict[str, str]:
         kept = {
             k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
@@ -123,7 +147,7 @@ class Desk:
         """Start `orchestrate words...` in the project's folder."""
         self._count += 1
         out, err = self.folder / f"out-{self._count}", self.folder / f"err-{self._count}"
-        code = "from orchestrator.cli.main import run; run()"
+        code = f"{self.patch}; from orchestrator.cli.main import run; run()"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-c", code, *words],
@@ -194,6 +218,26 @@ class Desk:
                     found.append(pid)
         return found
 
+    def families_are_up(self, run: str, count: int) -> bool:
+        logs = (self.run_folder(run) / "logs" / "1").glob("*.log")
+        return sum(b"family is up" in log.read_bytes() for log in logs) == count
+
+    def alive(self) -> list[str]:
+        """Whatever is alive on the hosts but their sshd's: everything there is below one subreaper."""
+        assert self.cluster._watcher is not None
+        found = [(pid, _cmdline(pid)) for pid in _descendants([self.cluster._watcher.pid])]
+        return [
+            f"{pid} {line.replace(bytes(1), b' ').decode(errors='replace')}"
+            for pid, line in found
+            if line and b"sshd\0-D\0" not in line and b"[listener]" not in line
+        ]
+
+    def agents(self) -> list[int]:
+        """Our agents on the hosts: what the logins run."""
+        assert self.cluster._watcher is not None
+        sessions = [pid for pid in _descendants([self.cluster._watcher.pid]) if b"@notty" in _cmdline(pid)]
+        return [pid for pid in _descendants(sessions) if b"-I\0-S\0-c" in _cmdline(pid)]
+
     def machinery(self, run: str) -> list[int]:
         """Our own processes on the nodes that have a file of the run open: guards and supervisors."""
         found = []
@@ -211,6 +255,11 @@ class Desk:
         left = self.task_pids(run)
         assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
         until("guards and supervisors are gone", lambda: not self.machinery(run), 5)
+
+    def hosts_are_quiet(self, run: str) -> None:
+        """Fail unless nothing of the run, nor of ours, is alive on any host."""
+        self.nothing_is_left(run)
+        until(f"only sshd's are left, not {self.alive()}", lambda: not self.alive(), 10)
 
     def node_log(self, host: Host, run: str, slug: str, attempt: str = "1") -> Path:
         return Path(host.state or "") / "runs" / run / "attempts" / attempt / slug / "output.log"
@@ -244,7 +293,10 @@ class Desk:
             other.kill()
             other.wait()
         for path in self._runs():
-            inode = (path / "keeper.lock").stat().st_ino
+            try:
+                inode = (path / "keeper.lock").stat().st_ino
+            except FileNotFoundError:
+                continue
             for pid in _pids():
                 if _has_open(pid, inode):
                     os.kill(pid, signal.SIGKILL)

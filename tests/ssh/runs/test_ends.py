@@ -9,7 +9,7 @@ import time
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, until
+from tests.ssh.runs.desk import FAMILY, Desk, until
 
 # Swallows TERM as TensorFlow does, and waits for ever.
 STUBBORN = """
@@ -18,22 +18,6 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("up", flush=True)
 while True:
     time.sleep(1)
-"""
-
-# Grandchildren of every kind that escape from a careless launcher.
-FAMILY = """
-import os, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.execv(sys.executable, [sys.executable, "-c", code])
-    os._exit(0)
-subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"])
-print("family is up", flush=True)
-time.sleep(600)
 """
 
 
