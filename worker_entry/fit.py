@@ -72,4 +72,6 @@ def _batches(job: Job, skip: int) -> Any:
         return tf.keras.utils.experimental.DatasetCreator(
             lambda _context: pipeline.worker_batches(job.source, job.options.batch_size)
         )
-    return pipeline.train_batches(job.source, job.global_batch, job.options.seed, skip)
+    return pipeline.train_batches(
+        job.source, job.global_batch, job.options.seed, skip=skip, tasks=len(job.cluster.trainers)
+    )
