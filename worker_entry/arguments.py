@@ -166,6 +166,12 @@ def _output(made: Parser) -> None:
     group.add_argument("--tensorboard-dir", metavar="DIR", help="logs for TensorBoard (fit)")
     group.add_argument("--csv", metavar="FILE", help="the metrics of each epoch (fit)")
 
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="load what was saved, with and without the strategy, and fail unless it scores the same",
+    )
+
 
 def _check(made: Parser) -> None:
     group = made.add_argument_group("checking a node")

@@ -77,7 +77,9 @@ class Loop:
 def run(job: Job) -> Trained:
     loop = Loop(job)
     strategy, schedule, steps = job.strategy, job.schedule, loop.steps
-    data = pipeline.train_batches(job.source, job.global_batch, job.options.seed, steps.done)
+    data = pipeline.train_batches(
+        job.source, job.global_batch, job.options.seed, skip=steps.done, tasks=len(job.cluster.trainers)
+    )
     batches = iter(strategy.experimental_distribute_dataset(data))
     test = strategy.experimental_distribute_dataset(pipeline.test_batches(job.source, job.global_batch))
     first_epoch, first_step = schedule.position(steps.done)

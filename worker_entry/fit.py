@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -33,7 +34,7 @@ def run(job: Job) -> Trained:
             jit_compile=job.options.jit,
         )
         model.optimizer.build(model.trainable_variables)
-        steps = Steps(job, model, model.optimizer)
+        steps = Steps(job, model, model.optimizer, settle=_settle(job))
     logs: dict[str, list[float]] = {}
     if steps.done < job.schedule.steps:
         model._training_state = Position(*job.schedule.position(steps.done))  # noqa: SLF001
@@ -58,9 +59,19 @@ def run(job: Job) -> Trained:
     )
 
 
+def _settle(job: Job) -> Callable[[], None]:
+    """With parameter servers `fit` runs ahead of the workers; a checkpoint has to wait for them."""
+    if not job.asynchronous:
+        return lambda: None
+    join: Callable[[], None] = tf.distribute.coordinator.ClusterCoordinator(job.strategy).join
+    return join
+
+
 def _batches(job: Job, skip: int) -> Any:
     if job.asynchronous:
         return tf.keras.utils.experimental.DatasetCreator(
             lambda _context: pipeline.worker_batches(job.source, job.options.batch_size)
         )
-    return pipeline.train_batches(job.source, job.global_batch, job.options.seed, skip)
+    return pipeline.train_batches(
+        job.source, job.global_batch, job.options.seed, skip=skip, tasks=len(job.cluster.trainers)
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from worker_entry.cluster import Cluster
 from worker_entry.data.source import Source
 from worker_entry.models import Network
-from worker_entry.options import Options
+from worker_entry.options import Options, folder
 from worker_entry.report import Reporter
 from worker_entry.schedule import Schedule
 from worker_entry.scoring import Score
@@ -27,7 +27,7 @@ class Job:
     @property
     def folder(self) -> Path | None:
         """Of checkpoints."""
-        return Path(self.options.checkpoint_dir).expanduser() if self.options.checkpoint_dir else None
+        return folder(self.options.checkpoint_dir)
 
     @property
     def asynchronous(self) -> bool:

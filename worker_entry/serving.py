@@ -13,12 +13,12 @@ from typing import Any
 import tensorflow as tf
 
 from worker_entry.cluster import Cluster
-from worker_entry.failure import EXIT_OK, EXIT_TERMED, ExpectedError
+from worker_entry.failure import EXIT_OK, EXIT_TERMED
 from worker_entry.options import Options
+from worker_entry.presence import Presence
 from worker_entry.report import Reporter
-from worker_entry.watch import OPEN, look
+from worker_entry.watch import look
 
-GONE_AFTER = 3  # looks in a row, a second apart, that find nobody
 AFTER_TERM = 25.0  # seconds the chief is given to save what the ps tasks hold
 
 
@@ -42,32 +42,23 @@ def serve(cluster: Cluster, options: Options, reporter: Reporter) -> int:
     chief = cluster.address(cluster.leader)
     print(f"{cluster.task} serves from {server.target}; it ends when {cluster.leader} at {chief} has ended")
     reporter.ready(f"serves {cluster.leader}")
-    if follow(lambda: look(chief), termed.is_set, options.start_timeout):
+    if follow(Presence(str(cluster.leader), lambda: look(chief), options.start_timeout), termed.is_set):
         print(f"{cluster.leader} has ended")
         return EXIT_OK
     return EXIT_TERMED
 
 
 def follow(
-    look_at_chief: Callable[[], str],
+    chief: Presence,
     termed: Callable[[], bool],
-    start_timeout: float,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], Any] = time.sleep,
 ) -> bool:
-    """True when the chief has come and gone, False when TERM ended it first; raises when it never came."""
-    come_by, leave_by = clock() + start_timeout, math.inf
-    met, missed = False, 0
-    while missed < GONE_AFTER:
-        found = look_at_chief()
-        if found == OPEN:
-            met, missed = True, 0
-        elif met:
-            missed += 1
-        elif clock() > come_by:
-            raise ExpectedError("the chief did not come", why=found, hint="--start-timeout waits longer")
+    """True when the chief has come and gone, False when TERM ended it first."""
+    leave_by = math.inf
+    while not chief.gone():
         if termed():
-            leave_by = min(leave_by, clock() + (AFTER_TERM if met else 0))
+            leave_by = min(leave_by, clock() + (AFTER_TERM if chief.met else 0))
         if clock() >= leave_by:
             return False
         pause(1.0)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from worker_entry import compat, coordinator_loop, custom_loop, digest, fit, schedule, serving, strategy
+from worker_entry import (
+    compat,
+    coordinator_loop,
+    custom_loop,
+    digest,
+    evaluator,
+    fit,
+    saved,
+    schedule,
+    serving,
+    strategy,
+)
 from worker_entry.choice import Chosen, choose
 from worker_entry.cluster import Cluster
 from worker_entry.data import find
@@ -21,6 +32,8 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
     tf.keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
+    if cluster.task.kind == "evaluator":
+        return evaluator.run(options, cluster, reporter)
     chosen = choose(options.strategy, cluster, len(tf.config.list_physical_devices("GPU")), options.tpu)
     if chosen.name == "parameter-server" and cluster.task != cluster.leader:
         return serving.serve(cluster, options, reporter)
@@ -57,6 +70,9 @@ def _loop(job: Job) -> Trained:
 
 
 def _finish(job: Job, trained: Trained) -> None:
+    with saved.exported(job, trained) as saved_model:
+        if job.options.verify:
+            saved.verify(job, trained, saved_model)
     weights = digest.of_weights(trained.network.model.get_weights())
     print(f"test accuracy {trained.score.accuracy:.4f}, test loss {trained.score.loss:.4f}")
     print(f"weights digest {weights}")

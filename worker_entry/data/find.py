@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from worker_entry.data import arrays, prepared
+from worker_entry.data import arrays, prepared, records
 from worker_entry.data.source import Source
 from worker_entry.failure import ExpectedError
-from worker_entry.options import Options
+from worker_entry.options import Options, is_path
 
 
 def source(options: Options) -> Source:
@@ -20,6 +21,8 @@ def _asked_for(options: Options) -> Source:
             return arrays.digits()
         case "synthetic":
             return arrays.synthetic()
+        case path if is_path(path):
+            return records.load(Path(path).expanduser())
         case name:
             return prepared.load(name, options.data_dir, download=options.download)
 

@@ -80,6 +80,10 @@ def _source(name: str, builder: Any) -> Source:
         raise ExpectedError(
             f"the images of {name} have no fixed shape", why=f"they are {shape}", hint="another --dataset"
         )
+    if not isinstance(info.splits["train"].num_shards, int):
+        raise ExpectedError(
+            f"{name} is not prepared whole", why="its train split has no files", hint="prepare again"
+        )
     test = "test" if "test" in info.splits else "validation" if "validation" in info.splits else "train"
 
     def part(split: str) -> Any:
@@ -97,6 +101,7 @@ def _source(name: str, builder: Any) -> Source:
         part(test),
         f"tensorflow-datasets {info.full_name}"
         + ("" if test != "train" else ", tested on its training part"),
+        files=info.splits["train"].num_shards,
     )
 
 
