@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from orchestrator.ssh.link import cut
 from orchestrator.ssh.login import Login, LoginRefused
 from orchestrator.ssh.problems import ConnectTimeout, HungUp, NoBanner
 from orchestrator.ssh.sockets import Proxy, tcp
-from orchestrator.ssh.target import Target
+from orchestrator.ssh.target import Deadline, Target
 
 _WINDOW = 8 * 1024 * 1024  # bytes in flight per channel: 1 Gbit/s over 60 ms
 _KEEPALIVE = 15
@@ -39,7 +38,7 @@ class Line:
 
 
 def open_line(
-    target: Target, *, through: Line | None, deadline: float, keyring: Keyring, known: KnownHosts
+    target: Target, *, through: Line | None, deadline: Deadline, keyring: Keyring, known: KnownHosts
 ) -> Line:
     """Connect and log in, from here or from the bastion at the end of `through`.
 
@@ -64,9 +63,8 @@ def open_line(
 class _Attempt:
     """The state of a try: its socket, its clock, its transport."""
 
-    def __init__(self, target: Target, deadline: float) -> None:
+    def __init__(self, target: Target, deadline: Deadline) -> None:
         self._target = target
-        self._began = time.monotonic()
         self._deadline = deadline
         self._proxy: Proxy | None = None
         self._socket: socket.socket | paramiko.Channel | None = None
@@ -128,8 +126,7 @@ class _Attempt:
             return HungUp("the connection to its bastion was lost")
         if self._proxy and (failure := self._proxy.failure()):
             return failure
-        late = time.monotonic() >= self._deadline - 0.05
-        seconds = self._deadline - self._began
+        late, seconds = self._deadline.over, self._deadline.seconds
         if self._transport is not None and not self._transport.remote_version:
             if "Indecipherable" in str(error):
                 return NoBanner("what answers there speaks another protocol")
@@ -141,7 +138,7 @@ class _Attempt:
         return error
 
     def _left(self) -> float:
-        return max(0.1, self._deadline - time.monotonic())
+        return max(0.1, self._deadline.left)
 
     def _make_transport(self, known: tuple[str, ...], sock: Any, **options: Any) -> paramiko.Transport:
         """A transport with our windows, our algorithms, and first the key types that can be checked."""

@@ -11,11 +11,10 @@ from typing import TypeAlias
 from orchestrator.errors import HostError
 from orchestrator.ssh.attempt import Line
 from orchestrator.ssh.problems import explain
-from orchestrator.ssh.target import Target
+from orchestrator.ssh.target import Deadline, Target
 
-Open: TypeAlias = Callable[
-    [str, Target, tuple[Target, ...], float], Line
-]  # host, target, its jumps, deadline
+# (host it is for, target, its jumps, deadline)
+Open: TypeAlias = Callable[[str, Target, tuple[Target, ...], Deadline], Line]
 
 
 @dataclass
@@ -34,7 +33,7 @@ class Bastions:
         self._lock = threading.Lock()
         self._known: dict[tuple[Target, ...], _Bastion] = {}
 
-    def at_the_end_of(self, jumps: tuple[Target, ...], host: str, deadline: float) -> Line | None:
+    def at_the_end_of(self, jumps: tuple[Target, ...], host: str, deadline: Deadline) -> Line | None:
         """The connection to the last of the jumps; raise HostError, worded for the host behind it."""
         if not jumps:
             return None
@@ -57,7 +56,7 @@ class Bastions:
             if bastion.line:
                 bastion.line.hang_up()
 
-    def _open(self, bastion: _Bastion, jumps: tuple[Target, ...], host: str, deadline: float) -> None:
+    def _open(self, bastion: _Bastion, jumps: tuple[Target, ...], host: str, deadline: Deadline) -> None:
         if bastion.line:
             bastion.line.hang_up()
         bastion.line = bastion.error = None

@@ -15,7 +15,7 @@ from orchestrator.ssh.keys import Keyring, Secrets
 from orchestrator.ssh.link import SshLink
 from orchestrator.ssh.problems import HungUp, explain
 from orchestrator.ssh.resolve import resolve
-from orchestrator.ssh.target import Target
+from orchestrator.ssh.target import Deadline, Target
 
 _PARALLEL = 32
 _PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
@@ -36,7 +36,7 @@ class SshConnector:
         target = resolve(host)
         timeout = min(timeout, target.connect_timeout or timeout)
         try:
-            line = self._open(host.name, target, target.jumps, began + timeout)
+            line = self._open(host.name, target, target.jumps, Deadline(timeout, began))
         except Exception as error:
             raise explain(error, host.name, target) from error
         return SshLink(line.transport, partial(explain, host=host.name, target=target), line.hang_up)
@@ -46,9 +46,10 @@ class SshConnector:
         self._bastions.close()
         self._keyring.close()
 
-    def _open(self, host: str, target: Target, jumps: tuple[Target, ...], deadline: float) -> Line:
+    def _open(self, host: str, target: Target, jumps: tuple[Target, ...], deadline: Deadline) -> Line:
         """Connect through the jumps; again, later and at random, when something hangs up at once."""
-        for longest in (*_PAUSES, 0.0):
+        pauses = [longest * random.uniform(0.3, 1.0) for longest in _PAUSES]  # noqa: S311 - only spreads
+        while True:
             through = self._bastions.at_the_end_of(jumps, host, deadline)
             try:
                 with self._turn:
@@ -56,8 +57,6 @@ class SshConnector:
                         target, through=through, deadline=deadline, keyring=self._keyring, known=self._known
                     )
             except (HungUp, ConnectionResetError):
-                pause = longest * random.uniform(0.3, 1.0)  # noqa: S311 - spreads, hides nothing
-                if not longest or time.monotonic() + pause > deadline - 1.0:
+                if not pauses or pauses[0] + 1.0 > deadline.left:
                     raise
-            time.sleep(pause)
-        raise AssertionError
+            time.sleep(pauses.pop(0))

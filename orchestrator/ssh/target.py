@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import socket
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -14,6 +15,22 @@ class Strict(StrEnum):
 
     REFUSE = "refuse"  # yes and ask: an unknown key is refused
     ACCEPT_NEW = "accept-new"  # accept-new, no and off: an unknown key is remembered
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When to give up, and after how long that is."""
+
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        return self.began + self.seconds - time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return self.left < 0.05
 
 
 @dataclass(frozen=True)

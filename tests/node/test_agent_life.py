@@ -19,7 +19,7 @@ def test_an_unknown_operation_and_a_missing_field_are_errors_and_no_end(lab: Lab
     agent = lab.agent()
     with pytest.raises(AgentError, match="no operation 'dance'"):
         agent.request("dance")
-    with pytest.raises(AgentError, match="`probe` without 'timeout'"):
+    with pytest.raises(AgentError, match="`probe` without 'nonce'"):
         agent.request("probe")
     assert agent.request("ping")
 

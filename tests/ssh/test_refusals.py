@@ -81,18 +81,10 @@ def test_an_unknown_host_key_is_refused_with_a_way_to_accept_it(
     known_hosts.write_text("")
     error = refused(connector, host)
     assert error.kind == "hostkey-unknown"
-    assert "SHA256:" in error.why
-    assert f"ssh-keyscan -p {_port(host)} {host.address} >> {known_hosts}" in error.hint
-    scan = error.hint[error.hint.index("ssh-keyscan") :]
-    subprocess.run(["sh", "-c", scan], check=True, capture_output=True)
+    accept = error.hint.partition("answers now: ")[2]
+    assert accept.startswith("ssh -o StrictHostKeyChecking=accept-new")
+    subprocess.run(["sh", "-c", accept], check=True, capture_output=True, stdin=subprocess.DEVNULL)
     SshConnector().connect(host, 20).close()  # what the hint says works
-
-
-def _port(host: Host) -> int:
-    done = subprocess.run(
-        ["ssh", "-F", str(host.ssh_config), "-G", host.ssh], capture_output=True, text=True, check=True
-    )
-    return next(int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("port "))
 
 
 @pytest.mark.parametrize("strict", ["yes", "ask"])
@@ -246,9 +238,7 @@ def test_no_route() -> None:
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if "unshare" in done.stderr:
         pytest.skip("no network namespaces here")
-    assert done.stdout.startswith("no-route|cannot be reached|127.0.0.1 port 22: Network is unreachable"), (
-        done
-    )
+    assert done.stdout.startswith("no-route|cannot be reached|Network is unreachable"), done
 
 
 def test_a_machine_that_does_not_answer(connector: SshConnector, configure: Edit) -> None:
