@@ -18,7 +18,7 @@ class DisplayGoneError(BrokenPipeError):
 class Sink:
     """Text to a stream, at once and whole; raise DisplayGoneError when its reader is gone.
 
-    What the stream's encoding cannot say is written as an escape.
+    What the stream's encoding cannot say is written as an escape. It is file-like as far as rich needs.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -49,6 +49,14 @@ class Sink:
         if self._fd is None:
             raise OSError("the stream has no file descriptor")
         return self._fd
+
+    def size(self) -> os.terminal_size:
+        """Of the terminal; the usual size where it has none (some serial lines)."""
+        try:
+            size = os.get_terminal_size(self.fileno())
+        except OSError:
+            return os.terminal_size((80, 24))
+        return os.terminal_size((size.columns or 80, size.lines or 24))
 
     def _silence(self) -> None:
         """Keep the interpreter from failing once more when it flushes the stream at exit."""

@@ -54,7 +54,7 @@ DOORS = {
     "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
-    "rich": (),
+    "rich": ("orchestrator.render.live", "orchestrator.render.paint", "orchestrator.render.grid"),
     "tensorflow": (),
     "tf_keras": (),
     "keras": (),
