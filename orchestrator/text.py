@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import unicodedata
 
 # What may be in a task's output beside printable text. Colours are kept, other escape sequences are
 # dropped, single controls are made visible. The body of a string sequence stops at any introducer, so
@@ -47,6 +49,25 @@ def _shown(match: re.Match[str]) -> str:
     if code < 0x20:
         return chr(0x2400 + code)  # the Unicode pictures of control characters
     return "\u2421" if code == 0x7F else f"\\u{code:04x}"
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal the text takes; it holds no escapes."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def cut(text: str, width: int) -> str:
+    """As much of the text as fits into `width` cells."""
+    if text.isascii():
+        return text[: max(0, width)]
+    ends = itertools.accumulate(map(_cells, text))
+    return "".join(char for char, end in zip(text, ends, strict=True) if end <= width)
+
+
+def _cells(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def signal_name(number: int) -> str:

@@ -203,4 +203,6 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
 def _progressed(view: View, event: ev.TaskProgressed, at: float) -> View:
     """What a report leaves out stays as it was."""
     known = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
-    return _task(view, event.task, stepped=at, **{key: value for key, value in known.items() if value is not None})
+    return _task(
+        view, event.task, stepped=at, **{key: value for key, value in known.items() if value is not None}
+    )

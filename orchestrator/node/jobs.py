@@ -1,7 +1,8 @@
 """Long work in a forked child, so that the loop is never blocked; the reply comes back over a pipe.
 
 A child leads a process group of its own. It is ended, with all that it started, when its reply is
-here, when its time is over, when the agent leaves, and (by PDEATHSIG) when the agent is killed.
+here, when its time is over, and (by PDEATHSIG) when the agent is gone for any reason. What is
+interrupted gets a moment between TERM and KILL: a user's setup may hold a lock that it removes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 
 from . import frames, prctl
 from .fault import NodeError
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     Reply = Tuple[Dict[str, object], bytes]
     Work = Callable[[], Reply]  # its exceptions are replies too
     Done = Callable[[Reply], None]
+
+_MOMENT = 0.5  # seconds to clean up in
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MACHINE = (
@@ -95,7 +99,6 @@ class Jobs:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._running: Set[Job] = set()
         self._dying: List[int] = []
 
     def run(self, name: str, work: Work, done: Done, *, seconds: float, keep: Iterable[int] = ()) -> None:
@@ -116,15 +119,9 @@ class Jobs:
         finally:
             os.close(writer)
         job = Job(name, pid, reader, done)
-        self._running.add(job)
         os.set_blocking(reader, False)
         self._loop.watch(reader, READ, lambda: self._read(job))
         job.timer = self._loop.after(seconds, lambda: self._expire(job, seconds))
-
-    def close(self) -> None:
-        """Kill every child and all that it started."""
-        for job in list(self._running):
-            self._end(job)
 
     def _read(self, job: Job) -> None:
         try:
@@ -133,8 +130,10 @@ class Jobs:
         except BlockingIOError:
             return
         if replies:
+            _kill(job)
             self._finish(job, replies[0])
         elif not data:
+            _kill(job)
             self._finish(job, failure(_vanished(job)))
 
     def _expire(self, job: Job, seconds: float) -> None:
@@ -143,24 +142,18 @@ class Jobs:
             f"`{job.name}` did not end within {seconds:g} s",
             "a disk, a file system or a program does not answer",
         )
+        os.kill(job.pid, signal.SIGTERM)  # it ends its group; it is our child, so the pid is its own
+        self._loop.after(4 * _MOMENT, lambda: _kill(job) if job.pid in self._dying else None)
         self._finish(job, failure(error))
 
     def _finish(self, job: Job, reply: Reply) -> None:
-        self._end(job)
-        job.done(reply)
-
-    def _end(self, job: Job) -> None:
-        self._running.discard(job)
         if job.timer is not None:
             job.timer.cancel()
         self._loop.unwatch(job.pipe)
         os.close(job.pipe)
-        try:
-            os.killpg(job.pid, signal.SIGKILL)
-        except OSError:
-            pass  # it has left no group behind
         self._dying.append(job.pid)
-        self._loop.after(0.05, self._reap)
+        self._loop.after(2 * _MOMENT, self._reap)
+        job.done(reply)
 
     def _reap(self) -> None:
         self._dying = [pid for pid in self._dying if os.waitpid(pid, os.WNOHANG)[0] == 0]
@@ -177,6 +170,13 @@ def failure(error: BaseException) -> Reply:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         error = NodeError("bug", f"the agent failed: {error!r}", "".join(lines[-12:]).strip())
     return {"ok": False, "error": error.as_dict()}, b""
+
+
+def _kill(job: Job) -> None:
+    try:
+        os.killpg(job.pid, signal.SIGKILL)
+    except OSError:
+        pass  # it has left no group behind
 
 
 def _vanished(job: Job) -> NodeError:
@@ -208,11 +208,18 @@ def _own_group(pid: int) -> None:
 
 
 def _die_with(agent: int) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, _end_group)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     prctl.die_with_parent(signal.SIGTERM)
     if os.getppid() != agent:
         os._exit(0)
+
+
+def _end_group(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(_MOMENT)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _forget_descriptors(keep: Set[int]) -> None:

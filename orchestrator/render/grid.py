@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
-
-from orchestrator.text import plain
+from orchestrator.text import cells, plain
 
 _GAP = 2  # cells between two columns
 
@@ -20,7 +18,7 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     if not rows:
         return []
     columns = [[plain(row[place]) for row in rows] for place in range(len(rows[0]))]
-    widths = [max(cell_len(cell) for cell in column) for column in columns]
+    widths = [max(cells(cell) for cell in column) for column in columns]
     lines: list[str] = []
     for block in _blocks(widths, width):
         if lines:
@@ -43,6 +41,6 @@ def _blocks(widths: list[int], width: int | None) -> list[list[int]]:
     return blocks
 
 
-def _line(cells: list[str], widths: list[int]) -> str:
-    padded = (cell + " " * (width - cell_len(cell) + _GAP) for cell, width in zip(cells, widths, strict=True))
+def _line(row: list[str], widths: list[int]) -> str:
+    padded = (cell + " " * (width - cells(cell) + _GAP) for cell, width in zip(row, widths, strict=True))
     return "".join(padded).rstrip()

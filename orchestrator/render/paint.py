@@ -1,20 +1,18 @@
 """Colour for the live display: what is said becomes one string of text and colour sequences. Pure.
 
 Log text is data: no markup or emoji codes exist here, and what passes is `text.harmless`. We write the
-sequences ourselves: through rich a line costs 100 times as much, and 100,000 lines are a normal day.
+sequences ourselves: through a library for terminals a line costs 50 microseconds instead of 1.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from rich.cells import cell_len, set_cell_size
-
 from orchestrator.events import LogLine
 from orchestrator.render.errors import coloured
 from orchestrator.render.prefix import Prefixes
 from orchestrator.render.region import Row
-from orchestrator.text import harmless, plain
+from orchestrator.text import cells, cut, harmless, plain
 from orchestrator.view import View
 
 Said: TypeAlias = tuple[str, str] | LogLine  # a line of ours and its style, or a task's line
@@ -68,14 +66,14 @@ class Paint:
 
     def row(self, row: Row, width: int) -> str:
         """A row of the region, cut to `width` cells; the style `task` is the colour of the task it names."""
-        cells = []
+        parts = []
         for text, style in row:
-            shown = text if cell_len(text) <= width else set_cell_size(text, width)
-            width -= cell_len(shown)
-            cells.append(
+            shown = cut(text, width)
+            width = width - cells(shown) if shown == text else 0
+            parts.append(
                 self._styled(shown, self._styles.get(text.strip(), "") if style == "task" else style)
             )
-        return "".join(cells).rstrip()
+        return "".join(parts).rstrip()
 
     def _prefix(self, task: str, host: str) -> str:
         made = self._made.get((task, host))

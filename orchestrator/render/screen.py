@@ -6,9 +6,8 @@ import os
 import re
 from collections.abc import Sequence
 
-from rich.cells import cell_len
-
 from orchestrator.render.sink import Sink
+from orchestrator.text import cells
 
 _SEQUENCE = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -44,7 +43,7 @@ class Screen:
         if not self._rows:
             return ""
         width = max(1, self.width)
-        taken = sum(max(1, -(-cell_len(_SEQUENCE.sub("", row)) // width)) for row in self._rows)
+        taken = sum(max(1, -(-cells(_SEQUENCE.sub("", row)) // width)) for row in self._rows)
         return "\r" + (f"\x1b[{taken - 1}A" if taken > 1 else "") + "\x1b[J"
 
     def _size(self) -> os.terminal_size:

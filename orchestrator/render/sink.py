@@ -18,7 +18,7 @@ class DisplayGoneError(BrokenPipeError):
 class Sink:
     """Text to a stream, at once and whole; raise DisplayGoneError when its reader is gone.
 
-    What the stream's encoding cannot say is written as an escape. It is file-like as far as rich needs.
+    What the stream's encoding cannot say is written as an escape.
     """
 
     def __init__(self, stream: TextIO) -> None:

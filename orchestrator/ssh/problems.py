@@ -72,7 +72,7 @@ def _at(target: Target) -> str:
 
 
 def _look(target: Target, flags: str = "-v ") -> str:
-    return target.command.replace("ssh ", f"ssh {flags}", 1) + " true"
+    return target.command.replace("ssh ", f"ssh {flags}", 1)
 
 
 # --- one wording each ---
@@ -149,7 +149,7 @@ def _resolve(error: socket.gaierror, target: Target) -> Problem:
 
 def _timeout(error: TimeoutError, target: Target) -> Problem:
     why = str(error) if isinstance(error, ConnectTimeout) else f"{_at(target)}: {reason(error)}"
-    return Problem("timeout", "did not answer in time", why, f"{_look(target)}, or a longer --timeout")
+    return Problem("timeout", "did not answer in time", why, _look(target))
 
 
 def _several(error: paramiko.ssh_exception.NoValidConnectionsError, target: Target) -> Problem:
@@ -168,6 +168,11 @@ def _lost(error: BaseException, target: Target) -> Problem:
 
 def _banner(error: NoBanner, target: Target) -> Problem:
     return Problem("banner", "did not answer as an SSH server", f"{_at(target)}: {error}", _look(target))
+
+
+def _hung_up(error: HungUp, target: Target) -> Problem:
+    hint = f"look into its log (MaxStartups? PerSourcePenalties? hosts.deny?): {_look(target)}"
+    return Problem("banner", "hung up at once, every time", f"{_at(target)}: {error}", hint)
 
 
 def _incompatible(error: paramiko.SSHException, target: Target) -> Problem:
@@ -197,7 +202,7 @@ def _protocol(error: paramiko.SSHException, target: Target) -> Problem:
 
 
 def _config(error: paramiko.SSHException, target: Target) -> Problem:
-    return Problem("config", "cannot be resolved from ssh_config", reason(error), f"ssh -G {target.alias}")
+    return Problem("config", "cannot be resolved from ssh_config", reason(error), _look(target, "-G "))
 
 
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
@@ -220,6 +225,7 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (paramiko.BadHostKeyException, _protocol),
     (LoginRefused, _login),
     (paramiko.AuthenticationException, _authentication),
+    (HungUp, _hung_up),
     (NoBanner, _banner),
     (paramiko.ProxyCommandFailure, _proxy),
     (paramiko.ChannelException, _channel),

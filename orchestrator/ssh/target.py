@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,6 +36,8 @@ class Target:
     strict: Strict = Strict.REFUSE
     hash_known_hosts: bool = False
     connect_timeout: float | None = None
+    config: Path | None = None  # another ssh_config than the user's
+    port_asked: bool = False  # the port is the inventory's, not ssh_config's
     proxy_command: str | None = None  # tokens expanded, for /bin/sh
     jumps: tuple[Target, ...] = ()  # the last one is next to the target
 
@@ -49,5 +52,6 @@ class Target:
     @property
     def command(self) -> str:
         """How a person reaches it with OpenSSH, for hints."""
-        port = "" if self.port == 22 else f"-p {self.port} "
-        return f"ssh {port}{self.user}@{self.alias}"
+        flags = ["-F", str(self.config)] if self.config else []
+        flags += ["-p", str(self.port)] if self.port_asked else []
+        return shlex.join(["ssh", *flags, f"{self.user}@{self.alias}"])

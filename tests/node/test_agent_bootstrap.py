@@ -74,7 +74,7 @@ def test_hello_tells_who_and_where(lab: Lab) -> None:
     assert hello["netns"] == str(Path("/proc/self/ns/net").readlink())
     assert hello["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert hello["incarnation"].startswith(hello["boot_id"])
-    assert hello["home"] == str(Path.home())
+    assert hello["home"] == str(lab.folder)
     assert hello["state_error"] is None
 
 

@@ -89,6 +89,20 @@ def test_at_the_end_of_stdin_all_helpers_are_gone(lab: Lab) -> None:
     wait_gone(*family)
 
 
+@pytest.mark.parametrize("signum", [None, signal.SIGTERM, signal.SIGKILL])
+def test_a_setup_that_is_interrupted_may_clean_up(lab: Lab, signum: int | None) -> None:
+    """A login shell that is killed while it holds a lock makes every later login wait for it."""
+    agent = lab.agent()
+    lock = lab.folder / "lock"
+    setup = "cd; trap 'rm lock' EXIT; touch lock; sleep 1000"
+    agent.send("facts", python="python3", workdir=str(lab.workdir), setup=setup)
+    until(lock.exists, what="the lock")
+    if signum is not None:
+        os.kill(agent.pid, signum)
+    agent.close()
+    until(lambda: not lock.exists(), what="the end of the lock")
+
+
 def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
     agent = lab.agent()
     family = helpers(agent, lab)

@@ -330,7 +330,7 @@ def test_a_host_key_alias(connector: SshConnector, cluster: Cluster, config: Pat
 def test_without_the_ssh_program_paramiko_reads_the_file(
     connector: SshConnector, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.ssh.resolve._ssh_binary", lambda: None)
+    monkeypatch.setattr("orchestrator.ssh.options.ssh_binary", lambda: None)
     assert greet(connector, cluster.hosts[0]) == "here\n"
 
 

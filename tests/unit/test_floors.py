@@ -54,11 +54,7 @@ DOORS = {
     "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
-    # live and what it is made of; grid asks how wide a character is. A piped run imports none of it but that.
-    "rich": (
-        *(f"orchestrator.render.{part}" for part in ("live", "paint", "screen", "grid")),
-        "orchestrator.cli",
-    ),
+    "rich": (),
     "tensorflow": (),
     "tf_keras": (),
     "keras": (),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.text import count, duration, harmless, plain, signal_name, size
+from orchestrator.text import cells, count, cut, duration, harmless, plain, signal_name, size
 
 # What a task may print, what is left of it with colours, and without.
 SEQUENCES = [
@@ -101,3 +101,20 @@ def test_sizes(number: float, words: str) -> None:
 def test_counts() -> None:
     assert (count(1, "host"), count(1234, "host")) == ("1 host", "1,234 hosts")
     assert count(2, "process", "processes") == "2 processes"
+
+
+WIDTHS = [
+    ("", 0, ""),
+    ("abcdef", 6, "abc"),
+    ("漢字", 4, "漢"),
+    ("é", 1, "é"),
+    ("e\u0301xyz", 4, "e\u0301xy"),
+    ("a👍b", 4, "a👍"),
+]
+
+
+@pytest.mark.parametrize(("text", "width", "three"), WIDTHS)
+def test_cells_are_counted_and_cut_to(text: str, width: int, three: str) -> None:
+    assert cells(text) == width
+    assert cut(text, 3) == three
+    assert cut(text, 0) == ""
