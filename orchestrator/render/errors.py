@@ -12,7 +12,9 @@ from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
-_SENTENCES = ("the ", "there ", "not ")  # what a node says of itself: a sentence, and no verb after a name
+_VERBS = frozenset(
+    "broke cannot closed could did fails follows gave had has hung is logs lost refused shows was".split()
+)
 _PLURALS = {"fails": "fail", "follows": "follow", "has": "have", "is": "are", "logs": "log", "shows": "show"}
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
@@ -34,7 +36,7 @@ def lines(error: OrchestrateError) -> list[str]:
 
 def host_block(hosts: tuple[str, ...], what: str, why: str = "", hint: str = "") -> list[str]:
     """`gpu-02 refused the login`, or `3 hosts refused the login: gpu-[02-04]`."""
-    colon = ":" if what.startswith(_SENTENCES) else ""
+    colon = "" if what.partition(" ")[0] in _VERBS else ":"  # a node may say a sentence of its own
     if len(hosts) == 1:
         return block(f"{hosts[0]}{colon} {what}", why, hint)
     return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint)
