@@ -12,10 +12,9 @@ from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
-_VERBS = frozenset(
-    "broke cannot closed could did fails follows gave had has hung is logs lost refused shows was".split()
-)
 _PLURALS = {"fails": "fail", "follows": "follow", "has": "have", "is": "are", "logs": "log", "shows": "show"}
+_PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "was"}
+_VERBS = {*_PLURALS, *_PAST, "cannot"}
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
 

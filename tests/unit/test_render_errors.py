@@ -73,6 +73,11 @@ def test_a_host_s_own_name_makes_no_difference(one: str, said: str, two: str, sa
             "2 hosts log in, but do not run our agent: a[1-2]",
         ),
         (
+            "./x could not be started",
+            "a1: ./x could not be started",
+            "2 hosts: ./x could not be started: a[1-2]",
+        ),
+        (
             "the state folder /s is on nfs",
             "a1: the state folder /s is on nfs",
             "2 hosts: the state folder /s is on nfs: a[1-2]",
