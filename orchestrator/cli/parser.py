@@ -55,7 +55,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if not command:
             raise UsageError("nothing stands after --", hint="leave -- out to train worker_entry's MNIST")
     _check_verb(ours)
-    parser, verbs = _parser()
+    parser, verbs = build()
     arguments, unknown = parser.parse_known_args(ours)
     if unknown:
         raise _unknown(unknown, arguments.verb, verbs[arguments.verb])
@@ -98,7 +98,7 @@ def _unknown(words: Sequence[str], verb: str, parser: _Parser) -> UsageError:
     return UsageError(f"orchestrate {verb} has no use for {word!r}", hint=f"orchestrate {verb} --help")
 
 
-def _parser() -> tuple[_Parser, dict[str, _Parser]]:
+def build() -> tuple[_Parser, dict[str, _Parser]]:
     """The parser, and those of its verbs."""
     parser = _Parser(
         prog="orchestrate",
@@ -243,4 +243,4 @@ def _lines(text: str) -> float:
     return int(text)
 
 
-__all__: list[Any] = ["parse"]
+__all__: list[Any] = ["build", "parse"]
