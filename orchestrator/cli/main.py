@@ -52,7 +52,7 @@ def _keep_logging_off_the_terminal() -> None:
     """Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words."""
     import logging
 
-    logging.lastResort = None
+    logging.lastResort = logging.NullHandler()
 
 
 def _ours(argv: Sequence[str]) -> Sequence[str]:

@@ -29,6 +29,8 @@ def main(arguments: argparse.Namespace) -> int:
         kept_logs = arguments.keep_logs or status not in (ExitStatus.OK, ExitStatus.INTERRUPTED)
         if kept_logs:
             _keep(folder.path)
+    if status == ExitStatus.CLUSTER and arguments.python is None:
+        print("it trains with the Python that runs orchestrate; --python names another", file=sys.stderr)
     if not kept_logs:
         print(
             "the rehearsal's servers, folders and logs are removed; --keep-logs keeps the logs",
