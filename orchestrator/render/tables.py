@@ -12,7 +12,7 @@ import msgspec
 
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render.grid import grid
-from orchestrator.render.region import numbers
+from orchestrator.render.region import doing, numbers
 from orchestrator.text import count, duration, signal_name
 from orchestrator.view import View
 
@@ -85,7 +85,7 @@ def _state(row: RunRow) -> str:
         return str(row.view.ended.outcome)
     if not row.kept:
         return "unkept"
-    return str(row.view.phase.phase) if row.view.phase else "running"
+    return doing(row.view.phase.phase) if row.view.phase else "running"
 
 
 def _run_cells(row: RunRow) -> list[str]:

@@ -172,14 +172,14 @@ def test_an_end_is_worded_by_how_it_came(how: dict[str, object], words: str) -> 
 def test_text_of_others_cannot_move_the_cursor_either() -> None:
     _, err = shown(
         ev.HostFailed(
-            "gpu-01", Phase.CONNECT, "noise", "said \x1b[2Jthings", "line\nof \x1b]0;t\x07login", ""
+            "gpu-01", Phase.CONNECT, "noise", "has \x1b[2Jthings", "line\nof \x1b]0;t\x07login", ""
         ),
         ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=1.0),
         ev.HostLost("gpu-01", "bad\x1b[Hword"),
         ev.RunEnded("r1", Outcome.FAILED, 1, 1.0, "bad\x1b[H host", "", ("\x1b[31mred",), "/r", "do\nthat"),
     )
     assert err.splitlines() == [
-        "error: gpu-01 said things",
+        "error: gpu-01 has things",
         "  why: line",
         "       of login",
         "connect: failed after 1.0 s",

@@ -109,7 +109,7 @@ def test_tasks_are_rows() -> None:
         ev.TaskExited("worker/0", "gpu-01", "1", 3, None, "", 2.0, 0.0, stopped=False),
     )
     assert shown(view, 104.0) == [
-        "run r1  follow: 4 of 5 tasks  4 s",
+        "run r1  running: 4 of 5 tasks  4 s",
         "worker/0  gpu-01  ended     exited with 3 after 2.0 s",
         "worker/1  gpu-02  ready     5 tasks",
         "worker/2  gpu-03  training  step 1,240  loss 0.1235  41.2 steps/s",
@@ -127,7 +127,7 @@ def test_more_tasks_than_rows_are_folded_by_state() -> None:
         *[ev.TaskProgressed(f"worker/{i}", 100 + i % 2, 0.5 + i / 1000, 40.0) for i in range(60)],
     )
     assert shown(view, height=12) == [
-        "run r1  follow: 64 tasks  0 s",
+        "run r1  running: 64 tasks  0 s",
         "worker/[0-59]   60 tasks  training  step 100 to 101  loss 0.5000 to 0.5590  40.0 steps/s",
         "worker/[60-63]  4 tasks   started",
     ]

@@ -167,7 +167,7 @@ def test_runs_are_a_line_each() -> None:
     assert runs_table(rows, json=False) == [
         "run         name   began             state    took  tasks  command",
         "tidy-otter  mnist  1970-01-01 00:00  failed   52 s  2      train.py",
-        "r2          mnist  1970-01-01 00:00  follow         2      python -c " + "x" * 39 + "…",
+        "r2          mnist  1970-01-01 00:00  running        2      python -c " + "x" * 39 + "…",
         "r3          mnist  1970-01-01 00:00  unkept         2      (built in)",
         "r4          mnist  1970-01-01 00:00  running        2      train.py",
     ]
