@@ -207,7 +207,15 @@ def test_a_run_that_cannot_start_is_told_by_its_hosts_and_only_once() -> None:
         refused("gpu-2"),
         ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=2.0),
         ev.RunEnded(
-            "r1", Outcome.CLUSTER, 3, 2.1, "connect: gpu-01 (and 1 more) refused", "", (), "/r", "ssh"
+            "r1",
+            Outcome.CLUSTER,
+            3,
+            2.1,
+            "connect: gpu-01 (and 1 more) refused the login",
+            "",
+            (),
+            "/r",
+            "ssh",
         ),
     )
     assert err.splitlines()[2:] == [
