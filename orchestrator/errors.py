@@ -1,10 +1,10 @@
 """The errors a person reads, and the exit statuses they end in.
 
-    OrchestrateError
-    ├── UsageError        2  bad usage or configuration
-    ├── ClusterError      3  preflight or connection failed
-    │   └── HostError     3  one host's share of it; folded over hosts before it is shown
-    └── RunError          1  the run failed
+OrchestrateError
+├── UsageError        2  bad usage or configuration
+├── ClusterError      3  preflight or connection failed
+│   └── HostError     3  one host's share of it; folded over hosts before it is shown
+└── RunError          1  the run failed
 """
 
 from __future__ import annotations

@@ -58,6 +58,22 @@ class RunAdopted:
 
 
 @dataclass(frozen=True)
+class RunLeft:
+    """A keeper that wanted to take the run over could not: it goes on as it was."""
+
+    run: str
+    why: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something the user should know that is no failure: what was left out, what is very large."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class PhaseStarted:
     phase: Phase
     hosts: int
@@ -210,6 +226,7 @@ class TaskExited:
     seconds: float
     ended: float  # node time, corrected
     stopped: bool  # it ended because it was told to
+    note: str = ""  # what its supervisor has to say: what it was told by the machine, what was left behind
 
 
 @dataclass(frozen=True)
@@ -230,11 +247,14 @@ class RunEnded:
     last_lines: tuple[str, ...]
     folder: str
     hint: str = ""
+    unproven: tuple[str, ...] = ()  # hosts that did not answer: whether anything is left there is unknown
 
 
 Event: TypeAlias = (
     RunPlanned
     | RunAdopted
+    | RunLeft
+    | Noted
     | PhaseStarted
     | PhaseEnded
     | HostConnected

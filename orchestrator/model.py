@@ -50,6 +50,7 @@ class Host:
     user: str | None = None  # None: ssh_config or the login name decides
     port: int | None = None  # the SSH port; None: ssh_config decides
     identity: str | None = None
+    ssh_config: str | None = None  # instead of the user's and the system's, as `ssh -F`
     python: str = "python3"  # trains
     agent_python: str = "python3"  # runs our agent; needs only the standard library
     workdir: str = "~/orchestrate"  # trees and runs; may be on a shared home

@@ -1,0 +1,138 @@
+"""The checks of all machines together: what must be equal, and what must not."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from orchestrator.checks.seen import Needs, Seen, minor
+from orchestrator.events import CheckReported, Level
+from orchestrator.model import Role
+from orchestrator.ranges import fold
+from orchestrator.text import count
+
+
+def across(seen: Sequence[Seen], needs: Needs, shared: Iterable[tuple[str, ...]]) -> Iterator[CheckReported]:
+    yield from _versions(seen, needs)
+    yield from _machines(seen)
+    yield from _loopback(seen)
+    yield from _public(seen)
+    yield from _devices(seen)
+    for group in shared:
+        if len(group) > 1:
+            known = (one for one in seen if one.name in group)
+            yield from (one.says("shared", Level.OK, f"workdir of {fold(group)}") for one in known)
+
+
+def _versions(seen: Sequence[Seen], needs: Needs) -> Iterator[CheckReported]:
+    """Another minor version of TensorFlow or Keras breaks collectives; a patch level rarely does."""
+    severe = Level.FAIL if needs.tensorflow else Level.WARN
+    yield from _odd(seen, "tensorflow", lambda one: one.tensorflow, severe)
+    keras = "tf-keras" if needs.legacy_keras else "keras"
+    yield from _odd(seen, keras, lambda one: one.version(keras), severe)
+    yield from _odd(seen, "python", lambda one: one.facts["python"]["version"], Level.WARN)
+
+
+def _odd(
+    seen: Sequence[Seen], what: str, version: Callable[[Seen], str | None], severe: Level
+) -> Iterator[CheckReported]:
+    """Name those that do not have the version that most have."""
+    versions = [(one, found) for one in seen if (found := version(one))]
+    if len({found for _, found in versions}) < 2:
+        return
+    usual = Counter(found for _, found in versions).most_common(1)[0][0]
+    others = fold(one.name for one, found in versions if found == usual)
+    for one, found in versions:
+        if found == usual or (what == "python" and minor(found) == minor(usual)):
+            continue
+        level = severe if minor(found) != minor(usual) else Level.WARN
+        package = what.replace("-", "_")
+        why = f"the usual version here is {usual} ({others}): tasks must agree on what they send each other"
+        hint = f"{one.facts['python']['path']} -m pip install {package}=={usual}"
+        yield one.says(package, level, found, why, "" if what == "python" else hint)
+
+
+def clashing(seen: Sequence[Seen]) -> frozenset[str]:
+    """The hosts that share a machine and a task port with another entry."""
+    users = Counter((one.machine, port) for one in seen for port in one.ports)
+    return frozenset(one.name for one in seen for port in one.ports if users[one.machine, port] > 1)
+
+
+def _machines(seen: Sequence[Seen]) -> Iterator[CheckReported]:
+    """Two entries may be one machine; TensorFlow listens on every address, so their ports must differ."""
+    for place, one in enumerate(seen):
+        twins = [other for other in seen[:place] if other.machine == one.machine]
+        rivals = [other for other in twins if set(other.ports) & set(one.ports)]
+        if rivals:
+            yield _rivals(rivals[0], one)
+        elif twins:
+            yield one.says("machine", Level.OK, f"same as {twins[0].name}")
+
+
+def _rivals(first: Seen, one: Seen) -> CheckReported:
+    both = ", ".join(map(str, sorted(set(first.ports) & set(one.ports))))
+    why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
+    hint = f"give {one.name} another `task_port`, or one entry with `tasks = 2`"
+    return one.says("machine", Level.FAIL, f"is {first.name} under another name", why, hint)
+
+
+def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
+    if len({one.machine for one in seen}) < 2:
+        return
+    for one in seen:
+        if _is_loopback(one.host.address):
+            why = "the tasks on the other machines would connect to themselves"
+            hint = "set `address` to one that the others reach, such as " + _own_address(one)
+            yield one.says("address", Level.FAIL, f"{one.host.address} is a loopback address", why, hint)
+
+
+def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
+    for one in seen:
+        addresses = (one.host.address, *(ip for ip in one.facts["ip"] if ":" not in ip))
+        public = next((ip for ip in addresses if _is_global(ip)), None)
+        if public:
+            why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
+            hint = "let only the cluster's hosts reach the task ports (firewall), or use private addresses"
+            yield one.says("exposure", Level.WARN, f"{public} is a public address", why, hint)
+
+
+def _devices(seen: Sequence[Seen]) -> Iterator[CheckReported]:
+    """MultiWorkerMirroredStrategy's behaviour with unequal device counts is undefined."""
+    training = [one for one in seen if one.host.role in (Role.CHIEF, Role.WORKER)]
+    counts = {one.name: _per_task(one) for one in training}
+    if len(set(counts.values())) < 2:
+        return
+    usual = Counter(counts.values()).most_common(1)[0][0]
+    others = fold(name for name, number in counts.items() if number == usual)
+    for one in training:
+        if counts[one.name] != usual:
+            found = f"{count(counts[one.name], 'GPU')} per task"
+            why = f"{others}: {usual}; TensorFlow calls unequal numbers undefined behaviour"
+            yield one.says("devices", Level.WARN, found, why, "`devices` in hosts.toml makes them equal")
+
+
+def _per_task(seen: Seen) -> int:
+    devices = seen.host.devices
+    return len(seen.facts["gpus"] if devices is None else devices) // max(1, seen.host.tasks)
+
+
+def _own_address(seen: Seen) -> str:
+    own = [ip for ip in seen.facts["ip"] if not _is_loopback(ip) and ":" not in ip]
+    return own[0] if own else "its address in the cluster's network"
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "localhost" or address.endswith(".localhost") or _ip(address, lambda ip: ip.is_loopback)
+
+
+def _is_global(address: str) -> bool:
+    return _ip(address, lambda ip: ip.is_global)
+
+
+def _ip(address: str, test: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bool]) -> bool:
+    """False for what is no address but a name."""
+    try:
+        return test(ipaddress.ip_address(address.partition("%")[0]))
+    except ValueError:
+        return False

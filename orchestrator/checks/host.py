@@ -1,0 +1,207 @@
+"""The checks of one machine by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.checks.seen import Needs, Seen, minor
+from orchestrator.events import CheckReported, Level
+from orchestrator.text import duration, size
+
+OLDEST_PYTHON = (3, 8)  # that our agent runs on
+LITTLE_DISK, NO_DISK = 5e9, 200e6  # bytes: below them a warning, a failure
+SKEW = 1.0  # seconds
+_KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` work on several tasks
+
+
+def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[CheckReported]:
+    """Without `own_ports` its ports are not looked at: another entry for the same machine wants them too."""
+    yield seen.says("login", Level.OK, str(seen.hello["user"]))
+    yield _agent(seen)
+    yield _python(seen)
+    if seen.facts["python"]["ok"]:
+        yield from _packages(seen, needs)
+    yield _rsync(seen)
+    yield _state(seen)
+    yield _workdir(seen)
+    yield from _disk(seen)
+    yield _clock(seen)
+    if own_ports:
+        yield from _ports(seen)
+    yield from _linger(seen)
+    yield from _gpus(seen)
+
+
+def _agent(seen: Seen) -> CheckReported:
+    found = str(seen.hello["python"])
+    if _release(found) >= OLDEST_PYTHON:
+        return seen.says("agent", Level.OK, found)
+    why = "our agent needs Python 3.8 or newer; the training may use another one"
+    return seen.says(
+        "agent", Level.FAIL, f"Python {found}", why, _set("agent_python", "a newer Python there")
+    )
+
+
+def _python(seen: Seen) -> CheckReported:
+    python = seen.facts["python"]
+    if python["ok"]:
+        return seen.says("python", Level.OK, str(python["version"]))
+    found = f"{seen.host.python} does not run"
+    return seen.says(
+        "python", Level.FAIL, found, str(python["error"]), _set("python", "the Python that trains")
+    )
+
+
+def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
+    version = seen.tensorflow
+    if version is None:
+        level = Level.FAIL if needs.tensorflow else Level.WARN
+        why = f"{seen.facts['python']['path']} does not have it"
+        hint = f"{_pip(seen)} tensorflow; or set `python` or `setup`, so that the right one is used"
+        yield seen.says("tensorflow", level, "not installed", why, hint)
+    else:
+        yield seen.says("tensorflow", Level.OK, version)
+        if needs.legacy_keras and _release(version) >= _KERAS_3:
+            yield _legacy_keras(seen, version, needs)
+
+
+def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
+    """Keras 3 cannot `fit` on several tasks; what does is tf_keras, of TensorFlow's own minor version."""
+    found = seen.version("tf-keras")
+    if found is not None and minor(found) == minor(tensorflow):
+        return seen.says("tf_keras", Level.OK, found)
+    # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
+    wanted = ".".join(minor(tensorflow))
+    hint = f"{_pip(seen)} --no-deps 'tf_keras=={wanted}.*'; or `legacy_keras = false` under [job]"
+    why = "TF_USE_LEGACY_KERAS=1 is set, since Keras 3 cannot `fit` on several tasks"
+    level = Level.FAIL if needs.tensorflow else Level.WARN
+    if found is None:
+        return seen.says("tf_keras", level, "not installed", why, hint)
+    return seen.says(
+        "tf_keras", level, f"{found} beside tensorflow {tensorflow}", f"{why}; the two must match", hint
+    )
+
+
+def _rsync(seen: Seen) -> CheckReported:
+    if seen.facts["rsync"]:
+        return seen.says("rsync", Level.OK, "ok")
+    why = "code goes there as a tar stream: whole at every change, not only what changed"
+    return seen.says("rsync", Level.WARN, "not installed", why, "apt install rsync, or dnf install rsync")
+
+
+def _state(seen: Seen) -> CheckReported:
+    trouble = seen.hello.get("state_error")
+    if not trouble:
+        return seen.says("state", Level.OK, "ok")
+    hint = trouble.get("hint") or _set("state", "a folder on a local disk")
+    return seen.says("state", Level.FAIL, trouble["what"], trouble.get("why", ""), hint)
+
+
+def _workdir(seen: Seen) -> CheckReported:
+    workdir = seen.facts["disk"]["workdir"]
+    if workdir["writable"]:
+        return seen.says("workdir", Level.OK, "ok")
+    return seen.says(
+        "workdir",
+        Level.FAIL,
+        f"{workdir['path']} cannot be written",
+        str(workdir["error"]),
+        _set("workdir", "another"),
+    )
+
+
+def _disk(seen: Seen) -> Iterator[CheckReported]:
+    """The fuller one of the two places we write to."""
+    disks: Mapping[str, Any] = seen.facts["disk"]
+    places = [(disk["free"], setting) for setting in ("workdir", "state") if (disk := disks[setting])]
+    if not places:
+        return
+    free, setting = min(places)
+    found = f"{size(free)} free"
+    if free >= LITTLE_DISK:
+        yield seen.says("disk", Level.OK, found)
+        return
+    where = disks["workdir"]["path"] if setting == "workdir" else seen.hello["state"]
+    why = f"{where} needs room for " + ("code and checkpoints" if setting == "workdir" else "the tasks' logs")
+    level = Level.FAIL if free < NO_DISK else Level.WARN
+    yield seen.says("disk", level, found, why, _set(setting, "another disk, or make room there"))
+
+
+def _clock(seen: Seen) -> CheckReported:
+    ahead = seen.clock
+    if abs(ahead) <= SKEW:
+        return seen.says("clock", Level.OK, f"{ahead * 1000:+.0f} ms")
+    found = f"{duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
+    why = "log lines are ordered with it corrected; certificates and make-like tools may stumble"
+    return seen.says("clock", Level.WARN, found, why, "timedatectl set-ntp true, or chronyc makestep")
+
+
+def _ports(seen: Seen) -> Iterator[CheckReported]:
+    busy = {taken["port"]: taken["holder"] for taken in seen.listen["busy"]}
+    if busy:
+        found = f"{', '.join(map(str, sorted(busy)))} taken"
+        why = "; ".join(f"{port}: {_holder(busy[port])}" for port in sorted(busy))
+        yield seen.says(
+            "port", Level.FAIL, found, why, "end what holds it, or change `task_port` in hosts.toml"
+        )
+        return
+    low, high = seen.facts["ephemeral"]
+    unsafe = [port for port in seen.ports if low <= port <= high]
+    listed = ", ".join(map(str, seen.ports))
+    if not unsafe:
+        yield seen.says("port", Level.OK, listed)
+        return
+    why = (
+        f"the kernel hands out {low} to {high} to outgoing connections: one may hold it when the task starts"
+    )
+    reserve = f"sysctl net.ipv4.ip_local_reserved_ports={','.join(map(str, unsafe))}"
+    hint = f"set `task_port` below {low} in hosts.toml, or {reserve}"
+    yield seen.says("port", Level.WARN, listed, why, hint)
+
+
+def _holder(holder: object) -> str:
+    """Text from the process table, or the words of a lease of ours."""
+    if isinstance(holder, Mapping):
+        return f"{holder['task']} of run {holder['run']} ({holder['owner']})"
+    return str(holder or "by a process that this login may not see")
+
+
+def _linger(seen: Seen) -> Iterator[CheckReported]:
+    if seen.facts["kill_user_processes"]:
+        user = seen.hello["user"]
+        why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
+        yield seen.says("linger", Level.WARN, "off", why, f"loginctl enable-linger {user}")
+
+
+def _gpus(seen: Seen) -> Iterator[CheckReported]:
+    gpus, devices = seen.facts["gpus"], seen.host.devices
+    if gpus:
+        names = dict.fromkeys(gpu["name"] for gpu in gpus)
+        yield seen.says("gpu", Level.OK, f"{len(gpus)} x {', '.join(names)}")
+    elif devices:
+        why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
+        yield seen.says(
+            "gpu", Level.WARN, "none seen", why, "nvidia-smi on that host; or leave `devices` out"
+        )
+        return
+    known = {str(gpu["index"]) for gpu in gpus}
+    missing = [device for device in devices or () if device.isdigit() and device not in known]
+    if missing:
+        why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(sorted(known))}"
+        yield seen.says(
+            "gpu", Level.FAIL, f"no GPU {', '.join(missing)}", why, _set("devices", "some that exist")
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(2, 21) of "2.21.0rc1", to be compared."""
+    return tuple(int(part) if part.isdigit() else 0 for part in minor(version))
+
+
+def _set(key: str, to: str) -> str:
+    return f"set `{key}` for it in hosts.toml to {to}"
+
+
+def _pip(seen: Seen) -> str:
+    return f"{seen.facts['python']['path']} -m pip install"

@@ -1,0 +1,161 @@
+"""Starting keepers: a process of its own session that outlives the terminal and the viewer."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.logins import logins
+from orchestrator.errors import ExitStatus, RunError
+from orchestrator.model import RunPlan
+from orchestrator.store import RunFolder
+
+if TYPE_CHECKING:
+    from orchestrator.phases.context import Options, Run
+    from orchestrator.ssh import Secrets
+
+
+_GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the lock for less
+
+
+def owner() -> str:
+    """Who starts runs here: user@machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def keep_new(
+    folder: RunFolder,
+    plan: RunPlan,
+    options: Options,
+    secrets: Mapping[str, str],
+    replan: Callable[[Mapping[str, int]], RunPlan],
+) -> None:
+    """Fork the keeper of a new run; its folder is all that connects it with us."""
+    asked = logins(plan.hosts)
+
+    def work(control: int) -> int:
+        from orchestrator.phases import keeper
+
+        with _run(folder, plan, options, secrets, asked) as run:
+            run.replan = replan
+            return keeper.keep_new(run, control)
+
+    _fork(folder, work)
+
+
+def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: str | None = None) -> bool:
+    """Fork a keeper that takes over a run; False when it has one already.
+
+    `stop` ("stop" or "kill") is what it is asked for from the start.
+    """
+    from pathlib import Path
+
+    if folder.has_keeper():
+        return False
+    asked = logins(plan.hosts)
+
+    def work(control: int) -> int:
+        from orchestrator.phases import keeper
+        from orchestrator.phases.context import Options
+
+        with _run(folder, plan, Options(root=Path()), {}, asked) as run:
+            if stop is not None:
+                run.stop.ask(kill=stop == "kill")
+            return keeper.keep_adopted(run, control)
+
+    return _fork(folder, work, required=False)
+
+
+@contextlib.contextmanager
+def _run(
+    folder: RunFolder, plan: RunPlan, options: Options, secrets: Mapping[str, str], asked: Secrets | None
+) -> Iterator[Run]:
+    """The run in the hands of its keeper; at the end its events are on disk."""
+    from orchestrator.bus import Bus
+    from orchestrator.connectors import connectors
+    from orchestrator.fleet import Fleet
+    from orchestrator.phases.context import Run
+    from orchestrator.store.eventlog import EventLog
+
+    inbox: queue.SimpleQueue = queue.SimpleQueue()  # type: ignore[type-arg]
+    fleet = Fleet(connectors(asked), inbox.put)
+    who = f"{owner()}, pid {os.getpid()}"
+    log = EventLog(folder)
+    try:
+        yield Run(folder, plan, Bus(log), fleet, inbox, who, options, secrets)
+    finally:
+        log.finish()
+
+
+def _fork(folder: RunFolder, work: Callable[[int], int], *, required: bool = True) -> bool:
+    lock = folder.take_lock()
+    deadline = time.monotonic() + _GLANCE
+    while lock is None:
+        if time.monotonic() > deadline:
+            if required:
+                raise RunError(f"run {folder.run} has a keeper already")
+            return False
+        time.sleep(0.01)
+        lock = folder.take_lock()
+    control = folder.open_control()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _become_keeper(folder, lock, control, work)
+    os.close(lock)
+    os.close(control)
+    os.waitpid(child, 0)
+    return True
+
+
+def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[int], int]) -> None:
+    """Leave the terminal and the viewer behind, do the work, and leave; never returns."""
+    status = int(ExitStatus.BUG)
+    try:
+        os.setsid()
+        if os.fork() > 0:
+            os._exit(0)  # the keeper is nobody's child: no zombie, no controlling terminal
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDONLY)
+        debug = os.open(folder.debug_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(null, 0)
+        os.dup2(debug, 1)
+        os.dup2(debug, 2)
+        _close_others({0, 1, 2, lock, control})
+        logging.basicConfig(
+            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        )
+        # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+        status = work(control)
+    except BaseException:
+        logging.getLogger("orchestrate").exception("the keeper failed")
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _close_others(kept: set[int]) -> None:
+    """Close whatever the viewer had open, so that its terminal and pipes see it go."""
+    for name in os.listdir("/dev/fd"):
+        fd = int(name)
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)

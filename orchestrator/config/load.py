@@ -1,0 +1,107 @@
+"""hosts.toml -> Inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import cluster, syntax
+from orchestrator.config.hosts import place_of, read_entry
+from orchestrator.config.job import check_devices, check_secrets, read_job
+from orchestrator.config.mistakes import Report
+from orchestrator.config.places import DEFAULTS, FILE, JOB
+from orchestrator.config.tables import TABLES, belongs, read_table, unknown
+from orchestrator.config.values import kind
+from orchestrator.errors import UsageError
+from orchestrator.model import Inventory
+
+
+def load(path: str | Path) -> Inventory:
+    """Read an inventory from disk; raise UsageError for whatever is wrong with it."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no {path}",
+            hint=f"copy hosts.example.toml to {path} and put your machines in, or name a file with --hosts",
+        ) from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder", hint=f"--hosts {Path(path) / 'hosts.toml'}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}", why=getattr(error, "strerror", None) or str(error)) from error
+    return _anchored(parse(data, str(path)), Path(path).absolute().parent)
+
+
+def _anchored(inventory: Inventory, folder: Path) -> Inventory:
+    """Paths of this machine, relative to the file that names them: a later `tail` starts elsewhere."""
+
+    def anchor(given: str | None) -> str | None:
+        return given if given is None or given.startswith("~") else str(folder / given)
+
+    hosts = (
+        replace(host, identity=anchor(host.identity), ssh_config=anchor(host.ssh_config))
+        for host in inventory.hosts
+    )
+    return replace(inventory, hosts=tuple(hosts))
+
+
+def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
+    """Read an inventory from text; raise one UsageError that lists every mistake."""
+    report = Report()
+    document = syntax.read(text, report)
+    inventory = None if document is None else _inventory(document, source, report)
+    if report or inventory is None:
+        raise report.error(source)
+    return inventory
+
+
+def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inventory:
+    misplaced = [name for name in document if name not in TABLES]
+    for name in misplaced:
+        report.add(FILE, name, _misplaced(name, document[name]))
+    defaults_table, job_table = _table(document, "defaults", report), _table(document, "job", report)
+    tables = _host_tables(document, report)
+    if not tables and not report:
+        report.add_to_file('there is no [[host]]; write one for every machine, and in it ssh = "gpu-01"')
+    defaults = read_table(defaults_table, "defaults", DEFAULTS, report)
+    entries = tuple(
+        read_entry(number, table, defaults, report) for number, table in enumerate(tables, start=1)
+    )
+    cluster.check(entries, report)
+    job = read_job(job_table, report)
+    written = {DEFAULTS: defaults_table, JOB: job_table}
+    written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
+    check_secrets(job.secrets, written, report)
+    hosts = tuple(host for entry in entries for host in entry.hosts)
+    check_devices(job, hosts, report)
+    return Inventory(hosts, job, source)
+
+
+def _misplaced(name: str, value: object) -> str:
+    homes = belongs(name)
+    if homes and not isinstance(value, dict | list):
+        return f"stands before any table; it belongs under {homes}"
+    return unknown(name, {name: title for name, (title, _) in TABLES.items()}, "table")
+
+
+def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[str, Any]:
+    value = document.get(name, {})
+    if isinstance(value, dict):
+        return value
+    title = TABLES[name][0]
+    what = f"can come only once; write {title}" if isinstance(value, list) else f"must be a table, {title}"
+    report.add(FILE, name, what)
+    return {}
+
+
+def _host_tables(document: Mapping[str, Any], report: Report) -> list[Mapping[str, Any]]:
+    value = document.get("host", [])
+    if isinstance(value, dict):
+        report.add(FILE, "host", "must be written with double brackets: [[host]]")
+        return [value]
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        report.add(FILE, "host", f"must be tables, [[host]], not {kind(value)}")
+        return []
+    return value

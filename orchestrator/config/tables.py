@@ -1,0 +1,141 @@
+"""The keys of each table with their readers, and how a table is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.config import commands, values
+from orchestrator.config.mistakes import Report, Wrong, listed, nearest
+from orchestrator.config.places import Place
+from orchestrator.config.values import Reader, Wrongs
+
+MAX_PORT = 65535
+MAX_TASKS = 1024
+
+IDENTITY_KEYS: Mapping[str, Reader] = {"name": values.text, "ssh": values.text, "address": values.text}
+
+DEFAULTS_KEYS: Mapping[str, Reader] = {
+    "user": values.user,
+    "port": values.whole(1, MAX_PORT),
+    "identity": values.identity,
+    "ssh_config": values.text,
+    "python": values.program,
+    "agent_python": values.program,
+    "workdir": values.path,
+    "state": values.path,
+    "task_port": values.whole(1024, MAX_PORT, below="lower ports belong to root"),
+    "tasks": values.whole(1, MAX_TASKS, below="to keep a host out of runs, write spare = true"),
+    "role": values.role,
+    "devices": values.devices,
+    "spare": values.boolean,
+    "env": values.env,
+}
+
+HOST_KEYS: Mapping[str, Reader] = {**IDENTITY_KEYS, **DEFAULTS_KEYS}
+
+JOB_KEYS: Mapping[str, Reader] = {
+    "command": commands.command,
+    "setup": commands.shell_text,
+    "env": values.env,
+    "forward": values.names,
+    "secrets": values.names,
+    "grace": values.seconds,
+    "failure_grace": values.seconds,
+    "lifeline": values.seconds,
+    "ignore": values.texts,
+    "validate": commands.validate,
+    "legacy_keras": values.boolean,
+}
+
+TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
+    "defaults": ("[defaults]", DEFAULTS_KEYS),
+    "host": ("[[host]]", HOST_KEYS),
+    "job": ("[job]", JOB_KEYS),
+}
+
+# What people write who come from ssh_config, Ansible, Slurm or mpirun.
+SYNONYMS: Mapping[str, str] = {
+    "args": "command",
+    "cmd": "command",
+    "cuda_visible_devices": "devices",
+    "cwd": "workdir",
+    "dir": "workdir",
+    "directory": "workdir",
+    "environment": "env",
+    "exclude": "ignore",
+    "gpu": "devices",
+    "gpus": "devices",
+    "host": "ssh",
+    "hostname": "ssh",
+    "identity_file": "identity",
+    "identityfile": "identity",
+    "interpreter": "python",
+    "ip": "address",
+    "key": "identity",
+    "keyfile": "identity",
+    "login": "user",
+    "private_key": "identity",
+    "processes": "tasks",
+    "script": "command",
+    "slots": "tasks",
+    "ssh_port": "port",
+    "ssh_key": "identity",
+    "ssh_user": "user",
+    "tf_port": "task_port",
+    "type": "role",
+    "username": "user",
+}
+
+
+@dataclass(frozen=True)
+class Read:
+    """A table's good values, and the keys whose value was wrong."""
+
+    good: Mapping[str, Any]
+    wrong: frozenset[str] = frozenset()
+
+
+def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report) -> Read:
+    """Read every key of one table of kind `name`; what is wrong goes to the report."""
+    readers = TABLES[name][1]
+    good: dict[str, Any] = {}
+    wrong: set[str] = set()
+    for key, value in table.items():
+        if key not in readers:
+            report.add(place, key, _unknown(key, name))
+            continue
+        try:
+            good[key] = readers[key](value)
+        except Wrongs as several:
+            wrong.add(key)
+            for inner, what in several.found:
+                report.add(place, f"{key}.{inner}", what)
+        except Wrong as one:
+            wrong.add(key)
+            report.add(place, key, str(one))
+    return Read(good, frozenset(wrong))
+
+
+def _unknown(key: str, name: str) -> str:
+    if name == "defaults" and key in IDENTITY_KEYS:
+        return "is different for every host; it belongs under [[host]]"
+    if homes := belongs(key):
+        return f"belongs under {homes}"
+    return unknown(key, {key: key for key in TABLES[name][1]}, "key")
+
+
+def belongs(key: str) -> str:
+    """The tables that have this key: `[defaults] or [[host]]`; "" when there is none."""
+    titles = [title for title, readers in TABLES.values() if key in readers]
+    return listed(titles, "or") if titles else ""
+
+
+def unknown(key: str, valid: Mapping[str, str], noun: str) -> str:
+    """`is not a key; did you mean port?`; `valid` is each valid word as it is found and as it is written."""
+    meant = SYNONYMS.get(key.lower().replace("-", "_"))
+    meant = meant if meant in valid else nearest(key.replace("-", "_"), valid)
+    if meant:
+        return f"is not a {noun}; did you mean {valid[meant]}?"
+    return f"is not a {noun}; the {noun}s are {listed(list(valid.values()), 'and')}"

@@ -1,0 +1,143 @@
+"""How a host is reached: what `ssh` is given, and the address the other tasks use."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from orchestrator.config.mistakes import Wrong, show
+
+LOCAL = "local"
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_TRAILING_PORT = re.compile(r"(.*):([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Target:
+    """`train@gpu-01:2200` taken apart."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+
+def read_target(given: str) -> Target:
+    """Take `user@host:port` apart; IPv6 as `[v6]:port` or bare. Raise Wrong."""
+    if "://" in given:
+        raise Wrong(f"must be written as for ssh, without {show(given.partition('://')[0] + '://')}")
+    login, at, place = given.rpartition("@")
+    if at and not login:
+        raise Wrong(f"has no user before the @: {show(given)}")
+    host, port = _split_port(place)
+    if not host:
+        raise Wrong(f"names no host: {show(given)}")
+    if given.startswith("-") or host.startswith("-"):
+        raise Wrong(f"must not start with a dash: {show(given)}")
+    if re.search(r"\s", given):
+        raise Wrong(f"must be one word as for ssh, not {show(given)}; options belong in ~/.ssh/config")
+    return Target(host, login or None, port)
+
+
+def read_address(given: str) -> str:
+    """A host name or an IP address, IPv6 without brackets and in its short form. Raise Wrong."""
+    if "@" in given:
+        raise Wrong(f"must be a host without a user, not {show(given)}; the user belongs in `ssh` or `user`")
+    if "/" in given:
+        raise Wrong(f"must be an address or a host name alone, not {show(given)}")
+    host, port = _split_port(given)
+    if port is not None:
+        raise Wrong(f"must be without a port, not {show(given)}; write task_port = {port}")
+    ip = ip_of(host)
+    if ip is not None:
+        return _usable(ip, given)
+    if re.fullmatch(r"[0-9.]+", host):
+        raise Wrong(f"is not an IPv4 address: {show(given)} (four numbers from 0 to 255, no leading zeros)")
+    if ":" in host:
+        raise Wrong(f"is not an IPv6 address: {show(given)}")
+    if len(host) > 253 or not _HOSTNAME.fullmatch(host):
+        raise Wrong(f"is not a host name: {show(given)} (letters, digits, - and . between them)")
+    return host
+
+
+def read_name(given: str) -> str:
+    """A host's name for messages and options. Raise Wrong."""
+    if not _NAME.fullmatch(given) and ip_of(given) is None:
+        raise Wrong(
+            f"may have letters, digits, . _ and - only, and start with a letter or digit, not {show(given)}"
+        )
+    return given
+
+
+def is_address(text: str) -> bool:
+    """Whether other tasks could use it as it is; an alias of ssh_config may look otherwise."""
+    try:
+        read_address(text)
+    except Wrong:
+        return False
+    return text != LOCAL
+
+
+def is_loopback(address: str) -> bool:
+    ip = ip_of(address)
+    return (
+        ip.is_loopback if ip else address.lower() in {"localhost", "localhost.localdomain", "ip6-localhost"}
+    )
+
+
+def ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _split_port(given: str) -> tuple[str, int | None]:
+    if given.startswith("["):
+        inside, closed, rest = given[1:].partition("]")
+        if not closed:
+            raise Wrong(f"has a [ without a ]: {show(given)}")
+        if not isinstance(ip_of(inside), ipaddress.IPv6Address):
+            raise Wrong(f"has no IPv6 address between its brackets: {show(given)}")
+        if not rest:
+            return inside, None
+        if not rest.startswith(":"):
+            raise Wrong(f"has something after the ]: {show(given)}")
+        return inside, _port(rest[1:], given)
+    if given.count(":") > 1:
+        return _bare_ipv6(given), None
+    host, colon, port = given.partition(":")
+    return (host, _port(port, given)) if colon else (host, None)
+
+
+def _bare_ipv6(given: str) -> str:
+    """IPv6 without brackets, when its end cannot be taken for a port."""
+    trailing = _TRAILING_PORT.fullmatch(given)
+    if trailing and ip_of(trailing[1]) is not None:
+        either = (
+            f"[{given}] or [{trailing[1]}]:{trailing[2]}"
+            if ip_of(given)
+            else f"[{trailing[1]}]:{trailing[2]}"
+        )
+        raise Wrong(f"needs brackets around its IPv6 address, to tell it from the port: {either}")
+    if ip_of(given) is None:
+        raise Wrong(f"is not an IPv6 address: {show(given)}")
+    return given
+
+
+def _port(digits: str, given: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", digits) or not 1 <= int(digits) <= 65535:
+        raise Wrong(f"has a wrong port after the colon (1 to 65535): {show(given)}")
+    return int(digits)
+
+
+def _usable(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, given: str) -> str:
+    if ip.is_unspecified or ip.is_multicast or str(ip) == "255.255.255.255":
+        raise Wrong(f"must be an address other tasks can connect to, not {show(given)}")
+    if isinstance(ip, ipaddress.IPv6Address) and ip.scope_id:
+        raise Wrong(
+            f"must be without %{ip.scope_id}, which means something on one machine only: {show(given)}"
+        )
+    return str(ip)

@@ -1,0 +1,206 @@
+"""Readers of single values: TOML value -> the value we keep, or Wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from orchestrator.config.mistakes import Wrong, listed, nearest, show
+from orchestrator.environ import name_mistake, value_mistake
+from orchestrator.model import Role
+
+Reader: TypeAlias = Callable[[Any], Any]
+
+_DEVICE = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]+")
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+MAX_SECONDS = 365 * 24 * 3600.0
+
+
+def kind(value: object) -> str:
+    """A TOML type in a user's words."""
+    match value:
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case dict():
+            return "a table"
+    return "a date or time"
+
+
+def text(value: Any) -> str:
+    """Not empty, one line, nothing invisible in it."""
+    if not isinstance(value, str):
+        quoted = f'; write "{show(value)}"' if isinstance(value, int | float) else ""
+        raise Wrong(f"must be a text in quotes, not {kind(value)}{quoted}")
+    if not value.strip():
+        raise Wrong("is empty; leave the key out to get the default")
+    if value != value.strip():
+        raise Wrong(f"has blanks around it: {show(value)}")
+    if not value.isprintable():
+        raise Wrong(f"holds a character that cannot be printed: {show(value)}")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    written = str(value).strip().lower()
+    if written in {"true", "yes", "on", "1", "false", "no", "off", "0"}:
+        meant = "true" if written in {"true", "yes", "on", "1"} else "false"
+        raise Wrong(f"must be true or false, without quotes, not {show(value)}; write {meant}")
+    raise Wrong(f"must be true or false, not {show(value)}")
+
+
+def whole(low: int, high: int, *, below: str = "") -> Reader:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            bare = f"; write {show(value)[1:-1].strip()}, without quotes" if _is_number(value) else ""
+            raise Wrong(f"must be a whole number, not {show(value)}{bare}")
+        if not low <= value <= high:
+            reason = f": {below}" if below and value < low else ""
+            raise Wrong(f"must be from {low} to {high}, not {show(value)}{reason}")
+        return value
+
+    return read
+
+
+def seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        number = _NUMBER.match(value.strip()) if isinstance(value, str) else None
+        bare = f"; write {number[0]}" if number else ""
+        raise Wrong(f"must be a number of seconds, not {show(value)}{bare}")
+    if not 0 <= value <= MAX_SECONDS:
+        raise Wrong(f"must be from 0 to {MAX_SECONDS:.0f} seconds, not {show(value)}")
+    return float(value)
+
+
+def path(value: Any) -> str:
+    """A path on the node, where `~` is expanded."""
+    given = text(value)
+    if not given.startswith(("/", "~")):
+        raise Wrong(
+            f'must be a full path or start with ~/, not {show(given)}; write "~/{given.removeprefix("./")}"'
+        )
+    return given.rstrip("/") or "/"
+
+
+def program(value: Any) -> str:
+    given = text(value)
+    if given.endswith("/"):
+        raise Wrong(f"must be a program, not a folder: {show(given)}")
+    if "/" in given and not given.startswith(("/", "~")):
+        raise Wrong(f"must be a name on the PATH, a full path or start with ~/, not {show(given)}")
+    if "/" not in given and " " in given:
+        raise Wrong(f"must be one program without arguments, not {show(given)}")
+    if given.startswith("-"):
+        raise Wrong(f"must be a program, not an option: {show(given)}")
+    return given
+
+
+def identity(value: Any) -> str:
+    given = text(value)
+    if given.endswith(".pub"):
+        raise Wrong(f"{show(given)} is the public half of a key; name the private one: {show(given[:-4])}")
+    return given
+
+
+def user(value: Any) -> str:
+    given = text(value)
+    if given.startswith("-") or re.search(r"[\s@/:]", given):
+        raise Wrong(f"is not a login name: {show(given)}")
+    return given
+
+
+def role(value: Any) -> Role:
+    roles = [role.value for role in Role]
+    given = text(value)
+    if given not in roles:
+        meant = nearest(given, [*roles, "parameter_server", "master"])
+        meant = {"parameter_server": "ps", "master": "chief"}.get(meant or "", meant)
+        raise Wrong(f"must be {listed(roles, 'or')}, not {show(given)}{did_you_mean(meant)}")
+    return Role(given)
+
+
+def devices(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise Wrong(f"must be a list such as [0, 1], not {kind(value)}")
+    found: list[str] = []
+    for item in value:
+        name = show(item) if isinstance(item, int) else item if isinstance(item, str) else ""
+        if not _DEVICE.fullmatch(name):
+            raise Wrong(f"{show(item)} is not a GPU; write its number or its UUID (nvidia-smi -L)")
+        if name in found:
+            raise Wrong(f"names GPU {name} twice")
+        found.append(name)
+    return tuple(found)
+
+
+def env(value: Any) -> dict[str, str]:
+    """Raise Wrong with one line per wrong variable."""
+    if not isinstance(value, dict):
+        raise Wrong(f'must be a table such as {{ NAME = "value" }}, not {kind(value)}')
+    mistakes = [mistake for name, item in value.items() for mistake in _variable(name, item)]
+    if mistakes:
+        raise Wrongs(mistakes)
+    return dict(value)
+
+
+class Wrongs(Wrong):
+    """Several findings inside one value: (name within it, what)."""
+
+    def __init__(self, found: Iterable[tuple[str, str]]) -> None:
+        self.found = tuple(found)
+        super().__init__("; ".join(f"{name}: {what}" for name, what in self.found))
+
+
+def _variable(name: str, value: object) -> Iterable[tuple[str, str]]:
+    if mistake := name_mistake(name):
+        yield (name, mistake)
+    elif isinstance(value, int | float):  # not shown: it may be a secret in the wrong place
+        yield (name, f"must be a text, not {kind(value)}; write its value in quotes")
+    elif not isinstance(value, str):
+        yield (name, f"must be a text in quotes, not {kind(value)}")
+    elif mistake := value_mistake(value):
+        yield (name, mistake)
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """Names of environment variables."""
+    found = texts(value)
+    for name in found:
+        if "=" in name:
+            raise Wrong(f"{show(name.partition('=')[0])} is given a value; list only the name")
+        if mistake := name_mistake(name):
+            raise Wrong(f"{show(name)} {mistake}" if mistake.startswith("is ") else mistake)
+        if found.count(name) > 1:
+            raise Wrong(f"names {name} twice")
+    return found
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise Wrong(f"must be a list; write [{show(value)}]")
+    if not isinstance(value, list):
+        raise Wrong(f'must be a list such as ["a", "b"], not {kind(value)}')
+    for item in value:
+        if not isinstance(item, str):
+            raise Wrong(f"must be a list of texts in quotes, but {show(item)} is {kind(item)}")
+        if not item.strip():
+            raise Wrong("holds an empty text")
+        if "\0" in item or "\n" in item:
+            raise Wrong(f"holds a character that cannot be there: {show(item)}")
+    return tuple(value)
+
+
+def did_you_mean(word: str | None) -> str:
+    return f"; did you mean {word}?" if word else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, str) and value.strip().isascii() and value.strip().isdigit()

@@ -1,0 +1,38 @@
+"""How a task's end is worded, wherever it is shown. Pure."""
+
+from __future__ import annotations
+
+from orchestrator.events import TaskExited
+from orchestrator.text import duration, signal_name
+
+_SIGINT, _SIGKILL, _SIGTERM = 2, 9, 15
+
+
+def end(exited: TaskExited) -> str:
+    """`finished`, `was stopped`, `exited with 3`, `was killed by SIGKILL`: follows the task's name."""
+    if exited.lost:
+        return "is lost"
+    if exited.stopped:
+        return "was stopped" + _unlike_a_stop(exited)
+    if exited.signal is not None:
+        return f"was killed by {signal_name(exited.signal)}"
+    return "finished" if exited.code == 0 else f"exited with {exited.code}"
+
+
+def end_after(exited: TaskExited) -> str:
+    """The same with the time the task took, where it is known: `exited with 3 after 41 s`."""
+    return end(exited) + (f" after {duration(exited.seconds)}" if exited.seconds else "")
+
+
+def failed(exited: TaskExited) -> bool:
+    """Whether it ended badly by itself."""
+    return not exited.stopped and (bool(exited.lost) or exited.code != 0)
+
+
+def _unlike_a_stop(exited: TaskExited) -> str:
+    """What a stop ended in, where it was not what one expects: it had to be killed, or it failed."""
+    if exited.signal == _SIGKILL:
+        return ", by SIGKILL"
+    if exited.signal in (None, _SIGTERM, _SIGINT) and exited.code in (None, 0, 128 + _SIGTERM):
+        return ""
+    return f", by {signal_name(exited.signal)}" if exited.signal else f", with exit status {exited.code}"

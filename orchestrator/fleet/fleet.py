@@ -1,0 +1,195 @@
+"""All sessions of a run: opened in parallel, asked together, each answer kept with its host."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from orchestrator.errors import HostError
+from orchestrator.fleet.pulse import Pulse
+from orchestrator.fleet.session import Cancelled, Reply, Session, Sink, settle
+from orchestrator.model import Host
+from orchestrator.transport import Connector
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT = 15.0
+POOL = 32  # threads that connect or push at once
+_LAST_MOMENTS = 2.0  # seconds that cancelled work has to clean up after itself
+
+
+@dataclass(frozen=True)
+class Answers(Generic[T]):
+    """What each host answered, by name; a host is in exactly one of the two."""
+
+    good: dict[str, T]
+    bad: dict[str, HostError]
+
+
+class Fleet:
+    """The open sessions of a run, by host name."""
+
+    def __init__(self, connector: Connector, sink: Sink) -> None:
+        self.sessions: dict[str, Session] = {}
+        self._connector = connector
+        self._sink = sink
+        self._cancelled = False
+        self._waiting: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._pulse = Pulse()
+        self._pool: list[threading.Thread] = []
+
+    def connect(self, hosts: Iterable[Host], told: Callable[[str, float], None]) -> dict[str, HostError]:
+        """Connect to all hosts in parallel; return the errors of those that failed.
+
+        `told(host, seconds)` is called, from any thread, as each one answers.
+        """
+
+        def one(host: Host) -> Session:
+            began = time.monotonic()
+            self.sessions[host.name] = session = self.open(host)  # at once: a cancel shall find it to close
+            told(host.name, time.monotonic() - began)
+            return session
+
+        wanted = list(hosts)
+        answers = self.each(wanted, lambda host: host.name, one)
+        for host in wanted:  # in their order, not in that of their answers
+            if (session := self.sessions.pop(host.name, None)) is not None:
+                self.sessions[host.name] = session
+        return answers.bad
+
+    def open(self, host: Host, timeout: float = CONNECT_TIMEOUT) -> Session:
+        """A new session with one host, not yet among `sessions`; raise HostError."""
+        link = self._connector.connect(host, timeout)
+        session = Session(host, link, self._sink)
+        try:
+            session.start()
+        except BaseException:
+            session.close()
+            raise
+        self._pulse.watch(session)
+        return session
+
+    def each(
+        self, items: list[T], name: Callable[[T], str], work: Callable[[T], Any], pool: int = POOL
+    ) -> Answers[Any]:
+        """Do blocking work for each item in a bounded pool of daemon threads; raise `Cancelled`.
+
+        Daemon threads, since work on a host that hangs must not keep the process alive.
+        """
+        todo: queue.SimpleQueue[tuple[T, Future[Any]]] = queue.SimpleQueue()
+        futures: dict[str, Future[Any]] = {}
+        for item in items:
+            future: Future[Any] = Future()
+            futures[name(item)] = future
+            todo.put((item, future))
+        with self._lock:
+            if self._cancelled:
+                raise Cancelled
+            self._waiting.update(futures.values())
+
+        def serve() -> None:
+            while True:
+                try:
+                    item, future = todo.get_nowait()
+                except queue.Empty:
+                    return
+                if future.done():  # cancelled
+                    continue
+                try:
+                    outcome = work(item)
+                except BaseException as error:
+                    settle(future, error=error)
+                else:
+                    settle(future, outcome)
+
+        self._pool = [thread for thread in self._pool if thread.is_alive()]
+        for number in range(min(pool, len(items))):
+            thread = threading.Thread(target=serve, name=f"pool {number}", daemon=True)
+            thread.start()
+            self._pool.append(thread)
+        try:
+            return _gather(futures)
+        finally:
+            with self._lock:
+                self._waiting.difference_update(futures.values())
+
+    def ask(
+        self,
+        op: str,
+        fields: Mapping[str, Mapping[str, Any]] | Callable[[Session], Mapping[str, Any]] | None = None,
+        *,
+        timeout: float = 60.0,
+        hosts: Iterable[str] | None = None,
+    ) -> Answers[Reply]:
+        """Put one question to many hosts, wait for all; `fields` may differ by host.
+
+        One round trip: all requests leave before the first answer is awaited.
+        """
+        names = list(self.sessions if hosts is None else hosts)
+        futures: dict[str, Future[Reply]] = {}
+        bad: dict[str, HostError] = {}
+        self._check()
+        for name in names:
+            session = self.sessions[name]
+            if fields is None:
+                more: Mapping[str, Any] = {}
+            elif callable(fields):
+                more = fields(session)
+            else:
+                more = fields[name]
+            futures[name] = session.submit(op, **more)
+        self._check()  # a cancel that came while we were submitting has cancelled only the first ones
+        deadline = time.monotonic() + timeout
+        good: dict[str, Reply] = {}
+        for name, future in futures.items():
+            try:
+                good[name] = self.sessions[name].wait(future, op, max(0.01, deadline - time.monotonic()))
+            except HostError as error:
+                bad[name] = error
+        return Answers(good, bad)
+
+    def cancel(self) -> None:
+        """Make every wait of this fleet end with `Cancelled`, now and until `resume`."""
+        with self._lock:  # to the end: a `resume` that came in between would see its own waits cancelled
+            self._cancelled = True
+            waiting, self._waiting = set(self._waiting), set()
+            for future in waiting:
+                settle(future, error=Cancelled())
+            for session in list(self.sessions.values()):
+                session.cancel()
+
+    def _check(self) -> None:
+        with self._lock:
+            if self._cancelled:
+                raise Cancelled
+
+    def resume(self) -> None:
+        with self._lock:
+            self._cancelled = False
+
+    def close(self) -> None:
+        """Cut every connection; work that was given up gets a moment to remove what it made here."""
+        self._pulse.stop()
+        for session in list(self.sessions.values()):
+            session.close()
+        self._connector.close()
+        deadline = time.monotonic() + _LAST_MOMENTS
+        for thread in self._pool:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _gather(futures: Mapping[str, Future[T]]) -> Answers[T]:
+    good: dict[str, T] = {}
+    bad: dict[str, HostError] = {}
+    for name, future in futures.items():
+        try:
+            good[name] = future.result()
+        except HostError as error:
+            bad[name] = error
+    return Answers(good, bad)

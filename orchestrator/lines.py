@@ -1,0 +1,116 @@
+r"""A task's bytes turned into display lines, incrementally: the same lines however the stream is cut.
+
+Lines end at `\n` only. Of a line redrawn with `\r` the last redraw counts. Whole lines are decoded, bad
+UTF-8 is replaced, and no control reaches the terminal but colour (see `text.harmless`). A line longer
+than CAP bytes is cut for display and says so; the file keeps every byte.
+"""
+
+from __future__ import annotations
+
+import codecs
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from orchestrator.events import LogLine
+from orchestrator.text import harmless
+
+CAP = 8192
+
+
+class Splitter:
+    """The lines of one task's log, from byte `offset` on.
+
+    `clock` is what the node's clock is ahead of ours (s). Times come as records (offset, node's
+    nanoseconds): bytes from that offset on were read at that time. A line has the time of the first
+    byte of the redraw that is shown, 0.0 if no record covers it.
+    """
+
+    def __init__(self, task: str, host: str, *, offset: int = 0, clock: float = 0.0) -> None:
+        self._task = task
+        self._host = host
+        self._times = _Times(clock)
+        self._offset = offset  # of the next byte
+        self._start = offset  # where the redraw begins that is being read
+        self._head = bytearray()  # its first CAP bytes
+        self._length = 0  # in bytes, with those not kept
+        self._returned = False  # a \r came last: what follows is a new redraw, unless the line ends here
+
+    def feed(self, data: bytes, times: Iterable[tuple[int, int]] = ()) -> list[LogLine]:
+        """The lines that end in `data`; what is left waits for the next call."""
+        self._times.add(times)
+        *whole, rest = data.split(b"\n")
+        lines = [self._line(part) for part in whole]
+        if rest:
+            self._keep(rest)
+        self._times.forget(self._start)
+        return lines
+
+    def end(self) -> list[LogLine]:
+        """The last line when the stream ended without a newline."""
+        return [self._take()] if self._length else []
+
+    def _line(self, part: bytes) -> LogLine:
+        """The line that ends after `part`. Most lines come whole: they take the short way."""
+        if self._length or self._returned or b"\r" in part or len(part) > CAP:
+            self._keep(part)
+            line = self._take()
+        else:
+            text = harmless(part.decode("utf-8", "replace"))
+            line = LogLine(self._task, self._host, text, self._times.at(self._start))
+            self._offset += len(part)
+        self._offset += 1
+        self._start = self._offset
+        return line
+
+    def _keep(self, part: bytes) -> None:
+        """Add bytes of the current line; only its last redraw is remembered."""
+        shown = part.rstrip(b"\r")
+        redraw = shown.rfind(b"\r") + 1
+        if shown and (redraw or self._returned):
+            self._start = self._offset + redraw
+            self._head.clear()
+            self._length = 0
+        self._head += shown[redraw : redraw + CAP - len(self._head)]
+        self._length += len(shown) - redraw
+        self._returned = len(shown) < len(part) or (self._returned and not shown)
+        self._offset += len(part)
+
+    def _take(self) -> LogLine:
+        """The line kept so far, and a clean state."""
+        # Not final: a character cut by the cap is part of the remainder and no error.
+        capped = self._length > len(self._head)
+        decoded, used = codecs.utf_8_decode(bytes(self._head), "replace", not capped)
+        text = harmless(decoded)
+        if capped:
+            text += f" \u2026 ({self._length - used:,} more bytes)"
+        line = LogLine(self._task, self._host, text, self._times.at(self._start))
+        self._head.clear()
+        self._length = 0
+        self._returned = False
+        self._start = self._offset
+        return line
+
+
+class _Times:
+    """When the bytes at an offset were read."""
+
+    def __init__(self, clock: float) -> None:
+        self._clock = clock
+        self._offsets: list[int] = []
+        self._seconds: list[float] = []
+
+    def add(self, records: Iterable[tuple[int, int]]) -> None:
+        for offset, nanoseconds in records:
+            if not self._offsets or offset > self._offsets[-1]:
+                self._offsets.append(offset)
+                self._seconds.append(nanoseconds / 1e9 - self._clock)
+
+    def at(self, offset: int) -> float:
+        index = bisect_right(self._offsets, offset) - 1
+        return self._seconds[index] if index >= 0 else 0.0
+
+    def forget(self, offset: int) -> None:
+        """Drop the records that no byte from `offset` on needs."""
+        needed = bisect_right(self._offsets, offset) - 1
+        if needed > 0:
+            del self._offsets[:needed], self._seconds[:needed]

@@ -1,0 +1,22 @@
+"""The one error that a node answers with, in the parts that the controller shows."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict
+
+
+class NodeError(Exception):
+    """What happened, why, and what to try; `kind` is a stable slug ("state", "start", "tree", ...)."""
+
+    def __init__(self, kind: str, what: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.kind = kind
+        self.what = what
+        self.why = why
+        self.hint = hint
+
+    def as_dict(self) -> Dict[str, str]:
+        """The `error` object of a reply."""
+        return {"kind": self.kind, "what": self.what, "why": self.why, "hint": self.hint}

@@ -1,0 +1,129 @@
+"""One thread that waits for many descriptors and clocks; and the bounded way out of it."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import time
+from collections import deque
+
+TYPE_CHECKING = False  # in this package nothing imports typing: that is a sixth of an agent's start
+if TYPE_CHECKING:
+    from typing import Any, Callable, Deque, Dict, List
+
+READ = select.POLLIN
+WRITE = select.POLLOUT
+
+
+class Timer:
+    """Something to be done once, later."""
+
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self.when = when
+        self.call = call
+        self.cancelled = False
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.when < other.when
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """Calls back when a descriptor is ready or a time has come; a callback must never block."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._calls: Dict[int, Callable[[], None]] = {}
+        self._timers: List[Timer] = []
+
+    def watch(self, fd: int, what: int, call: Callable[[], None]) -> None:
+        """Call when `fd` is ready for READ or WRITE, or broken; again and again until `unwatch`."""
+        self._calls[fd] = call
+        self._poll.register(fd, what)
+
+    def unwatch(self, fd: int) -> None:
+        """Idempotent; must come before the descriptor is closed."""
+        if self._calls.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def after(self, seconds: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(time.monotonic() + seconds, call)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def step(self) -> None:
+        """Wait for the next thing to happen, and serve all that has happened."""
+        for fd, _ in self._poll.poll(self._patience()):
+            call = self._calls.get(fd)  # an earlier callback may have let go of it
+            if call is not None:
+                call()
+        now = time.monotonic()
+        while self._timers and self._timers[0].when <= now:
+            timer = heapq.heappop(self._timers)
+            if not timer.cancelled:
+                timer.call()
+
+    def _patience(self) -> Any:
+        """Milliseconds until the next timer, rounded up so that waking early is no busy loop."""
+        while self._timers and self._timers[0].cancelled:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return None
+        return max(0, int((self._timers[0].when - time.monotonic()) * 1000) + 1)
+
+
+class Outbox:
+    """Bytes on their way to a non-blocking descriptor, in order.
+
+    Whoever has much to say asks for `room` first; `on_room` is called when there is room again.
+    """
+
+    LIMIT = 256 << 10
+
+    def __init__(self, loop: Loop, fd: int, broken: Callable[[], None]) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._broken = broken
+        self._queue: Deque[memoryview] = deque()
+        self._size = 0
+        self.on_room: Callable[[], None] = lambda: None
+        os.set_blocking(fd, False)
+        loop.watch(fd, 0, self._flush)  # 0: only to learn that the reader is gone
+
+    @property
+    def room(self) -> bool:
+        return self._size < self.LIMIT
+
+    @property
+    def empty(self) -> bool:
+        return not self._queue
+
+    def put(self, data: bytes) -> None:
+        self._queue.append(memoryview(data))
+        self._size += len(data)
+        self._loop.watch(self._fd, WRITE, self._flush)
+
+    def _flush(self) -> None:
+        if not self._queue:  # woken with nothing to say: the reader is gone
+            self._broken()
+            return
+        had_room = self.room
+        try:
+            while self._queue:
+                sent = os.write(self._fd, self._queue[0])
+                self._size -= sent
+                rest = self._queue.popleft()[sent:]
+                if rest:
+                    self._queue.appendleft(rest)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._broken()
+            return
+        if not self._queue:
+            self._loop.watch(self._fd, 0, self._flush)
+        if self.room and not had_room:
+            self.on_room()

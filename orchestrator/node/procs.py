@@ -1,0 +1,228 @@
+"""Processes as /proc shows them: who they are, whose children they are, and how to end them all.
+
+A pid alone names nobody, since pids are used again: a process is its pid, its start (in clock ticks
+since the boot) and the machine's incarnation.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from .fault import NodeError
+from .tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Set
+
+COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
+
+
+class Process(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    ppid: int
+    pgrp: int
+    start_ticks: int
+    zombie: bool  # nothing of it runs: a first thread may end before the others
+
+
+class Identity(NamedTuple):
+    """A process that can be told from a later one with the same pid."""
+
+    pid: int
+    start_ticks: int
+    incarnation: str
+
+    def alive(self) -> bool:
+        """Whether that very process runs (a zombie does not)."""
+        process = look(self.pid) if self.incarnation == incarnation() else None
+        return process is not None and process.start_ticks == self.start_ticks and not process.zombie
+
+
+def look(pid: int) -> Optional[Process]:
+    """What /proc knows about a pid; None when there is no such process."""
+    text = _read(f"/proc/{pid}/stat", 1024)
+    end = text.rfind(b")")  # the name before it may hold anything, blanks and brackets too
+    if end < 0:
+        return None
+    fields = text[end + 2 :].split()
+    over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), over)
+
+
+def scan() -> List[Process]:
+    """Every process that we may see."""
+    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [process for process in found if process is not None]
+
+
+def descendants(root: int, table: Iterable[Process]) -> List[Process]:
+    """All processes below `root`, parents before their children."""
+    children: Dict[int, List[Process]] = {}
+    for process in table:
+        children.setdefault(process.ppid, []).append(process)
+    found: List[Process] = []
+    waiting = [root]
+    while waiting:
+        below = children.pop(waiting.pop(), [])
+        found += below
+        waiting += [process.pid for process in below]
+    return found
+
+
+def incarnation() -> str:
+    """This life of the machine or container: a restarted container keeps its boot id."""
+    boot = _read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
+    namespace = os.readlink("/proc/self/ns/pid")[5:-1]
+    first = look(1)  # None where /proc hides other users' processes
+    return f"{boot}/{namespace}/{first.start_ticks if first else '-'}"
+
+
+def identify(pid: int) -> Optional[Identity]:
+    """The identity of a process that is there now."""
+    process = look(pid)
+    return Identity(pid, process.start_ticks, incarnation()) if process else None
+
+
+def send(process: Process, signum: int) -> bool:
+    """Signal exactly this process; False when it is gone. Raise PermissionError if it is another user's."""
+    try:
+        handle = _open_handle(process.pid)
+        try:
+            now = look(process.pid)
+            if now is None or now.start_ticks != process.start_ticks:
+                return False
+            if handle is None:
+                os.kill(process.pid, signum)
+            else:
+                signal.pidfd_send_signal(handle, signum)
+        finally:
+            if handle is not None:
+                os.close(handle)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def argv0(pid: int) -> str:
+    """The program's name; never more of the command line, which is the user's business."""
+    return _read(f"/proc/{pid}/cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def bearers(cookie_prefix: str) -> List[Process]:
+    """Processes with the cookie of `run`, or `run/attempt/task`, and all their descendants.
+
+    The entry is compared as a whole, up to a `/`: another variable that quotes the cookie, or the
+    task worker/10 for worker/1, does not match. This process and its ancestors are never in it.
+    """
+    wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
+    table = scan()
+    spared = _ancestors(os.getpid(), table)
+    found = {p.pid: p for p in table if p.pid not in spared and not p.zombie and _bears(p.pid, wanted)}
+    for process in list(found.values()):
+        found.update((p.pid, p) for p in descendants(process.pid, table) if p.pid not in spared)
+    return [process for process in found.values() if not process.zombie]
+
+
+def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
+    """Kill every bearer of a cookie until two looks in a row find none; return [{"pid", "argv0"}].
+
+    Raise NodeError after `patience` seconds with one still there.
+    """
+    killed: Dict[int, Dict[str, Any]] = {}
+    refused: Dict[int, Process] = {}  # another user's, found as a bearer's child: found no more without it
+    deadline = time.monotonic() + patience
+    clean = 0
+    pause = 0.001
+    while clean < 2:  # between two programs (exec) a process shows an empty environment
+        found = bearers(cookie_prefix) + [process for process in refused.values() if _same(process)]
+        clean = 0 if found else clean + 1
+        for process in found:
+            killed.setdefault(process.pid, {"pid": process.pid, "argv0": argv0(process.pid)})
+            try:
+                send(process, signal.SIGKILL)
+            except PermissionError:
+                refused[process.pid] = process
+        if found and time.monotonic() > deadline:
+            raise _unkillable(cookie_prefix, found)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+    return list(killed.values())
+
+
+def _same(process: Process) -> bool:
+    now = look(process.pid)
+    return now is not None and now.start_ticks == process.start_ticks and not now.zombie
+
+
+def _unkillable(cookie_prefix: str, left: List[Process]) -> NodeError:
+    names = ", ".join(f"pid {p.pid} ({argv0(p.pid) or '?'})" for p in left[:5])
+    return NodeError(
+        "orphan",
+        f"processes of {cookie_prefix.strip('/')} cannot be killed: {names}",
+        "they belong to another user, or wait inside the kernel for a disk, a network file system or a GPU",
+        "end them on that machine as root, or restart it",
+    )
+
+
+def _open_handle(pid: int) -> Optional[int]:
+    """A descriptor that pins the pid, where Python (3.9) and the kernel (5.3) have them."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def _bears(pid: int, wanted: bytes) -> bool:
+    environ = _read(f"/proc/{pid}/environ", 1 << 22) or _environ_of_threads(pid)
+    return environ.startswith(wanted) or b"\0" + wanted in environ
+
+
+def _environ_of_threads(pid: int) -> bytes:
+    """The environment as any thread shows it: a first thread that ended shows none."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return b""
+    for thread in threads:
+        environ = _read(f"/proc/{pid}/task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
+        if environ:
+            return environ
+    return b""
+
+
+def _ancestors(pid: int, table: Iterable[Process]) -> Set[int]:
+    parents = {process.pid: process.ppid for process in table}
+    found = {pid}
+    while parents.get(pid, 0) not in (0, *found):
+        pid = parents[pid]
+        found.add(pid)
+    return found
+
+
+def _read(path: str, limit: int) -> bytes:
+    """A file of /proc; empty when the process is gone or not ours to see."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        data = os.read(fd, limit)
+        while data and len(data) < limit:
+            more = os.read(fd, limit - len(data))
+            if not more:
+                break
+            data += more
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,80 @@
+"""Asks the training Python, in the job's own environment, what it is and what is installed in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from . import environ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+_SECONDS = 45.0  # a cold network file system, and a user's setup
+
+# Any Python can run it, so that an old one can be named. It reads the names of the folders that pip
+# leaves beside each package: importlib.metadata would cost four times the rest of the question.
+_QUESTION = """
+import os, sys
+def plain(name):
+    return name.lower().replace("-", "_").replace(".", "_")
+found = dict((plain(name), "") for name in sys.argv[2:])
+for folder in sys.path:
+    try:
+        entries = os.listdir(folder or ".")
+    except OSError:
+        continue
+    for entry in entries:
+        stem, _, kind = entry.rpartition(".")
+        name, _, version = stem.partition("-")
+        if kind in ("dist-info", "egg-info") and found.get(plain(name)) == "":
+            found[plain(name)] = version.partition("-")[0]
+said = [sys.executable, sys.version.split()[0], sys.prefix] + [found[plain(name)] for name in sys.argv[2:]]
+os.write(1, (sys.argv[1] + "\\0".join(said) + sys.argv[1]).encode("utf-8", "surrogateescape"))
+"""
+
+
+def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any]:
+    """{"python", "packages", "prefix"} of `facts`; one process, and nothing big is imported."""
+    mark = os.urandom(8).hex()  # setup may print
+    spec = {"argv": [python, "-c", _QUESTION, mark, *packages], "python": python, "setup": setup}
+    argv, env = environ.of_task(spec, {})
+    try:
+        done = subprocess.run(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        return _unknown(packages, f"{os.fsdecode(argv[0])}: {error.strerror or error}")
+    except subprocess.TimeoutExpired:
+        return _unknown(packages, f"no answer within {_SECONDS:g} s")
+    answer = done.stdout.decode("utf-8", "surrogateescape").split(mark)
+    if len(answer) != 3:
+        return _unknown(
+            packages, _last_words(done.stderr) or f"it said nothing and ended with {done.returncode}"
+        )
+    path, version, prefix, *versions = answer[1].split("\0")
+    return {
+        "python": {"path": path, "version": version, "ok": True, "error": ""},
+        "packages": {name: version or None for name, version in zip(packages, versions)},  # noqa: B905
+        "prefix": prefix,
+    }
+
+
+def _unknown(packages: List[str], error: str) -> Dict[str, Any]:
+    return {
+        "python": {"path": None, "version": None, "ok": False, "error": error},
+        "packages": dict.fromkeys(packages),
+        "prefix": None,
+    }
+
+
+def _last_words(stderr: bytes) -> str:
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""

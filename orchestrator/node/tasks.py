@@ -1,0 +1,165 @@
+"""Starting and stopping tasks: the agent's side of `start` and `control`."""
+
+from __future__ import annotations
+
+import os
+
+from . import control, procs, state
+from . import start as starting
+from .fault import NodeError
+from .paths import make_private
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from .agent import Agent, Request
+    from .paths import Paths, TaskFolder
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+_SWEEP_SECONDS = 60.0
+
+
+def start(agent: Agent, request: Request) -> None:
+    """Start a task; its guard inherits the lease on its port, so the lease lives as long as the task."""
+    paths, run, spec = agent.paths, request["run"], request["spec"]
+    attempt, task = request["attempt"], request["task"]
+    store_plan(paths, run, request.get("plan"))
+    if os.path.exists(paths.stopped(run)):
+        raise NodeError("stopped", f"starts nothing of run {run} any more", "a user has stopped the run")
+    lease = agent.leases.get(spec.get("port"))
+    held = () if lease is None else (lease,)
+    turns = agent.rooms.setdefault("turns", Turns(agent))
+    turns.begin(run)
+    agent.in_child(
+        request,
+        lambda: starting.start(paths, run, attempt, task, spec, list(held)),
+        seconds=_START_SECONDS,
+        keep=held,
+        after=lambda: turns.end(run),
+    )
+
+
+class Turns:
+    """Makes what ends a run wait for the starts that were asked for before it.
+
+    A start works in a child: without this, a stop that overtakes it would find nothing to stop.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._starting: List[str] = []  # runs, one entry per start under way
+        self._waiting: List[Request] = []
+
+    def begin(self, run: str) -> None:
+        self._starting.append(run)
+
+    def end(self, run: str) -> None:
+        self._starting.remove(run)
+        if run not in self._starting:
+            ready = [request for request in self._waiting if request["run"] == run]
+            self._waiting = [request for request in self._waiting if request["run"] != run]
+            for request in ready:
+                self._agent.serve_one(request)
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether it is too early for this request; it is then served in its turn."""
+        if request["run"] not in self._starting:
+            return False
+        self._waiting.append(request)
+        return True
+
+
+def _too_early(agent: Agent, request: Request) -> bool:
+    turns = agent.rooms.get("turns")
+    return turns is not None and turns.must_wait(request)
+
+
+def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
+    """Keep the run's public plan as it was given, once: whoever takes over has nothing else."""
+    path = paths.run_json(run)
+    make_private(paths.run(run))
+    if plan is None or os.path.exists(path):
+        return
+    beside = f"{path}.{os.getpid()}"
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(plan)
+    os.replace(beside, path)
+
+
+def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
+    """Ask the living at once, in the loop; what has to be buried first is left to a child.
+
+    `final`: from now on nothing of the run is started, whatever a keeper elsewhere is about to do.
+    """
+    if request.get("final"):
+        _forbid(agent.paths, request["run"])
+    if _too_early(agent, request):
+        return None
+    paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
+    grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
+    folders = [f for f in paths.tasks(run, attempt) if tasks is None or f.task in tasks]
+    unended = [folder for folder in folders if not state.is_final(state.read(folder))]
+    living = [folder for folder in unended if control.is_locked(folder)]
+    for folder in living:
+        control.stop(paths, run, folder.attempt, [folder.task], grace, kill)
+    asked = {folder.task for folder in living}
+    known = {folder.task for folder in folders}
+    dead = [folder for folder in unended if folder not in living]
+    if not dead:
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
+
+    def bury() -> Dict[str, Any]:
+        for folder in dead:
+            asked.update(control.stop(paths, run, folder.attempt, [folder.task], grace, kill)["asked"])
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
+
+    agent.in_child(request, bury, seconds=_STOP_SECONDS)
+    return None
+
+
+def _forbid(paths: Paths, run: str) -> None:
+    if not os.path.isdir(paths.run(run)):
+        return  # nothing of it was ever here
+    try:
+        os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError:
+        pass  # no room: what runs is stopped all the same
+
+
+def sweep(agent: Agent, request: Request) -> None:
+    """Kill whatever still bears the cookie of an ended task; return when none is left."""
+    if not _too_early(agent, request):
+        paths, run = agent.paths, request["run"]
+        agent.in_child(request, lambda: _sweep(paths, run), seconds=_SWEEP_SECONDS)
+
+
+def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
+    """Tasks that their own guard saw to the end, alone and untold, have left nothing by its proof.
+
+    For all others every process of the machine is looked at.
+    """
+    folders = paths.tasks(run)
+    ended = [folder for folder in folders if is_over(paths, folder)]
+    doubtful = [folder for folder in ended if not _ended_by_itself(folder)]
+    if doubtful and len(ended) == len(folders):
+        return {"killed": procs.sweep(run)}
+    killed: List[Dict[str, Any]] = []
+    for folder in doubtful:
+        killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
+    return {"killed": killed}
+
+
+def _ended_by_itself(folder: TaskFolder) -> bool:
+    known = state.read(folder)
+    return bool(known["state"] == state.EXITED and known["want"] == state.WANT_RUN)
+
+
+def is_over(paths: Paths, folder: TaskFolder) -> bool:
+    try:
+        return state.is_final(control.settle(paths, folder.run, folder.attempt, folder.slug))
+    except NodeError as error:
+        if error.kind == "orphan":
+            raise
+        return True  # removed meanwhile

@@ -1,0 +1,116 @@
+"""Opening the sessions, becoming the run's keeper on every node, and leasing its ports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from orchestrator.errors import HostError
+from orchestrator.events import HostConnected, Phase
+from orchestrator.fleet import Reply, Session
+from orchestrator.phases.context import Run, fail_on, phase
+
+_OTHER_PORTS = 40  # how many times the next ports are tried before giving up
+
+
+def connect(run: Run) -> None:
+    """Reach every host, become the run's keeper there, lease its ports; raise PhaseFailed."""
+    with phase(run, Phase.CONNECT):
+        fail_on(run.bus, Phase.CONNECT, open_sessions(run))
+        fail_on(run.bus, Phase.CONNECT, keep(run))
+        lease(run)
+
+
+def open_sessions(run: Run) -> dict[str, HostError]:
+    """Open what can be opened; return the errors of the others."""
+    bad = run.fleet.connect(run.hosts, lambda host, seconds: run.bus.emit(HostConnected(host, seconds)))
+    for name, session in run.fleet.sessions.items():
+        if (refused := session.hello.get("state_error")) is not None:
+            bad[name] = HostError(
+                name, refused["what"], kind="state", why=refused["why"], hint=refused.get("hint", "")
+            )
+    return bad
+
+
+def keep(run: Run) -> dict[str, HostError]:
+    """Become the only keeper of the run on every node; return who refuses, and why."""
+    plan = msgspec.json.encode(run.plan).decode()
+    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who, "plan": plan})
+    bad = dict(answers.bad)
+    for name, reply in answers.good.items():
+        if not reply.result["granted"]:
+            who = (reply.result.get("holder") or {}).get("who", "somebody")
+            bad[name] = HostError(
+                name,
+                f"follows run {run.id} for another keeper",
+                kind="kept",
+                why=f"{who} keeps it",
+                hint=f"run `orchestrate tail {run.id}` there",
+            )
+    return bad
+
+
+def keep_again(run: Run, session: Session) -> None:
+    """Ask a host that came back to hold us for the keeper; one that does not is asked again later.
+
+    The agent that we had there may still be about to notice that it was left.
+    """
+    name = session.host.name
+    run.unkept.add(name)
+
+    def answered(future: Future[Reply]) -> None:
+        if not future.cancelled() and future.exception() is None and future.result().result["granted"]:
+            run.unkept.discard(name)
+
+    session.submit("keep", run=run.id, who=run.who, plan=None).add_done_callback(answered)
+
+
+def lease(run: Run) -> None:
+    """Reserve the task ports on every machine, other ones where that was asked for.
+
+    Raise PhaseFailed with who holds them.
+    """
+    for shift in range(_OTHER_PORTS):
+        answers = run.fleet.ask("lease", lambda session: _wanted(run, session))
+        bad = dict(answers.bad)
+        moved: dict[str, int] = {}
+        for name, reply in answers.good.items():
+            conflicts = [held for held in reply.result["conflicts"] if held["run"] != run.id]
+            if conflicts and run.options.other_ports and run.replan is not None:
+                moved[name] = min(spec.port for spec in run.plan.tasks if spec.host == name) + 10 + shift
+            elif conflicts:
+                bad[name] = _held(name, conflicts)
+        fail_on(run.bus, Phase.CONNECT, bad)
+        if not moved or run.replan is None:
+            return
+        run.plan = run.replan(moved)
+    fail_on(
+        run.bus,
+        Phase.CONNECT,
+        {run.hosts[0].name: HostError(run.hosts[0].name, "has no free ports", kind="port")},
+    )
+
+
+def _wanted(run: Run, session: Session) -> Mapping[str, Any]:
+    ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks if spec.host == session.host.name}
+    return {"run": run.id, "owner": run.plan.owner, "ports": ports}
+
+
+def _held(name: str, conflicts: list[dict[str, Any]]) -> HostError:
+    first = conflicts[0]
+    ports = ", ".join(str(conflict["port"]) for conflict in conflicts)
+    since = first.get("since")
+    when = (
+        f" since {time.strftime('%H:%M:%S', time.localtime(since))}" if isinstance(since, int | float) else ""
+    )
+    return HostError(
+        name,
+        f"has task port {ports} taken by run {first['run']}",
+        kind="lease",
+        why=f"{first['owner']} launched it; it holds the port{when}",
+        hint=f"orchestrate stop {first['run']}, or launch with --other-ports",
+    )

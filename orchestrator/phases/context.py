@@ -1,0 +1,149 @@
+"""What the phases of one run share."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from orchestrator.bus import Bus
+from orchestrator.errors import HostError
+from orchestrator.events import HostFailed, Phase, PhaseEnded, PhaseStarted
+from orchestrator.fleet import Fleet, Frame, Session
+from orchestrator.model import Host, RunPlan
+from orchestrator.store import RunFolder
+
+log = logging.getLogger("orchestrate")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request from a viewer: stop the run, or kill it."""
+
+    kill: bool
+
+
+@dataclass(frozen=True)
+class Reconnected:
+    session: Session
+
+
+@dataclass(frozen=True)
+class Followed:
+    """An agent's answer to `follow`: tasks that its node knows nothing of, or why it cannot."""
+
+    session: Session
+    missing: tuple[str, ...] = ()
+    error: HostError | None = None
+
+
+Item: TypeAlias = Frame | Asked | Reconnected | Followed
+Inbox: TypeAlias = "queue.SimpleQueue[Item]"
+
+
+class StopFlag:
+    """Whether somebody asked for the end of the run; set from the control thread, read by the main one."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._kill = threading.Event()
+
+    def ask(self, *, kill: bool) -> None:
+        if kill:
+            self._kill.set()
+        self._asked.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    @property
+    def kill(self) -> bool:
+        return self._kill.is_set()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How `launch` was asked to go about it."""
+
+    root: Path  # the code to sync
+    ignore: tuple[str, ...] = ()  # gitignore patterns of the job
+    preflight: bool = True
+    validate: bool = True
+    validate_command: str | None = None  # the user's own; None: the built-in step
+    other_ports: bool = False  # take other ports where the wanted ones are held
+
+
+@dataclass
+class Run:
+    """One run in the hands of its keeper."""
+
+    folder: RunFolder
+    plan: RunPlan
+    bus: Bus
+    fleet: Fleet
+    inbox: Inbox
+    who: str  # this keeper, as others are told
+    options: Options
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    replan: Callable[[Mapping[str, int]], RunPlan] | None = None  # host -> first task port
+    stop: StopFlag = field(default_factory=StopFlag)
+    work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
+    synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there
+    builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
+    lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
+    unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
+
+    @property
+    def id(self) -> str:
+        return self.plan.run
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.plan.hosts
+
+
+class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the keeper
+    """The run cannot go on; the events that say why were emitted already."""
+
+    def __init__(self, phase: Phase, cause: str, hint: str = "") -> None:
+        super().__init__(cause)
+        self.phase = phase
+        self.cause = cause
+        self.hint = hint
+
+
+@contextmanager
+def phase(run: Run, which: Phase) -> Iterator[None]:
+    """Say when a phase starts and how it ended."""
+    began = time.monotonic()
+    run.bus.emit(PhaseStarted(which, len(run.hosts)))
+    try:
+        yield
+    except BaseException:
+        run.bus.emit(PhaseEnded(which, ok=False, seconds=time.monotonic() - began))
+        raise
+    run.bus.emit(PhaseEnded(which, ok=True, seconds=time.monotonic() - began))
+
+
+def report_failures(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
+    """Emit what went wrong, host by host."""
+    for name, error in errors.items():
+        log.error("%s: %s %s: %s", phase.value, name, error.what, error.why)
+        bus.emit(HostFailed(name, phase, error.kind, error.what, error.why, error.hint))
+
+
+def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
+    """Emit the errors and raise PhaseFailed, if there are any."""
+    if not errors:
+        return
+    report_failures(bus, phase, errors)
+    first = next(iter(errors))
+    others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    raise PhaseFailed(phase, f"{first}{others} {errors[first].what}", errors[first].hint)

@@ -1,0 +1,93 @@
+"""Hosts that were lost on the way: tried again until they are back, whatever the run does meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from orchestrator.errors import HostError
+from orchestrator.events import Event, HostLost, HostRecovered
+from orchestrator.fleet import Frame, Session
+from orchestrator.phases import connect
+from orchestrator.phases.context import Asked, Reconnected, Run, log
+
+_BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
+
+
+def lose(run: Run, name: str, why: str, told: Callable[[Event], None] | None, *, pause: float = 0.0) -> None:
+    """Let go of a host's session and try to open another one; `told` hears of the loss.
+
+    What comes of it is a `Reconnected` in the run's inbox.
+    """
+    if name in run.lost:
+        return
+    run.lost[name] = time.monotonic()
+    log.warning("lost %s: %s", name, why)
+    session = run.fleet.sessions.pop(name, None)
+    if session is not None:
+        session.close()
+    if told is not None:
+        told(HostLost(name, why))
+    threading.Thread(
+        target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
+    ).start()
+
+
+def _reconnect(run: Run, name: str, pause: float) -> None:
+    host = run.plan.host(name)
+    time.sleep(pause)
+    attempt = 0
+    while name in run.lost:
+        time.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
+        attempt += 1
+        try:
+            session = run.fleet.open(host)
+        except HostError as error:
+            log.info("still lost: %s %s: %s", name, error.what, error.why)
+            continue
+        run.inbox.put(Reconnected(session))
+        return
+
+
+def regain(run: Run, session: Session, told: Callable[[Event], None]) -> bool:
+    """Take a new session with a lost host into the fleet; False when it is not wanted any more."""
+    name = session.host.name
+    since = run.lost.pop(name, None)
+    if since is None:
+        session.close()
+        return False
+    run.fleet.sessions[name] = session
+    told(HostRecovered(name, time.monotonic() - since))
+    connect.keep_again(run, session)
+    return True
+
+
+def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:
+    """Take in what became of sessions while nobody looked; wait for the lost ones until `patience` is over.
+
+    `back` is called for each that comes back. Ends early when a viewer asks for something.
+    """
+    for host in run.hosts:
+        if host.name not in run.fleet.sessions:
+            lose(run, host.name, "there was no connection", run.bus.emit)
+    for name, session in list(run.fleet.sessions.items()):
+        if not session.alive:
+            lose(run, name, "the connection was closed", run.bus.emit)
+    deadline = time.monotonic() + patience
+    while run.lost:
+        try:
+            item = run.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return
+        match item:
+            case Reconnected(session):
+                if regain(run, session, run.bus.emit):
+                    back(session)
+            case Frame(lost=str(why)) if run.fleet.sessions.get(item.host) is item.session:
+                lose(run, item.host, why, run.bus.emit)
+            case Asked():
+                return
+            case _:
+                pass

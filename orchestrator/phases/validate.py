@@ -1,0 +1,104 @@
+"""The tutorial's local step on every node: the same model alone, without TF_CONFIG, before all together."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+
+from orchestrator.errors import HostError
+from orchestrator.events import Event, HostValidated, Phase, TaskReported
+from orchestrator.fleet import Cancelled
+from orchestrator.gang import End
+from orchestrator.model import TaskId, TaskSpec
+from orchestrator.phases.context import Run, fail_on, phase
+from orchestrator.phases.follow import Follower
+from orchestrator.phases.launch import VALIDATE, start
+from orchestrator.phases.stage import is_builtin
+from orchestrator.plan import resolve
+from orchestrator.store.tail import last_lines
+
+LIMIT = 900.0  # seconds; a first import and a data set from a slow disk fit in
+
+
+def validate(run: Run) -> None:
+    """Train locally on every node; raise PhaseFailed naming those that cannot."""
+    with phase(run, Phase.VALIDATE):
+        _validate(run)
+
+
+def _validate(run: Run) -> None:
+    specs = {spec.host: spec for spec in reversed(run.plan.tasks)}  # the first task of each host
+    local = [_local(run, spec) for spec in specs.values()]
+    results: dict[str, TaskReported] = {}
+
+    def told(event: Event) -> None:
+        if isinstance(event, TaskReported):
+            results[event.task] = event
+
+    cwd = run.builtin if run.options.validate_command is None else run.work
+    bad = start(run, VALIDATE, local, cwd)
+    placed = {spec.id: spec.host for spec in local if spec.host not in bad}
+    follower = Follower(run, VALIDATE, placed, told)
+    follower.attach()
+    deadline = time.monotonic() + LIMIT
+    try:
+        while follower.waiting() and time.monotonic() < deadline:
+            if follower.step(1.0) or run.stop.asked:
+                raise Cancelled
+        for task, host in placed.items():
+            end = follower.ends.get(task)
+            if end is not None and end.stopped:  # by a user, from another machine
+                run.stop.ask(kill=False)
+                raise Cancelled
+            if end is not None and end.code == 0:
+                run.bus.emit(_validated(host, end, results.get(str(task))))
+            else:
+                bad[host] = _failed(run, task, host, end)
+    finally:
+        follower.close()
+    fail_on(run.bus, Phase.VALIDATE, bad)
+
+
+def _local(run: Run, spec: TaskSpec) -> TaskSpec:
+    python = run.plan.host(spec.host).python
+    if run.options.validate_command is not None:
+        argv = resolve(tuple(shlex.split(run.options.validate_command)), python)
+    else:
+        job = run.plan.command if is_builtin(run.plan.command) else ()
+        argv = (python, "-m", "worker_entry", "--validate", *job)
+    env = {name: value for name, value in spec.env.items() if name != "TF_CONFIG"}
+    # The tree it runs in is never to be altered.
+    return dataclasses.replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
+
+
+def _validated(host: str, end: End, result: TaskReported | None) -> HostValidated:
+    data = result.data if result is not None and result.kind == "result" else {}
+    return HostValidated(
+        host=host,
+        dataset=str(data.get("dataset", "")),
+        loss=float(data.get("loss", float("nan"))),
+        steps_per_second=float(data.get("steps_per_second", float("nan"))),
+        seconds=end.seconds,
+        note=str(data.get("note", "")),
+    )
+
+
+def _failed(run: Run, task: TaskId, host: str, end: End | None) -> HostError:
+    path = run.folder.log(VALIDATE, task.slug)
+    tail = "\n".join(last_lines(path, 12))
+    if end is None:
+        how = f"had not finished its local training after {LIMIT:.0f} s"
+    elif end.signal is not None:
+        how = f"was killed by signal {end.signal} in its local training"
+    elif end.lost:
+        how = "lost its local training"
+    else:
+        how = f"fails in its local training (exit {end.code})"
+    return HostError(
+        host,
+        how,
+        kind="validate",
+        why=tail or (end.lost if end is not None else "it printed nothing"),
+        hint=f"the whole output: {path}; --no-validate launches without this step",
+    )

@@ -1,0 +1,166 @@
+"""From inventory to plan: which task runs where, with what command, port and environment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from orchestrator import environ as env_rules
+from orchestrator import ranges, tfconfig
+from orchestrator.errors import UsageError
+from orchestrator.model import Completion, Host, Inventory, Job, Role, RunPlan, TaskId, TaskSpec
+
+WORKER_ENTRY = ("-m", "worker_entry")
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """One task's place: its host, its port and its share of the devices there."""
+
+    task: TaskId
+    host: Host
+    port: int
+    devices: tuple[str, ...] | None
+
+    @property
+    def address(self) -> str:
+        address = f"[{self.host.address}]" if ":" in self.host.address else self.host.address
+        return f"{address}:{self.port}"
+
+
+def assign(
+    inventory: Inventory,
+    *,
+    command: tuple[str, ...],
+    env: Mapping[str, str],
+    name: str,
+    run: str,
+    owner: str,
+    created: float,
+    environ: Mapping[str, str],
+    script: str | None = None,
+) -> RunPlan:
+    """Plan a run on every host that is no spare, in inventory order.
+
+    `command` and `env` are those of the command line, `environ` is the controller's environment and
+    `script` the text of `script_path(...)`, if it could be read. Raise UsageError.
+    """
+    job = inventory.job
+    env_rules.check(env, job.secrets)
+    taken = env_rules.forwarded(job.forward, environ)
+    chosen = choose_command(job, command)
+    legacy_keras, keras_note = env_rules.legacy_keras(job.legacy_keras, script)
+    seats = tuple(_seats(inventory))
+    if not seats:
+        raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
+    cluster = cluster_of(seats)
+    tasks: list[TaskSpec] = []
+    stood: list[tuple[env_rules.Default, TaskId]] = []
+    for seat in seats:
+        argv = resolve(chosen, seat.host.python)
+        full, defaults = env_rules.layer(
+            env_rules.defaults(
+                role=seat.task.role,
+                devices=seat.devices,
+                legacy_keras=legacy_keras,
+                r_python=seat.host.python if argv[0] == "Rscript" and "/" in seat.host.python else None,
+            ),
+            taken,
+            job.env,
+            seat.host.env,
+            env,
+            tf_config=tfconfig.render(cluster, seat.task),
+        )
+        stood += [(default, seat.task) for default in defaults]
+        tasks.append(TaskSpec(seat.task, seat.host.name, seat.port, argv, full, job.setup))
+    return RunPlan(
+        run=run,
+        name=name,
+        owner=owner,
+        created=created,
+        hosts=tuple(host for host in inventory.hosts if not host.spare),
+        cluster=cluster,
+        tasks=tuple(tasks),
+        command=chosen,
+        completion=completion(cluster),
+        grace=job.grace,
+        failure_grace=job.failure_grace,
+        lifeline=job.lifeline,
+        secrets=job.secrets,
+        notes=(*_notes(stood, len(tasks)), *filter(None, (keras_note,))),
+    )
+
+
+def choose_command(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command line's command, else [job]'s; arguments alone (`-- --epochs 3`) are added to [job]'s."""
+    if command and not command[0].startswith("-"):
+        return command
+    return (*job.command, *command)
+
+
+def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """The argv a host runs: x.py under its `python`, x.R under Rscript, nothing at all as worker_entry."""
+    if not command or command[0].startswith("-"):
+        return (python, *WORKER_ENTRY, *command)
+    match PurePath(command[0]).suffix:
+        case ".py":
+            return (python, *command)
+        case ".R" | ".r":
+            return ("Rscript", *command)
+    return command
+
+
+def script_path(command: tuple[str, ...]) -> str | None:
+    """The Python script in a command (`train.py --x`, `python -u train.py`), for the caller to read."""
+    if not command:
+        return None
+    words = command if command[0].endswith(".py") else ()
+    if PurePath(command[0]).name.startswith("python"):
+        words = tuple(word for word in command[1:] if not word.startswith("-"))
+    return words[0] if words and words[0].endswith(".py") else None
+
+
+def cluster_of(seats: tuple[_Seat, ...]) -> dict[str, tuple[str, ...]]:
+    """Which host:port has which role; the evaluator watches from outside and is never in it."""
+    roles = [role for role in Role if role is not Role.EVALUATOR]
+    found = {role.value: tuple(seat.address for seat in seats if seat.task.role is role) for role in roles}
+    return {role: peers for role, peers in found.items() if peers}
+
+
+def completion(cluster: Mapping[str, tuple[str, ...]]) -> Completion:
+    """Parameter servers, and the workers beside them, never exit by themselves."""
+    return Completion.CHIEF if Role.PS.value in cluster else Completion.ALL
+
+
+def _seats(inventory: Inventory) -> Iterator[_Seat]:
+    counts: Counter[Role] = Counter()
+    for host in inventory.hosts:
+        for place in range(0 if host.spare else host.tasks):
+            task = TaskId(host.role, counts[host.role])
+            counts[host.role] += 1
+            yield _Seat(task, host, host.task_port + place, _share(host, place))
+
+
+def _share(host: Host, place: int) -> tuple[str, ...] | None:
+    if host.devices is None:
+        return None
+    each = len(host.devices) // host.tasks
+    return host.devices[place * each : (place + 1) * each]
+
+
+def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterator[str]:
+    """Each default once, and for which tasks where it is not all of them."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    values: dict[tuple[str, str], list[str]] = {}
+    for default, task in stood:
+        if not default.note:
+            continue
+        tasks.setdefault((default.name, default.note), []).append(str(task))
+        values.setdefault((default.name, default.note), []).append(default.value)
+    for (name, note), who in tasks.items():
+        distinct = set(values[name, note])
+        value = f"={distinct.pop()}" if len(distinct) == 1 else ""
+        where = "" if len(who) == total else f" on {ranges.fold(who)}"
+        yield f"set {name}{value}{where} {note}"

@@ -1,0 +1,216 @@
+"""`Cluster`: N hosts on this machine, reached through real sshd's, gone without a trace at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.errors import ClusterError
+from orchestrator.model import Host
+from orchestrator.rehearsal import sshd
+from orchestrator.rehearsal.sshd import Server
+
+_WATCHER = Path(__file__).with_name("watcher.py")
+_START_TIMEOUT = 30.0
+_TRIES = 5  # a free port can be taken by somebody else before sshd has it
+
+
+class Cluster:
+    """A context manager; `hosts` are its entries, as an inventory of real machines would have them.
+
+    `servers` sshd's share the hosts out (default: one each; at most 16 hosts to one). With `homes`
+    every sshd gives its logins an empty $HOME of their own: no rc files, no caches. `options` are
+    further sshd settings. Leaving it, or the end of this process however it comes, kills everything
+    that ever ran below the sshd's and removes the folder.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        servers: int | None = None,
+        python: str = sys.executable,
+        agent_python: str = sys.executable,
+        name: str = "rehearsal",
+        options: Mapping[str, str] | None = None,
+        homes: bool = False,
+        parent: Path | None = None,
+    ) -> None:
+        needed = -(-count // sshd.MOST_ADDRESSES)
+        self._parts = max(needed, count if servers is None else servers)
+        self._count = count
+        self._python, self._agent_python = python, agent_python
+        self._name = name
+        self._options = dict(options or {})
+        self._homes = homes
+        self._parent = parent
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self.folder = Path()
+        self.servers: tuple[Server, ...] = ()
+        self.hosts: tuple[Host, ...] = ()
+
+    @property
+    def ssh_config(self) -> Path:
+        """Aliases, known hosts, the key: what the entries name, and what `ssh -F` takes."""
+        return self.folder / "ssh_config"
+
+    @property
+    def watcher(self) -> int | None:
+        """The process that everything else is below."""
+        return self._watcher.pid if self._watcher else None
+
+    @property
+    def identity(self) -> Path:
+        return self.folder / "identity"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.folder / "known_hosts"
+
+    def __enter__(self) -> Self:
+        sshd.prepare_machine()
+        for _ in range(_TRIES):
+            self.folder = Path(tempfile.mkdtemp(prefix="orchestrate-rehearsal-", dir=self._parent)).resolve()
+            try:
+                self._write()
+                self._start()
+                if self._listening():
+                    return self
+            except BaseException:
+                self.close()
+                raise
+            said = next(filter(None, (server.complaint() for server in self.servers)), "")
+            self.close()
+        raise ClusterError(
+            "the embedded cluster did not start",
+            why=said or "its sshd's do not listen",
+            hint=f"try by hand: {sshd.binary()} -D -e -p 2222",
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything; returns when nothing is left. Idempotent."""
+        if self._watcher:
+            assert self._watcher.stdin is not None
+            assert self._watcher.stdout is not None
+            self._watcher.stdin.close()
+            self._watcher.wait()
+            self._watcher.stdout.close()
+            self._watcher = None
+        if self.folder != Path():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- making it ---
+
+    def _write(self) -> None:
+        sshd.write_key(self.identity, self._name)
+        keys = self.folder / "authorized_keys"
+        keys.write_bytes(Path(f"{self.identity}.pub").read_bytes())
+        addresses = [_address(index) for index in range(self._count)]
+        ports = sshd.free_ports(self._parts)
+        self.servers = tuple(
+            Server(self.folder / f"sshd-{number}", share, port, self._server_options(number))
+            for number, (share, port) in enumerate(
+                zip(sshd.split(addresses, self._parts), ports, strict=True), 1
+            )
+        )
+        for server in self.servers:
+            sshd.write(server, keys)
+        self.known_hosts.write_text("".join(server.known_hosts for server in self.servers), encoding="ascii")
+        self.hosts = self._entries()
+        self.ssh_config.write_text(self._ssh_config(), encoding="utf-8")
+
+    def _server_options(self, number: int) -> dict[str, str]:
+        if not self._homes:
+            return self._options
+        home = self.folder / f"home-{number}"
+        home.mkdir(mode=0o700)
+        return {"SetEnv": f"HOME={home}", **self._options}
+
+    def _entries(self) -> tuple[Host, ...]:
+        width = max(2, len(str(self._count)))
+        doors = [(address, server.port) for server in self.servers for address in server.addresses]
+        task_ports = sshd.free_task_ports(self._count)
+        entries = []
+        for number, ((address, _), task_port) in enumerate(zip(doors, task_ports, strict=True), start=1):
+            name = f"{self._name}-{number:0{width}}"
+            home = self.folder / "hosts" / name
+            home.mkdir(mode=0o700, parents=True)
+            entries.append(
+                Host(
+                    name=name,
+                    ssh=name,
+                    ssh_config=str(self.ssh_config),
+                    address=address,
+                    python=self._python,
+                    agent_python=self._agent_python,
+                    workdir=str(home / "work"),
+                    state=str(home / "state"),
+                    task_port=task_port,
+                )
+            )
+        return tuple(entries)
+
+    def _ssh_config(self) -> str:
+        doors = [(address, server.port) for server in self.servers for address in server.addresses]
+        entries = [
+            f"Host {host.ssh}\n    HostName {address}\n    Port {port}\n"
+            for host, (address, port) in zip(self.hosts, doors, strict=True)
+        ]
+        common = (
+            f"Host {self._name}-*\n    User {pwd.getpwuid(os.getuid()).pw_name}\n"
+            f'    IdentityFile "{self.identity}"\n    UserKnownHostsFile "{self.known_hosts}"\n'
+            "    IdentitiesOnly yes\n    IdentityAgent none\n"
+            "    GlobalKnownHostsFile /dev/null\n    StrictHostKeyChecking yes\n"
+        )
+        return "".join([*entries, common])
+
+    # --- starting it ---
+
+    def _start(self) -> None:
+        order = {"folder": str(self.folder), "commands": [server.argv for server in self.servers]}
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_WATCHER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._watcher.stdin is not None
+        assert self._watcher.stdout is not None
+        self._watcher.stdin.write(json.dumps(order).encode() + b"\n")
+        self._watcher.stdin.flush()
+        self._watcher.stdout.readline()
+
+    def _listening(self) -> bool:
+        """Whether all of them listen, as their logs say; False as soon as one has given up.
+
+        Not by connecting: whatever else has the port would answer that.
+        """
+        deadline = time.monotonic() + _START_TIMEOUT
+        for server in self.servers:
+            while server.log().count("Server listening on") < len(server.addresses):
+                if time.monotonic() > deadline or server.complaint():
+                    return False
+                time.sleep(0.005)
+        return True
+
+
+def _address(index: int) -> str:
+    """A loopback address of its own where any of 127/8 will do."""
+    if sys.platform != "linux":
+        return "127.0.0.1"
+    return f"127.0.{index // 250}.{index % 250 + 2}"

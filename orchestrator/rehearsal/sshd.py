@@ -1,0 +1,174 @@
+"""Private sshd's: keys, configuration and command lines. Nothing here is started."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from orchestrator.errors import ClusterError
+
+_TASK_PORTS = range(15000, 32000)  # below the ephemeral range of Linux
+MOST_ADDRESSES = 16  # what one sshd listens on
+
+
+@dataclass(frozen=True)
+class Server:
+    """One sshd to be started; everything it reads is in `folder`."""
+
+    folder: Path
+    addresses: tuple[str, ...]
+    port: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def argv(self) -> list[str]:
+        return [binary(), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")]
+
+    @property
+    def known_hosts(self) -> str:
+        """The lines that make it known under its addresses."""
+        public = (self.folder / "host_key.pub").read_text(encoding="ascii").strip()
+        return "".join(f"[{address}]:{self.port} {public}\n" for address in self.addresses)
+
+    def log(self) -> str:
+        file = self.folder / "sshd.log"
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+    def complaint(self) -> str:
+        """Why it does not listen, in its own words; empty while nothing is wrong."""
+        lines = self.log().splitlines()
+        return next(
+            (line for line in lines if "Cannot bind" in line or "fatal" in line or "failed" in line), ""
+        )
+
+
+@cache
+def binary() -> str:
+    """The absolute path of sshd, without which it does not start."""
+    found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
+    if found is None:
+        raise ClusterError(
+            "the embedded cluster needs an SSH server",
+            why="sshd is not installed here",
+            hint="apt install openssh-server",
+        )
+    return found
+
+
+def write_key(path: Path, comment: str = "") -> None:
+    """A fresh ed25519 key pair: `path` (0600) and `path`.pub."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    path.touch(mode=0o600)
+    path.write_bytes(private)
+    Path(f"{path}.pub").write_bytes(public + (f" {comment}" if comment else "").encode() + b"\n")
+
+
+def write(server: Server, authorized_keys: Path) -> None:
+    """Make the server's folder: host key and configuration."""
+    server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_key(server.folder / "host_key")
+    # Of a keyword given twice sshd takes the first: what the caller wants goes before what we say.
+    settings = {
+        **server.options,
+        **{k: v for k, v in _settings(server, authorized_keys) if k not in server.options},
+    }
+    lines = [f"ListenAddress {_bracketed(address)}:{server.port}" for address in server.addresses]
+    lines += [f"{keyword} {value}" for keyword, value in settings.items()]
+    (server.folder / "sshd_config").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _settings(server: Server, authorized_keys: Path) -> list[tuple[str, str]]:
+    settings = [
+        ("HostKey", f'"{server.folder}/host_key"'),
+        ("AuthorizedKeysFile", f'"{authorized_keys}"'),
+        ("PidFile", "none"),
+        ("PasswordAuthentication", "no"),
+        ("KbdInteractiveAuthentication", "no"),
+        ("PermitRootLogin", "prohibit-password"),
+        ("StrictModes", "no"),  # the folder may lie in a world-writable /tmp
+        ("MaxStartups", "1000:30:1000"),
+        ("MaxSessions", "100"),
+        ("LoginGraceTime", "120"),
+        ("PrintMotd", "no"),
+        ("UseDNS", "no"),
+        ("LogLevel", "INFO"),
+    ]
+    if os.geteuid() == 0:
+        settings.append(("UsePAM", "yes"))  # without it a locked account is refused
+    if _knows("PerSourcePenalties=no"):
+        settings.append(("PerSourcePenalties", "no"))  # all hosts share one source address
+    return settings
+
+
+@cache
+def _knows(option: str) -> bool:
+    """Whether this sshd has an option: those from 9.8 on punish sources that fail to log in."""
+    argv = [binary(), "-T", "-f", "/dev/null", "-h", "/dev/null", "-o", option]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return "Bad configuration option" not in done.stderr
+
+
+def prepare_machine() -> None:
+    """As root, sshd wants its privilege separation folder."""
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+
+
+def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+    """Ports that are free now; all are held until all are found, so they differ."""
+    sockets = []
+    try:
+        for _ in range(count):
+            sock = socket.socket()
+            sockets.append(sock)
+            sock.bind((address, 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def free_task_ports(count: int) -> list[int]:
+    """Ports for tasks: free on every address, in random order so that parallel clusters differ."""
+    ports: list[int] = []
+    for port in random.sample(_TASK_PORTS, len(_TASK_PORTS)):
+        if len(ports) == count:
+            break
+        if _is_free(port):
+            ports.append(port)
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+def split(items: Sequence[str], parts: int) -> list[tuple[str, ...]]:
+    """The items in `parts` runs of nearly equal length."""
+    size, more = divmod(len(items), parts)
+    bounds = [index * size + min(index, more) for index in range(parts + 1)]
+    return [tuple(items[start:end]) for start, end in pairwise(bounds)]
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

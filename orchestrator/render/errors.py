@@ -1,0 +1,76 @@
+"""The block in which a person reads an error: error, why, try. Pure but for `report`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TextIO
+
+from orchestrator.errors import HostError, OrchestrateError, SeveralErrors
+from orchestrator.render import fold
+from orchestrator.render.sink import DisplayGoneError, Sink, colours
+from orchestrator.text import plain
+
+_HEAD = re.compile(r"^(error|warning):")
+_PLURALS = {"fails": "fail", "follows": "follow", "has": "have", "is": "are", "logs": "log", "shows": "show"}
+_PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "was"}
+_VERBS = {*_PLURALS, *_PAST, "cannot"}
+_COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
+
+
+def block(what: str, why: str = "", hint: str = "", *, word: str = "error") -> list[str]:
+    """The lines of one error; texts of several lines are indented, nothing raw gets through."""
+    return [*_part(f"{word}: ", what), *_part("  why: ", why), *_part("  try: ", hint)]
+
+
+def lines(error: OrchestrateError) -> list[str]:
+    """One error, or several one after another; hosts that fail alike are folded into one block."""
+    errors = tuple(_flat(error))
+    hosts = [one for one in errors if isinstance(one, HostError)]
+    others = [one for one in errors if not isinstance(one, HostError)]
+    folded = fold.alike((one.host, (one.what, one.why, one.hint)) for one in hosts)
+    found = [line for names, texts in folded for line in host_block(names, *texts)]
+    return found + [line for one in others for line in block(one.what, one.why, one.hint)]
+
+
+def host_block(hosts: tuple[str, ...], what: str, why: str = "", hint: str = "") -> list[str]:
+    """`gpu-02 refused the login`, or `3 hosts refused the login: gpu-[02-04]`."""
+    colon = "" if what.partition(" ")[0] in _VERBS else ":"  # a node may say a sentence of its own
+    if len(hosts) == 1:
+        return block(f"{hosts[0]}{colon} {what}", why, hint)
+    return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint)
+
+
+def coloured(text: str) -> str:
+    """The same line with its first word in colour, where it begins a block."""
+    return _HEAD.sub(lambda match: f"{_COLOURS[match[1]]}{match[0]}\x1b[0m", text)
+
+
+def report(error: OrchestrateError, stream: TextIO) -> None:
+    """Write the error, in colour on a terminal; a stream that nobody reads any more is no second error."""
+    sink = Sink(stream)
+    try:
+        colour = colours(stream)
+        sink.write("".join(f"{coloured(line) if colour else line}\n" for line in lines(error)))
+    except (DisplayGoneError, ValueError):  # ValueError: it is closed
+        return
+
+
+def _plural(what: str) -> str:
+    """`have no python3`, of several hosts, for `has no python3`."""
+    first, blank, rest = what.partition(" ")
+    return f"{_PLURALS.get(first, first)}{blank}{rest.replace('but does not', 'but do not')}"
+
+
+def _flat(error: OrchestrateError) -> Iterable[OrchestrateError]:
+    if not isinstance(error, SeveralErrors):
+        yield error
+        return
+    for one in error.errors:
+        yield from _flat(one)
+
+
+def _part(label: str, text: str) -> list[str]:
+    """`label` and the text's lines, the further ones below the first; nothing for an empty text."""
+    rows = [plain(row).rstrip() for row in text.strip("\n").split("\n")] if text.strip() else []
+    return [((" " * len(label) if number else label) + row).rstrip() for number, row in enumerate(rows)]

@@ -1,0 +1,210 @@
+"""For a terminal: the tasks' lines scroll by above, a region at the bottom shows where the run stands.
+
+The main thread hands over, a thread of its own draws, a few times a second and in one write: a terminal
+that stands still (Ctrl-S, a dead link) never holds up the signals of the main thread. Lines wait for a slow
+terminal for a second; what does not fit then is left out of the display, and said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from typing import TextIO, cast
+
+from rich.console import Console, ConsoleDimensions
+from rich.control import Control
+from rich.live import Live as RichLive
+from rich.segment import ControlType
+from rich.text import Text
+
+from orchestrator import events as ev
+from orchestrator.ends import failed
+from orchestrator.events import Event, LogLine, Stamped
+from orchestrator.render.paint import Paint, Said
+from orchestrator.render.region import region
+from orchestrator.render.sink import DisplayGoneError, Sink, colours
+from orchestrator.render.words import gap, say
+from orchestrator.view import View, apply
+
+FRAME = 0.1  # seconds between two frames
+ROOM = 4000  # lines that may wait to be drawn
+PATIENCE = 1.0  # seconds a line waits for room; then the terminal counts as stuck
+
+
+class Live:
+    def __init__(self, stdout: TextIO) -> None:
+        self._paint = Paint()
+        self._terminal = _Terminal(stdout)
+        self._view = View()
+        self._said: deque[Said] = deque()
+        self._dropped: Counter[str] = Counter()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._frames = 0
+        self._gone: Exception | None = None
+        self._thread = threading.Thread(target=self._draw_on, name="display", daemon=True)
+        self._thread.start()
+
+    def handle(self, stamped: Stamped) -> None:
+        """Take an event to be drawn; raise DisplayGoneError once the terminal is gone."""
+        event = stamped.event
+        with self._changed:
+            if self._gone:
+                raise self._gone
+            if isinstance(event, LogLine):
+                self._add_line(event)
+                return
+            self._view = apply(self._view, event, stamped.at)
+            self._said.extend(_words(self._view, event))
+
+    def close(self) -> None:
+        """Draw what is left, take the region away; give up on a terminal that stands still."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        frames = -1
+        while self._thread.is_alive() and frames != self._frames:
+            frames = self._frames
+            self._thread.join(2 * PATIENCE)
+
+    def _add_line(self, line: LogLine) -> None:
+        """Queue a line, or count it as dropped while the terminal is stuck."""
+        if len(self._said) >= ROOM:
+            self._changed.notify_all()
+            stuck = bool(self._dropped)
+            if stuck or not self._changed.wait_for(lambda: len(self._said) < ROOM, PATIENCE):
+                self._dropped[line.task] += 1
+                return
+        self._said.append(line)
+
+    def _draw_on(self) -> None:
+        try:
+            self._terminal.start()
+            while self._draw():
+                pass
+        except Exception as error:  # also a bug of ours: the main thread has to hear of it
+            with self._changed:
+                self._gone = error
+                self._said.clear()
+                self._changed.notify_all()
+
+    def _draw(self) -> bool:
+        """One frame; False after the last one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or len(self._said) >= ROOM, FRAME)
+            said, view, closing = list(self._said), self._view, self._closing
+            self._said.clear()
+            said += _gaps(self._dropped)
+            self._dropped.clear()
+            self._changed.notify_all()
+        self._paint.learn(view)
+        lines = [self._paint.line(one) for one in said]
+        if closing:
+            self._terminal.stop(lines)
+        else:
+            width, height = self._terminal.measure()
+            rows = region(view, time.time(), max(2, height // 2))
+            self._terminal.draw(lines, [self._paint.row(row, width - 1) for row in rows])
+        self._frames += 1
+        return not closing
+
+
+class _Terminal:
+    """Lines that scroll by and rows that stay below them, drawn by rich, in one write per frame.
+
+    Each method may take as long as the terminal stands still.
+    """
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._sink = Sink(stdout)
+        self._console = _Console(
+            file=cast("TextIO", self._sink),
+            force_terminal=True,
+            force_interactive=True,
+            legacy_windows=False,
+            color_system="auto" if colours(stdout) else None,
+            no_color=False,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        self._live = RichLive(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._rows: list[Text] = []  # as they stand on the screen
+
+    def start(self) -> None:
+        with self._console:
+            self._live.start()
+            self._console.show_cursor(show=True)  # a killed process leaves nothing to repair
+
+    def measure(self) -> ConsoleDimensions:
+        """The size from now on. Rich would ask the standard streams, which may be none or another."""
+        self._console.size = self._sink.size()
+        return self._console.size
+
+    def draw(self, lines: list[Text], rows: list[Text]) -> None:
+        """Nothing is written when nothing has changed. Rows must be narrower than the screen."""
+        with self._console:
+            wrapped = self._unwrap()
+            if wrapped or rows != self._rows:
+                self._rows = rows
+                self._live.update(Text("\n").join(rows), refresh=True)
+            if lines:
+                self._console.print(Text("\n").join(lines), soft_wrap=True)
+
+    def stop(self, lines: list[Text]) -> None:
+        """The last lines; the rows go."""
+        with self._console:
+            self.measure()
+            self.draw(lines, [])
+            self._live.stop()
+
+    def _unwrap(self) -> int:
+        """How many lines more the rows take since the screen became narrower; rich does not count them."""
+        width = self._console.width
+        more = sum(max(0, row.cell_len - 1) // width for row in self._rows)
+        self._console.control(Control(*((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)) * more))
+        return more
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process; who watches over a run goes on unseen."""
+        raise DisplayGoneError
+
+
+def _words(view: View, event: Event) -> list[Said]:
+    """What is said above the region; what the region shows is not said again."""
+    if isinstance(event, ev.PhaseStarted | ev.TaskStarted | ev.TaskReady):
+        return []
+    if isinstance(event, ev.TaskExited) and not failed(event):
+        return []
+    if isinstance(event, ev.RunEnded):
+        return [(line, "") for line in say(view, event)]
+    return [(line, _style(event)) for line in say(view, event)]
+
+
+def _style(event: Event) -> str:
+    match event:
+        case ev.HostFailed():
+            return "red"
+        case ev.TaskExited():
+            return "red" if failed(event) else "dim"
+        case ev.HostLost() | ev.LogGap() | ev.StopRequested():
+            return "yellow"
+        case _:
+            return "dim"
+
+
+def _gaps(dropped: Counter[str]) -> list[Said]:
+    return [
+        (f"{task}: {gap(ev.LogGap(task, 'display', lines, 'the terminal is too slow'))}", "yellow")
+        for task, lines in dropped.items()
+    ]

@@ -1,0 +1,119 @@
+"""The end of a run: each task's end, the first failure with its last lines, where the logs are. Pure."""
+
+from __future__ import annotations
+
+from orchestrator import ranges
+from orchestrator.ends import end
+from orchestrator.events import Level, Outcome, RunEnded
+from orchestrator.model import Role, TaskId
+from orchestrator.render import fold
+from orchestrator.render.errors import block
+from orchestrator.text import duration, plain, size
+from orchestrator.view import TaskView, View
+
+_HEAD = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.STOPPED: "was stopped",
+    Outcome.CLUSTER: "did not start",
+}
+
+
+def summary(view: View) -> list[str]:
+    """The lines that end a run; none while it goes on."""
+    ended = view.ended
+    if ended is None:
+        return []
+    head = f"run {ended.run} {_HEAD[ended.outcome]} after {duration(ended.seconds)}"
+    started = any(task.started is not None or task.exited for task in view.tasks.values())
+    rows = [f"  {row}" for row in (*ends(view), *_missing(view))] if started else []
+    return [head, *rows, *cause(view, ended), *_unproven(ended), *_where(ended, started=started)]
+
+
+def _missing(view: View) -> list[str]:
+    losses = ((task.task, task.missing) for task in view.tasks.values() if task.missing)
+    return [f"{task}: {size(missing)} of its log were lost on the node" for task, missing in losses]
+
+
+def _where(ended: RunEnded, *, started: bool) -> list[str]:
+    if not ended.folder:
+        return []
+    return [plain(f"logs: {ended.folder}/logs" if started else f"more: {ended.folder}/debug.log")]
+
+
+def ends(view: View) -> list[str]:
+    """Task, host, end and time, aligned; tasks that ended alike share a row."""
+    tasks = sorted(view.tasks.values(), key=_rank)
+    groups: dict[str, list[TaskView]] = {}
+    for task in tasks:
+        groups.setdefault(_end(task), []).append(task)
+    if len(tasks) <= len(groups) + 4:  # a row each is short enough, and says more
+        rows = [(task.task, task.host, _end(task), _time([task])) for task in tasks]
+    else:
+        rows = [
+            (
+                ranges.fold(task.task for task in alike),
+                fold.names(task.host for task in alike),
+                how,
+                _time(alike),
+            )
+            for how, alike in groups.items()
+        ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+    return [
+        plain(
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _rank(task: TaskView) -> tuple[int, int]:
+    """In the order of TF_CONFIG: a viewer that came late has not seen the plan."""
+    parsed = TaskId.parse(task.task)
+    return list(Role).index(parsed.role), parsed.index
+
+
+def cause(view: View, ended: RunEnded) -> list[str]:
+    """The first failure, its last lines as they came, and what to try."""
+    shown = [f"    | {plain(line)}".rstrip() for line in ended.last_lines]
+    shown = ["  its last lines:", *shown] if shown else []
+    if (
+        not ended.cause
+        or ended.outcome is Outcome.STOPPED
+        or (ended.outcome is Outcome.CLUSTER and _said(view, ended))
+    ):
+        return shown
+    what, *rest = block(ended.cause, hint="" if ended.unproven else ended.hint)
+    return [what, *shown, *rest]
+
+
+def _unproven(ended: RunEnded) -> list[str]:
+    """The hosts where something may be left."""
+    if not ended.unproven:
+        return []
+    what = f"{fold.names(ended.unproven)}: no answer; whether anything of the run is left there is unknown"
+    return block(what, hint=ended.hint, word="warning")
+
+
+def _said(view: View, ended: RunEnded) -> bool:
+    """Whether the cause was told already, host by host, when its phase ended."""
+    failed = (host.failed.what for host in view.hosts.values() if host.failed)
+    checks = (
+        check.found for host in view.hosts.values() for check in host.checks if check.level is Level.FAIL
+    )
+    return any(told in ended.cause for told in (*failed, *checks))
+
+
+def _end(task: TaskView) -> str:
+    if task.exited:
+        return end(task.exited)
+    return "is not known to have ended" if task.started is not None else "was never started"
+
+
+def _time(tasks: list[TaskView]) -> str:
+    seconds = [task.exited.seconds for task in tasks if task.exited]
+    if not seconds:
+        return ""
+    least, most = duration(min(seconds)), duration(max(seconds))
+    return most if least == most else f"{least} to {most}"

@@ -1,0 +1,164 @@
+"""The tables of `runs` and `status`, as lines or as JSON. Pure."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from orchestrator.model import RunPlan, TaskSpec
+from orchestrator.render.grid import grid
+from orchestrator.render.region import doing, numbers
+from orchestrator.text import count, duration, signal_name
+from orchestrator.view import View
+
+_OUTCOMES = {"cluster": "not started"}  # as a person calls them
+_COMMAND = 50  # characters of a command that a list shows
+
+
+@dataclass(frozen=True)
+class RunRow:
+    plan: RunPlan
+    view: View
+    kept: bool  # its keeper lives on this machine
+
+
+def runs_table(rows: Sequence[RunRow], *, json: bool) -> list[str]:
+    """A line per run, in the order given."""
+    if json:
+        return [msgspec.json.encode(_run_facts(row)).decode() for row in rows]
+    if not rows:
+        return []
+    head = ("run", "name", "began", "state", "took", "tasks", "command")
+    return grid([head, *(_run_cells(row) for row in rows)])
+
+
+def status_table(
+    plan: RunPlan,
+    view: View,
+    states: Mapping[tuple[str, str], Mapping[str, Any]],
+    unreachable: Mapping[str, str],
+    *,
+    kept: bool,
+    json: bool,
+) -> list[str]:
+    """What the nodes say of each task of a run; `states` is by (attempt, task), `unreachable` by host."""
+    tasks = [
+        *(_task_facts(spec, view, states, unreachable) for spec in plan.tasks),
+        *(_left_facts(plan, label, state) for label, state in states.items() if _is_left(label, state)),
+    ]
+    run = {**_run_facts(RunRow(plan, view, kept)), "unreachable": dict(unreachable)}
+    if json:
+        return [msgspec.json.encode({**run, "tasks": tasks}).decode()]
+    keeper = "kept by a process of this machine" if kept else "no keeper on this machine"
+    named = f" ({plan.name})" if plan.name else ""
+    head = f"run {plan.run}{named}: {_OUTCOMES.get(run['state'], run['state'])}" + (
+        "" if view.ended else f", {keeper}"
+    )
+    cells = [[task["task"], task["host"], task["attempt"], task["state"], task["said"]] for task in tasks]
+    return [head, *(f"  {line}" for line in grid([["task", "host", "attempt", "state", ""], *cells]))]
+
+
+def _run_facts(row: RunRow) -> dict[str, Any]:
+    ended = row.view.ended
+    return {
+        "run": row.plan.run,
+        "name": row.plan.name,
+        "created": row.plan.created,
+        "owner": row.plan.owner,
+        "state": _state(row),
+        "status": ended.status if ended else None,
+        "seconds": ended.seconds if ended else None,
+        "cause": ended.cause if ended else "",
+        "hosts": [host.name for host in row.plan.hosts],
+        "command": row.plan.command,
+    }
+
+
+def _state(row: RunRow) -> str:
+    """The outcome; before it the phase; "unkept" when nobody here would see the end."""
+    if row.view.ended:
+        return str(row.view.ended.outcome)
+    if not row.kept:
+        return "unkept"
+    return doing(row.view.phase.phase) if row.view.phase else "running"
+
+
+def _run_cells(row: RunRow) -> list[str]:
+    plan, ended = row.plan, row.view.ended
+    command = shlex.join(plan.command) or "(built in)"
+    return [
+        plan.run,
+        plan.name,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(plan.created)),
+        _OUTCOMES.get(_state(row), _state(row)),
+        duration(ended.seconds) if ended else "",
+        str(len(plan.tasks)),
+        command if len(command) <= _COMMAND else command[: _COMMAND - 1] + "\u2026",
+    ]
+
+
+def _task_facts(
+    spec: TaskSpec,
+    view: View,
+    states: Mapping[tuple[str, str], Mapping[str, Any]],
+    unreachable: Mapping[str, str],
+) -> dict[str, Any]:
+    name = str(spec.id)
+    seen = view.tasks.get(name)
+    attempts = [attempt for attempt, task in states if task == name and attempt.isdigit()]
+    attempt = max(attempts, key=int, default=seen.attempt if seen else "")
+    node = states.get((attempt, name))
+    facts: dict[str, Any] = {
+        "task": name,
+        "host": seen.host if seen and seen.host else spec.host,
+        "attempt": attempt,
+    }
+    if node is None:
+        why = unreachable.get(facts["host"], "")
+        known = "unknown" if why else "not started"
+        return {**facts, "state": known, "pid": None, "exit_code": None, "exit_signal": None, "said": why}
+    state = node["state"]
+    training = numbers([seen]) if seen and state["state"] == "running" else ""
+    said = training or _how_it_ended(state) or state.get("message", "")
+    missing = sum(gap["bytes"] for gap in state.get("gaps") or ())
+    if missing:
+        said += f"  {count(missing, 'byte')} of its log were lost"
+    return {
+        **facts,
+        "state": state["state"],
+        "pid": state.get("pid"),
+        "exit_code": state.get("exit_code"),
+        "exit_signal": state.get("exit_signal"),
+        "said": said.strip(),
+    }
+
+
+def _is_left(label: tuple[str, str], node: Mapping[str, Any]) -> bool:
+    """Whether it is alive in something else than an attempt: a validation, perhaps without its keeper."""
+    return not label[0].isdigit() and bool(node.get("alive"))
+
+
+def _left_facts(plan: RunPlan, label: tuple[str, str], node: Mapping[str, Any]) -> dict[str, Any]:
+    attempt, task = label
+    host = next((spec.host for spec in plan.tasks if str(spec.id) == task), "")
+    return {
+        "task": task,
+        "host": host,
+        "attempt": attempt,
+        "state": node["state"]["state"],
+        "pid": node["state"].get("pid"),
+        "exit_code": None,
+        "exit_signal": None,
+        "said": "",
+    }
+
+
+def _how_it_ended(state: Mapping[str, Any]) -> str:
+    if state.get("exit_signal") is not None:
+        return f"killed by {signal_name(state['exit_signal'])}"
+    return "" if state.get("exit_code") is None else f"exit status {state['exit_code']}"

@@ -1,0 +1,124 @@
+"""What is said of each event where nothing can be drawn over: whole lines, without colour. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from typing import assert_never
+
+from orchestrator import events as ev
+from orchestrator.ends import end_after
+from orchestrator.events import Event, Phase
+from orchestrator.render import fold
+from orchestrator.render.errors import block, host_block
+from orchestrator.render.problems import problems
+from orchestrator.render.summary import summary
+from orchestrator.text import count, duration, plain, size
+from orchestrator.view import View
+
+_BECAUSE = {"user": "a user asked for it", "failure": "a task failed", "completion": "the work is done"}
+_UNSAID = {Phase.FOLLOW}  # it lasts as long as the run: its tasks speak for it
+
+
+def say(view: View, event: Event) -> list[str]:
+    """The lines for an event; `view` is the one after it. Log lines are not ours to word."""
+    match event:
+        case ev.RunPlanned():
+            said = _planned(event)
+        case ev.RunAdopted():
+            said = [f"run {event.run}: now kept by {event.by}"]
+        case ev.Noted():
+            said = [f"note: {event.text}"]
+        case ev.RunLeft():
+            return block(
+                f"run {event.run} is not kept from here, and goes on as it was", event.why, event.hint
+            )
+        case ev.PhaseStarted():
+            said = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
+        case ev.PhaseEnded():
+            return [] if event.phase in _UNSAID else _phase_ended(view, event)
+        case ev.HostLost():
+            said = [f"{event.host}: no word from it ({event.why}); its tasks may well go on"]
+        case ev.HostRecovered():
+            said = [f"{event.host}: back after {duration(event.seconds)}"]
+        case ev.HostValidated():
+            said = [_validated(event)]
+        case ev.TaskStarted():
+            again = "" if event.attempt in ("", "1") else f", attempt {event.attempt}"
+            said = [f"{event.task} {event.host}: started, pid {event.pid}{again}"]
+        case ev.TaskReady():
+            said = [f"{_who(view, event.task)}: ready" + (f", {event.note}" if event.note else "")]
+        case ev.LogGap():
+            said = [f"{_who(view, event.task)}: {gap(event)}"]
+        case ev.TaskExited():
+            because = f" ({event.lost or event.note})" if event.lost or event.note else ""
+            said = [f"{event.task} {event.host}: {end_after(event)}{because}"]
+        case ev.StopRequested():
+            said = [_stopping(event)]
+        case ev.RunEnded():
+            return ["", *summary(view)]
+        case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
+            return []  # said for all hosts at once when their phase ends
+        case ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
+            return []
+        case _:
+            assert_never(event)
+    return [plain(line) for line in said]
+
+
+def gap(event: ev.LogGap) -> str:
+    """What is missing, and where it still is."""
+    if event.where == "node":
+        return f"{count(event.count, 'byte')} of its log were lost on the node ({event.why})"
+    return f"{count(event.count, 'line')} not shown: {event.why}; the log file has all"
+
+
+def _planned(event: ev.RunPlanned) -> list[str]:
+    hosts = {host for _, host in event.tasks}
+    named = f" ({event.name})" if event.name else ""
+    command = shlex.join(event.command) or "the built-in training program"
+    head = (
+        f"run {event.run}{named}: {count(len(event.tasks), 'task')} on {count(len(hosts), 'host')}: {command}"
+    )
+    return [head, *(f"  note: {note}" for note in event.notes)]
+
+
+def _phase_ended(view: View, event: ev.PhaseEnded) -> list[str]:
+    how = "ok" if event.ok else "failed"
+    extra = f": {_staged(view)}" if event.phase is Phase.STAGE and event.ok and _staged(view) else ""
+    return [*_troubles(view, event.phase), f"{event.phase}: {how} after {duration(event.seconds)}{extra}"]
+
+
+def _troubles(view: View, phase: Phase) -> list[str]:
+    """What went wrong in a phase, for all hosts at once: checks, and hosts that could not go on."""
+    checks = [check for host in view.hosts.values() for check in host.checks]
+    failed = [host.failed for host in view.hosts.values() if host.failed and host.failed.phase is phase]
+    folded = fold.alike((one.host, (one.what, one.why, one.hint)) for one in failed)
+    blocks = (host_block(hosts, *texts) for hosts, texts in folded)
+    return [*(problems(checks) if phase is Phase.PREFLIGHT else ()), *itertools.chain.from_iterable(blocks)]
+
+
+def _staged(view: View) -> str:
+    trees = [host.synced for host in view.hosts.values() if host.synced]
+    if not trees:
+        return ""
+    files, sent = max(tree.files for tree in trees), sum(tree.sent for tree in trees)
+    return f"{count(files, 'file')}, " + ("nothing to send" if not sent else f"{size(sent)} sent")
+
+
+def _validated(event: ev.HostValidated) -> str:
+    note = f", {event.note}" if event.note else ""
+    return (
+        f"{event.host}: trains alone: loss {event.loss:.4f}, {event.steps_per_second:.1f} steps/s"
+        f" on {event.dataset}, {duration(event.seconds)}{note}"
+    )
+
+
+def _stopping(event: ev.StopRequested) -> str:
+    patience = f"TERM, then KILL after {duration(event.grace)}" if event.grace else "KILL at once"
+    return f"stopping the tasks: {event.why or _BECAUSE.get(event.by, event.by)} ({patience})"
+
+
+def _who(view: View, task: str) -> str:
+    known = view.tasks.get(task)
+    return f"{task} {known.host}" if known and known.host else task

@@ -1,0 +1,250 @@
+"""A run's folder as one stream of events: events.jsonl and the logs, merged as a viewer wants them.
+
+The contract of `RunReader.poll`:
+1. Every event of events.jsonl comes once, in its order.
+2. Every line of a followed log comes once, in the order of its file, after the task's TaskStarted
+   and before its TaskExited; lines of several tasks come by their time.
+3. What a display cannot keep up with is dropped only with `drop_behind`, and then said as a LogGap.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.events import (
+    Event,
+    LogGap,
+    LogLine,
+    RunAdopted,
+    RunEnded,
+    RunLeft,
+    Stamped,
+    TaskExited,
+    TaskStarted,
+    decode,
+)
+from orchestrator.lines import Splitter
+from orchestrator.model import TaskId
+from orchestrator.store.folder import RunFolder
+from orchestrator.store.mirror import INDEX_RECORD
+
+_CHUNK = 1 << 18  # bytes of a log that are read at once
+_AT_ONCE = 20_000  # lines between two looks at the events
+
+
+@dataclass
+class _Log:
+    """How far one task's log was read."""
+
+    task: str
+    host: str
+    path: Path
+    times: Path
+    splitter: Splitter
+    offset: int = 0
+    times_offset: int = 0
+    ended: bool = False
+    fd: int = -1
+    waiting: deque[Stamped] = field(default_factory=deque)  # read, and not handed out yet
+
+
+@dataclass
+class RunReader:
+    """Reads a run's folder from its beginning; `poll` again for what has been added since."""
+
+    folder: RunFolder
+    wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
+    last: int | None = None  # of each log, begin with its last lines
+    drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
+    ended: bool = False
+    left: bool = False  # the last keeper could not keep it
+    _offset: int = 0
+    _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
+
+    def skip(self, events: int) -> None:
+        """Leave out the first events, and the logs of what they started."""
+        for _, _ in zip(range(events), self._events(), strict=False):
+            pass
+
+    def poll(self) -> Iterator[Stamped]:
+        """What is new; ends when nothing more is there, though a loud log may have more at once."""
+        for stamped in self._events():
+            event = stamped.event
+            yield from self._lines(stamped.at)
+            match event:
+                case TaskStarted(task, host, attempt):
+                    self._begin(task, host, attempt)
+                case TaskExited(task, _, attempt):
+                    yield from self._drain(self._logs.get((attempt, task)))
+                case RunAdopted():  # perhaps of a run that was over but for a host that did not answer
+                    self.ended = self.left = False
+                    for log in self._logs.values():
+                        log.ended = False
+                case RunLeft():
+                    self.left = True
+                case RunEnded():
+                    for log in self._logs.values():
+                        yield from self._drain(log)
+                    self.ended = True
+                case _:
+                    pass
+            yield stamped
+        yield from islice(self._lines(None), _AT_ONCE)
+
+    def _events(self) -> Iterator[Stamped]:
+        try:
+            with self.folder.events.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        for line in whole.splitlines(keepends=True):
+            self._offset += len(line)
+            try:
+                yield decode(line)
+            except (msgspec.ValidationError, msgspec.DecodeError):
+                continue  # half a line that a killed keeper left
+
+    def _begin(self, task: str, host: str, attempt: str) -> None:
+        if (attempt, task) in self._logs or not self.wanted(task):
+            return
+        slug = TaskId.parse(task).slug
+        path, times = self.folder.log(attempt, slug), self.folder.times(attempt, slug)
+        offset = _start_of_last(path, self.last) if self.last is not None else 0
+        self._logs[attempt, task] = _Log(task, host, path, times, Splitter(task, host, offset=offset), offset)
+
+    def _lines(self, until: float | None) -> Iterator[Stamped]:
+        """The lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
+        logs = [log for log in self._logs.values() if not log.ended and self._fill(log)]
+        heap = [(log.waiting[0].at, order, log) for order, log in enumerate(logs)]
+        heapq.heapify(heap)
+        while heap:
+            at, order, log = heap[0]
+            if until is not None and at > until:
+                return
+            yield log.waiting.popleft()
+            if self._fill(log):
+                heapq.heapreplace(heap, (log.waiting[0].at, order, log))
+            else:
+                heapq.heappop(heap)
+
+    def _drain(self, log: _Log | None) -> Iterator[Stamped]:
+        """The rest of a log whose task has ended."""
+        if log is None or log.ended:
+            return
+        while self._fill(log):
+            yield log.waiting.popleft()
+        yield from _stamp(log.splitter.end())
+        log.ended = True
+        if log.fd >= 0:
+            os.close(log.fd)
+            log.fd = -1
+
+    def _fill(self, log: _Log) -> bool:
+        """Whether a line of the log is waiting, after reading on where none was."""
+        while not log.waiting:
+            if log.fd < 0:
+                try:
+                    log.fd = os.open(log.path, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    return False
+            self._skip(log)
+            data = os.pread(log.fd, _CHUNK, log.offset)
+            if not data:
+                return bool(log.waiting)
+            log.offset += len(data)
+            log.waiting.extend(_stamp(log.splitter.feed(data, _new_times(log))))
+        return True
+
+    def _skip(self, log: _Log) -> None:
+        """Leave out what a slow display will never catch up with, and say so."""
+        if self.drop_behind is None:
+            return
+        size = os.fstat(log.fd).st_size
+        if size - log.offset <= self.drop_behind:
+            return
+        target = size - self.drop_behind // 4
+        dropped = 0
+        while log.offset < target:
+            data = os.pread(log.fd, min(1 << 20, target - log.offset), log.offset)
+            dropped += data.count(b"\n")
+            log.offset += len(data)
+        start = _next_line(log.fd, log.offset)
+        log.offset = start
+        log.splitter = Splitter(log.task, log.host, offset=start)
+        log.times_offset = 0
+        gap = LogGap(
+            log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all"
+        )
+        log.waiting.append(Stamped(time.time(), gap))
+
+
+def _stamp(lines: list[LogLine]) -> Iterator[Stamped]:
+    now = time.time()
+    for line in lines:
+        yield Stamped(line.sent or now, line)
+
+
+def _new_times(log: _Log) -> list[tuple[int, int]]:
+    try:
+        with log.times.open("rb") as file:
+            file.seek(log.times_offset)
+            data = file.read()
+    except FileNotFoundError:
+        return []
+    whole = len(data) - len(data) % INDEX_RECORD.size
+    log.times_offset += whole
+    return [(offset, when) for offset, when in INDEX_RECORD.iter_unpack(data[:whole])]
+
+
+def _next_line(fd: int, offset: int) -> int:
+    """The offset after the next newline; `offset` itself where none is near."""
+    data = os.pread(fd, 1 << 16, offset)
+    newline = data.find(b"\n")
+    return offset if newline < 0 else offset + newline + 1
+
+
+def _start_of_last(path: Path, count: int) -> int:
+    """The offset where the last `count` lines of a file begin."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if count == 0:
+                return size
+            position, needed = size, count + 1
+            while position > 0 and needed > 0:
+                step = min(_CHUNK, position)
+                position -= step
+                file.seek(position)
+                block = file.read(step)
+                if position + step == size and not block.endswith(b"\n"):
+                    needed -= 1  # the last line has no newline yet
+                found = block.count(b"\n")
+                if found >= needed:
+                    index = len(block)
+                    for _ in range(needed):
+                        index = block.rindex(b"\n", 0, index)
+                    return position + index + 1
+                needed -= found
+            return 0
+    except FileNotFoundError:
+        return 0
+
+
+def events_of(folder: RunFolder) -> list[Stamped]:
+    """All events of a run that are on disk."""
+    reader = RunReader(folder, wanted=lambda _task: False)
+    return list(reader.poll())
+
+
+__all__ = ["Event", "RunReader", "events_of"]

@@ -1,0 +1,79 @@
+# shellcheck shell=bash
+# What the scripts share: sourced, never run.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# Environments and images that every clone of the same user may share; on a local disk, since a
+# lock is held in it and the training environment is 1.4 GB of small files.
+envs=${ORCHESTRATE_ENVS:-/var/tmp/orchestrate-envs-$(id -u)}
+
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+
+# fail STATUS WHAT [WHY [TRY]]
+fail() {
+    printf 'error: %s\n' "$2" >&2
+    [[ -z ${3-} ]] || printf '  why: %s\n' "$3" >&2
+    [[ -z ${4-} ]] || printf '  try: %s\n' "$4" >&2
+    exit "$1"
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# The first 12 digits of a hash of stdin, by the one program that is there everywhere.
+digest() { git hash-object --stdin | cut -c1-12; }
+
+make_envs_folder() {
+    (umask 022 && mkdir -p "$envs") || fail 3 "cannot make $envs" "" "set ORCHESTRATE_ENVS to a folder of yours on a local disk"
+    # The default name can be guessed, and whoever owns the folder decides what we run.
+    [[ -O $envs && ! -L $envs ]] ||
+        fail 3 "$envs is not yours" "it belongs to another user or is a link" "set ORCHESTRATE_ENVS to a folder of yours on a local disk"
+}
+
+# One set-up at a time, over all clones of a user: `locked NAME COMMAND...` runs COMMAND in this shell.
+locked() {
+    local name=$1
+    shift
+    make_envs_folder
+    if ! have flock; then # macOS
+        "$@"
+        return
+    fi
+    local lock
+    exec {lock}>"$envs/$name.lock"
+    if ! flock --nonblock "$lock"; then
+        say "waiting for another set-up on this machine ($envs/$name.lock)"
+        flock "$lock"
+    fi
+    # Not inherited: a daemon that COMMAND leaves behind must not keep the lock.
+    "$@" {lock}>&-
+    exec {lock}>&-
+}
+
+# The first Python of at least 3.11, and below LIMIT where one is given. The system's own comes first:
+# what is made from it outlives the tools that bring a Python of their own.
+base_python() {
+    local candidate limit=${1:-9.9}
+    for candidate in /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11; do
+        if "$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (${limit/./, }))" 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# TensorFlow knows no newer Python yet.
+worker_base() { base_python 3.14; }
+
+# The training environment, named after all that goes into it. Made from the system's Python, it also
+# runs in containers that have one of the same version at the same path.
+worker_env() {
+    {
+        "$(worker_base)" --version
+        cat "$root/scripts/requirements/worker.txt"
+    } | digest | sed "s|^|$envs/worker-|"
+}
+
+worker_python() { printf '%s/bin/python\n' "$(worker_env)"; }
+
+# What pytest must not inherit: both variables change what the tests look at.
+clean_environment() { unset PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE; }

@@ -1,0 +1,121 @@
+"""Starts real tasks in a state folder of their own, and knows every process that belongs to them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node import control, procs, start, state
+from orchestrator.node.paths import Paths, TaskFolder
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+    """Poll a condition; its true value, or a failure after the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.005)
+    return value
+
+
+def new_run() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+class Node:
+    """One run on this machine."""
+
+    def __init__(self, paths: Paths, folder: Path, run: str = "") -> None:
+        self.paths = paths
+        self.folder = folder
+        self.run = run or new_run()
+
+    def start(self, *argv: str, task: str = "worker/0", attempt: str = "1", **spec: Any) -> dict[str, Any]:
+        leases = spec.pop("leases", [])
+        full = {"argv": list(argv), "env": {}, "cwd": str(self.folder), "grace": 20.0, **spec}
+        return start.start(self.paths, self.run, attempt, task, full, leases)
+
+    def python(self, program: str, *arguments: str, **spec: Any) -> dict[str, Any]:
+        """Start one of `programs/`."""
+        return self.start(sys.executable, str(PROGRAMS / program), *arguments, **spec)
+
+    def task(self, task: str = "worker/0", attempt: str = "1") -> TaskFolder:
+        return self.paths.task(self.run, attempt, task)
+
+    def state_of(self, task: str = "worker/0", attempt: str = "1") -> state.State:
+        return state.read(self.task(task, attempt))
+
+    def log(self, task: str = "worker/0") -> bytes:
+        return Path(self.task(task).log).read_bytes()
+
+    def stop(self, grace: float = 20.0, *, kill: bool = False, tasks: list[str] | None = None) -> None:
+        control.stop(self.paths, self.run, None, tasks, grace, kill)
+
+    def final(self, task: str = "worker/0", seconds: float = 30.0, attempt: str = "1") -> state.State:
+        """Wait for the final state, and see that at that moment nothing of the task is alive."""
+
+        def look() -> state.State | None:
+            found = self.state_of(task, attempt)
+            return found if state.is_final(found) else None
+
+        found: state.State = until(look, seconds, f"{task} is over")
+        assert procs.bearers(f"{self.run}/{attempt}/{task}") == []
+        return found
+
+    def alone(self) -> None:
+        """Nothing of the run is alive, our own processes included."""
+        for folder in self.paths.tasks(self.run):
+            assert control.wait_until_over(folder, 30.0), "the lock is still held"
+        assert procs.bearers(self.run) == []
+
+
+def names_in(folder: Path | str) -> list[str]:
+    """The sorted entries of a folder; none when it is not there."""
+    return sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
+
+
+def link(path: str) -> str:
+    return str(Path(path).readlink())
+
+
+def supervisor_of(leader: int) -> int:
+    process = procs.look(leader)
+    assert process is not None
+    return process.ppid
+
+
+def guard_of(leader: int) -> int:
+    return supervisor_of(supervisor_of(leader))
+
+
+def identities(folder: Path, count: int) -> list[procs.Identity]:
+    """The processes that wrote their names into `folder/pids`, once there are so many."""
+
+    def look() -> list[procs.Identity]:
+        names = names_in(folder / "pids")
+        found = [procs.identify(int(name)) for name in names]
+        return [identity for identity in found if identity] if len(names) >= count else []
+
+    return list(until(look, what=f"{count} processes of the family are up"))
+
+
+def dead(family: list[procs.Identity]) -> bool:
+    return not any(identity.alive() for identity in family)
+
+
+def interpreters() -> list[str]:
+    """One of each minor version that this machine has."""
+    names = [f"python3.{minor}" for minor in range(8, 16)]
+    pyenv = os.path.expanduser(os.environ.get("PYENV_ROOT", "~/.pyenv"))  # noqa: PTH111
+    found = glob.glob(f"{pyenv}/versions/3.*/bin")  # noqa: PTH207 - skips what it may not read
+    places = [*found, os.environ.get("PATH", os.defpath)]
+    return [path for name in names if (path := shutil.which(name, path=os.pathsep.join(places)))]

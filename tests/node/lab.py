@@ -1,0 +1,83 @@
+"""A machine with agents on it: folders of their own, a run of its own, and nothing left at the end."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node import control, paths, procs
+from tests.node.agent_client import AgentClient
+from tests.node.harness import until
+
+
+class Lab:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.workdir = folder / "work dir"
+        self.run = f"test-{uuid.uuid4().hex[:12]}"
+        self._agents: list[AgentClient] = []
+
+    def agent(self, **options: Any) -> AgentClient:
+        env = {"HOME": str(self.folder), **options.pop("env", {})}  # nobody's profile is part of `bash -l`
+        made = AgentClient(options.pop("state", self.state), env=env, **options)
+        self._agents.append(made)
+        return made
+
+    def start(self, agent: AgentClient, *argv: str, task: str = "worker/0", **spec: Any) -> dict[str, Any]:
+        full = {"argv": list(argv), "env": {}, "cwd": str(self.folder), "grace": 10.0, **spec}
+        return agent.request("start", run=self.run, attempt="1", task=task, spec=full, plan='{"name": "é"}')
+
+    def follow(self, agent: AgentClient, *tasks: str, log: int = 0, report: int = 0) -> int:
+        wanted = [{"task": task, "log": log, "report": report} for task in tasks]
+        request = agent.send("follow", run=self.run, attempt="1", tasks=wanted)
+        assert agent.reply(request)[0] == {"missing": []}
+        return request
+
+    def stop(self, agent: AgentClient, **fields: Any) -> dict[str, Any]:
+        asked = {"attempt": None, "tasks": None, "grace": 10.0, "kill": False, **fields}
+        return agent.request("stop", run=self.run, **asked)
+
+    def task(self, task: str = "worker/0") -> paths.TaskFolder:
+        return paths.Paths(str(self.state)).task(self.run, "1", task)
+
+    def final(self, agent: AgentClient, task: str = "worker/0") -> dict[str, Any]:
+        """Listen to a followed task's end."""
+
+        def ended() -> bool:
+            return any(state["state"] in ("exited", "lost", "unstarted") for state in agent.states(task))
+
+        agent.until(ended)
+        return agent.states(task)[-1]
+
+    def close(self) -> None:
+        """Every agent gone, and its helpers; the run killed, and nothing of it alive."""
+        for agent in self._agents:
+            agent.close()
+        if self.state.is_dir() and not self.state.stat().st_mode & 0o077:
+            known = paths.Paths(str(self.state))
+            control.stop(known, self.run, None, None, 0.0, kill=True)
+            for folder in known.tasks(self.run):
+                assert control.wait_until_over(folder, 15.0), "the lock is still held"
+        assert procs.sweep(self.run) == []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def gone(pid: int) -> bool:
+    process = procs.look(pid)
+    return process is None or process.zombie
+
+
+def children(pid: int) -> list[int]:
+    return [process.pid for process in procs.scan() if process.ppid == pid]
+
+
+def wait_gone(*pids: int) -> None:
+    until(lambda: all(gone(pid) for pid in pids), what=f"the end of {pids}")

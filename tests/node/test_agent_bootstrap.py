@@ -1,0 +1,132 @@
+"""From a login shell to hello: whatever the shell, the Python, the locale and the noise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node import bootstrap
+from tests.node.agent_client import OLD_PYTHON, Silence
+from tests.node.lab import Lab, free_port
+
+SHELLS = ["sh", "bash", "csh", "fish"]
+old_python = pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
+
+
+def test_the_code_has_nothing_that_a_shell_could_misread() -> None:
+    assert not set(bootstrap.COMMAND_CODE) & set("\\'\"!$`\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_starts_under_every_login_shell(lab: Lab, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    agent = lab.agent(shell=[shell, "-c"])
+    assert agent.noise == b""
+    assert agent.hello["protocol"] == 1
+    assert agent.request("ping")["time_ns"] > 0
+
+
+def test_what_the_login_prints_is_noise_in_front_of_the_marker(lab: Lab) -> None:
+    agent = lab.agent(shell=["sh", "-c", 'echo "Welcome to {"; printf "\\0\\377"; eval "$0"'])
+    assert agent.noise == b"Welcome to {\n\0\xff"
+    assert agent.hello["protocol"] == 1
+
+
+@old_python
+def test_python_3_8_runs_the_agent_and_a_task(lab: Lab) -> None:
+    agent = lab.agent(python=OLD_PYTHON)
+    assert agent.hello["python"].startswith("3.8.")
+    lab.start(agent, "sh", "-c", "echo from an old one")
+    lab.follow(agent, "worker/0")
+    assert lab.final(agent)["exit_code"] == 0
+    assert agent.log("worker/0") == b"from an old one\n"
+    port, workdir = free_port(), str(lab.workdir)
+    assert agent.request("facts", python="python3", workdir=workdir)["python"]["ok"]
+    assert agent.request("listen", ports=[port], nonce="n")["listening"] == [port]
+    targets = [{"host": "h", "address": address, "port": port} for address in ("127.0.0.1", "localhost")]
+    results = agent.request("probe", nonce="n", timeout=5.0, targets=targets)["results"]
+    assert [result["tcp"] for result in results] == [True, True]
+    agent.request("tree_begin", workdir=workdir, digest="aa")
+    agent.request("tree_tar", bytes(10240), workdir=workdir, digest="aa", more=False)
+    assert agent.request("tree_seal", workdir=workdir, digest="aa", manifest=[])["ok"]
+    assert agent.request("work_make", workdir=workdir, run=lab.run, digests=["aa"])
+
+
+def test_a_missing_python_ends_with_the_shells_own_words(lab: Lab) -> None:
+    with pytest.raises(Silence, match="no-such-python"):
+        lab.agent(python="no-such-python", shell=["sh", "-c"])
+
+
+def test_a_python_that_is_too_old_says_so() -> None:
+    loader = (Path(bootstrap.__file__).parent / "loader.py").read_text()
+    old = loader.replace("sys.version_info < (3, 8)", "sys.version_info < (99, 0)")
+    done = subprocess.run(["python3", "-c", old], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "the agent needs Python 3.8 or newer" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_login_without_utf8_changes_no_byte(lab: Lab) -> None:
+    agent = lab.agent(env={"LC_ALL": "en_US.ISO-8859-1", "LANG": ""})
+    assert agent.hello["state"] == str(lab.state)  # its folder's name has an é
+    assert (lab.state / "runs").is_dir()
+
+
+def test_hello_tells_who_and_where(lab: Lab) -> None:
+    hello = lab.agent().hello
+    assert hello["uid"] == os.getuid()
+    assert hello["hostname"] == os.uname().nodename
+    assert hello["netns"] == str(Path("/proc/self/ns/net").readlink())
+    assert hello["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert hello["incarnation"].startswith(hello["boot_id"])
+    assert hello["home"] == str(lab.folder)
+    assert hello["state_error"] is None
+
+
+def cache(lab: Lab) -> list[Path]:
+    return list((lab.state / "code").glob("*"))
+
+
+def test_compiled_code_is_kept_for_the_next_start(lab: Lab) -> None:
+    lab.agent().close()
+    (kept,) = cache(lab)
+    before = kept.stat()
+    lab.agent().close()
+    assert cache(lab) == [kept]
+    assert kept.stat().st_mtime_ns == before.st_mtime_ns  # nothing new was compiled
+    agent = lab.agent()
+    agent.request("keep", run=lab.run, who="me", plan="{}")
+    agent.close()
+    assert kept.stat().st_size > before.st_size
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"\0" * 100_000])
+def test_damaged_compiled_code_is_not_used(lab: Lab, damage: bytes) -> None:
+    lab.agent().close()
+    (kept,) = cache(lab)
+    kept.write_bytes(damage)
+    assert lab.agent().request("ping")
+
+
+def test_a_half_written_end_of_compiled_code_is_not_used(lab: Lab) -> None:
+    lab.agent().close()
+    (kept,) = cache(lab)
+    kept.write_bytes(kept.read_bytes()[:-10] + b"\0" * 10)
+    assert lab.agent().request("ping")
+
+
+def test_code_in_a_folder_that_others_may_write_is_never_run(lab: Lab) -> None:
+    lab.agent().close()
+    (kept,) = cache(lab)
+    kept.write_bytes(b"\xff" * 4 + b"would raise if it were read as code")
+    lab.state.chmod(0o777)
+    agent = lab.agent()
+    assert agent.hello["state_error"]["kind"] == "state"
+    agent.close()
+    assert kept.read_bytes().startswith(b"\xff" * 4)  # nor written
+    lab.state.chmod(0o700)

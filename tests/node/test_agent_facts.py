@@ -1,0 +1,139 @@
+"""What a machine says about itself."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.agent_client import OLD_PYTHON
+from tests.node.harness import names_in
+from tests.node.lab import Lab
+
+
+def facts(lab: Lab, **fields: Any) -> dict[str, Any]:
+    asked = {"python": sys.executable, "workdir": str(lab.workdir), "packages": [], **fields}
+    return lab.agent(env=asked.pop("env_", {})).request("facts", **asked)
+
+
+def test_the_training_python_and_its_packages(lab: Lab) -> None:
+    found = facts(lab, packages=["pytest", "no-such-package"])
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert found["python"] == {"path": sys.executable, "version": version, "ok": True, "error": ""}
+    assert found["packages"] == {"pytest": pytest.__version__, "no-such-package": None}
+    assert found["prefix"] == sys.prefix
+
+
+def test_packages_are_found_by_any_spelling_and_as_importlib_finds_them(lab: Lab) -> None:
+    names = sorted({item.metadata["Name"] for item in metadata.distributions()})
+    found = facts(lab, packages=[*names, "PyTest", "mypy.extensions"])["packages"]
+    assert {name: found[name] for name in names} == {name: metadata.version(name) for name in names}
+    assert found["PyTest"] == pytest.__version__
+    assert found["mypy.extensions"] == metadata.version("mypy_extensions")
+
+
+def test_packages_without_pip_and_of_other_kinds(lab: Lab) -> None:
+    for name in ("Old_Style-1.0-py3.11.egg-info", "new.style-2.0rc1+cpu.dist-info", "noversion.egg-info"):
+        (lab.folder / "lib" / name).mkdir(parents=True)
+    packages = ["old-style", "New_Style", "noversion"]
+    found = facts(lab, packages=packages, setup=f"export PYTHONPATH={shlex.quote(str(lab.folder / 'lib'))}")
+    assert found["packages"] == {"old-style": "1.0", "New_Style": "2.0rc1+cpu", "noversion": None}
+
+
+@pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
+def test_the_training_python_may_be_another_one(lab: Lab) -> None:
+    assert facts(lab, python=OLD_PYTHON)["python"]["version"].startswith("3.8.")
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/no/such/python", "No such file"),
+        ("no-such-python", "No such file"),
+        ("false", "ended with 1"),
+        ("/etc/passwd", "Permission denied"),
+    ],
+)
+def test_a_python_that_does_not_work_is_a_fact(lab: Lab, python: str, said: str) -> None:
+    found = facts(lab, python=python, packages=["pip"])
+    assert not found["python"]["ok"]
+    assert said in found["python"]["error"]
+    assert found["packages"] == {"pip": None}
+    assert found["cpus"] >= 1  # the rest is told all the same
+
+
+def test_a_broken_python_says_its_last_words(lab: Lab) -> None:
+    program = lab.folder / "python"
+    program.write_text("#!/bin/sh\necho loading >&2\necho 'libpython3.so: cannot open' >&2\nexit 127\n")
+    program.chmod(0o755)
+    assert facts(lab, python=str(program))["python"]["error"] == "libpython3.so: cannot open"
+
+
+def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
+    folder = lab.folder / "module bin"
+    folder.mkdir()
+    (folder / "trainer").symlink_to(sys.executable)
+    setup = f'echo "loading {{"; export PATH="$PATH":{shlex.quote(str(folder))}'
+    found = facts(lab, python="trainer", setup=setup)
+    assert found["python"]["ok"], found["python"]["error"]
+
+
+def test_a_failing_setup_is_a_fact(lab: Lab) -> None:
+    error = facts(lab, python="python3", setup="no-such-module-command; exit 9")["python"]["error"]
+    assert "no-such-module-command: command not found" in error
+
+
+def test_a_working_folder_is_made_and_measured(lab: Lab) -> None:
+    found = facts(lab)["disk"]
+    room = shutil.disk_usage(lab.folder)
+    assert (found["workdir"]["writable"], found["workdir"]["path"]) == (True, str(lab.workdir))
+    assert found["workdir"]["total"] == room.total
+    assert 0 < found["workdir"]["free"] <= room.total
+    assert names_in(lab.workdir) == []
+    assert set(found["state"]) == {"free", "total", "fstype"}
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/x", "/dev/null/x"])
+def test_a_working_folder_that_cannot_be_written_is_a_fact(lab: Lab, place: str) -> None:
+    found = facts(lab, workdir=place)["disk"]["workdir"]
+    assert not found["writable"]
+    assert found["error"] in ("No such file or directory", "Not a directory", "File exists")
+
+
+def test_a_home_relative_workdir(lab: Lab) -> None:
+    found = facts(lab, workdir="~/jobs", env_={"HOME": str(lab.folder)})
+    assert found["disk"]["workdir"]["path"] == str(lab.folder / "jobs")
+
+
+def test_what_the_kernel_tells(lab: Lab) -> None:
+    found = facts(lab)
+    assert found["cpus"] == len(os.sched_getaffinity(0))
+    assert 1 << 20 < found["memory"] <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert found["ephemeral"] == [low, high]
+    assert "127.0.0.1" in found["ip"]
+    own = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
+    assert set(own) <= set(found["ip"])
+
+
+def test_gpus_as_nvidia_smi_lists_them(lab: Lab) -> None:
+    smi = lab.folder / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '0, NVIDIA A100-SXM4-40GB, 40960'\necho '1, NVIDIA GB10, [N/A]'\n")
+    smi.chmod(0o755)
+    assert facts(lab, env_={"PATH": f"{lab.folder}:{os.environ['PATH']}"})["gpus"] == [
+        {"index": 0, "name": "NVIDIA A100-SXM4-40GB", "memory": 40960 << 20},
+        {"index": 1, "name": "NVIDIA GB10", "memory": None},
+    ]
+
+
+def test_no_programs_no_gpus_no_rsync(lab: Lab) -> None:
+    found = facts(lab, env_={"PATH": "/nonexistent"})
+    assert (found["gpus"], found["rsync"]) == ([], None)
+    assert facts(lab)["rsync"] == shutil.which("rsync")

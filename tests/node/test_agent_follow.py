@@ -1,0 +1,441 @@
+"""A task as it is seen through an agent: every byte, every time, the state last."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node import control, frames, logfile, procs
+from tests.node.agent_client import AgentClient, AgentError
+from tests.node.harness import link, until
+from tests.node.lab import Lab, gone, wait_gone
+
+
+def python(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-u", "-c", text)
+
+
+def times(agent: AgentClient, task: str = "worker/0") -> list[tuple[int, int]]:
+    return [
+        tuple(time)
+        for header, _ in agent.stream
+        if header["kind"] == "log" and header["task"] == task
+        for time in header["times"]
+    ]
+
+
+def test_a_task_is_started_followed_to_its_end_and_everything_is_told(lab: Lab) -> None:
+    agent = lab.agent()
+    began = lab.start(
+        agent,
+        "sh",
+        "-c",
+        'echo out; echo err >&2; echo \'{"kind": "ready"}\' >> "$ORCHESTRATE_REPORT"; exit 3',
+    )
+    assert (began["started"], began["already"]) == (True, False)
+    lab.follow(agent, "worker/0")
+    assert lab.final(agent)["exit_code"] == 3
+    assert agent.log("worker/0") == b"out\nerr\n"
+    reports = [data for header, data in agent.stream if header["kind"] == "report"]
+    assert [json.loads(line) for line in b"".join(reports).splitlines()] == [{"kind": "ready"}]
+    assert agent.stream[-1][0]["kind"] == "state"
+
+
+def test_a_second_start_is_a_no_op_that_says_so(lab: Lab) -> None:
+    agent = lab.agent()
+    first = lab.start(agent, "sleep", "1000")
+    second = lab.start(lab.agent(), "sleep", "1000")
+    assert (second["started"], second["already"], second["pid"]) == (False, True, first["pid"])
+
+
+def test_a_program_that_is_not_there_is_a_start_error(lab: Lab) -> None:
+    agent = lab.agent()
+    with pytest.raises(AgentError) as caught:
+        lab.start(agent, "no-such-program")
+    assert caught.value.kind == "start"
+    assert "no-such-program" in caught.value.what
+    lab.follow(agent, "worker/0")
+    assert lab.final(agent)["state"] == "unstarted"
+
+
+def test_each_frame_follows_the_one_before_and_the_final_state_all(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, *python("for n in range(50_000): print('line', n)"))
+    lab.follow(agent, "worker/0")
+    lab.final(agent)
+    assert agent.log("worker/0") == b"".join(b"line %d\n" % n for n in range(50_000))
+    at = 0
+    for header, data in agent.stream:
+        if header["kind"] == "log":
+            assert header["offset"] == at
+            assert len(data) <= 64 << 10
+            at += len(data)
+    kinds = [header["kind"] for header, _ in agent.stream]
+    assert kinds.index("log") < len(kinds) - 1
+    assert [state["state"] for state in agent.states("worker/0")][-1] == "exited"
+
+
+def test_times_are_the_index_each_record_once_and_before_its_end(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, *python("import time\nfor n in range(12): print(n); time.sleep(0.06)"))
+    lab.follow(agent, "worker/0")
+    lab.final(agent)
+    index = Path(lab.task().idx).read_bytes()
+    assert times(agent) == list(struct.iter_unpack("<QQ", index))
+    assert len(times(agent)) > 5
+
+
+@pytest.mark.parametrize("lost_at", [0, 1, 100, 70_000])
+def test_a_follower_goes_on_where_another_stopped(lab: Lab, lost_at: int) -> None:
+    """No byte twice, none missing; the first record is the one that covers the first byte."""
+    first = lab.agent()
+    lab.start(first, *python("import time\nfor n in range(4): print('x' * 30_000); time.sleep(0.07)"))
+    lab.follow(first, "worker/0")
+    lab.final(first)
+    whole = first.log("worker/0")
+    index = times(first)
+    second = lab.agent()
+    lab.follow(second, "worker/0", log=lost_at)
+    lab.final(second)
+    assert second.log("worker/0") == whole[lost_at:]
+    covering = max(n for n, (offset, _) in enumerate(index) if offset <= lost_at)
+    assert times(second) == index[covering:]
+
+
+def test_a_report_is_resumed_too(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "sh", "-c", 'printf "0123456789" >> "$ORCHESTRATE_REPORT"')
+    lab.follow(agent, "worker/0", report=4)
+    lab.final(agent)
+    assert [(header["offset"], data) for header, data in agent.stream if header["kind"] == "report"] == [
+        (4, b"456789")
+    ]
+
+
+def test_an_ended_task_with_nothing_new_is_its_state_alone(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "echo", "x")
+    until(lambda: gone_by_state(agent, lab))
+    lab.follow(agent, "worker/0", log=2)
+    lab.final(agent)
+    assert [header["kind"] for header, _ in agent.stream] == ["state"]
+
+
+def gone_by_state(agent: AgentClient, lab: Lab) -> bool:
+    (run,) = agent.request("states", run=lab.run)["runs"]
+    return all(task["state"]["state"] == "exited" for task in run["tasks"])
+
+
+def test_a_log_of_single_bytes_has_frames_that_fit(tmp_path: Path) -> None:
+    """As many records as bytes: a frame ends where its times are too many."""
+    from orchestrator.node.tail import TIMES, Times
+
+    index = tmp_path / "idx"
+    records = [(n, n * 10) for n in range(TIMES * 3 + 5)]
+    index.write_bytes(b"".join(logfile.RECORD.pack(*record) for record in records))
+    reader = Times(str(index), 0)
+    told, end = reader.until(1 << 16)
+    assert (told, end) == (records[:TIMES], TIMES)
+    told, end = reader.until(TIMES + 10)
+    assert (told, end) == (records[TIMES : TIMES + 10], TIMES + 10)
+    reader.close()
+
+
+def test_several_tasks_take_turns(lab: Lab) -> None:
+    agent = lab.agent()
+    tasks = [f"worker/{n}" for n in range(3)]
+    for task in tasks:
+        lab.start(agent, *python(f"import sys; sys.stdout.write('{task[-1]}' * 3_000_000)"), task=task)
+    lab.follow(agent, *tasks)
+    for task in tasks:
+        lab.final(agent, task)
+        assert agent.log(task) == task[-1].encode() * 3_000_000
+
+
+def test_a_task_that_is_not_here_is_missing_and_the_others_are_followed(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "echo", "here")
+    wanted = [{"task": "worker/0"}, {"task": "worker/7"}]
+    assert agent.request("follow", run=lab.run, attempt="1", tasks=wanted) == {"missing": ["worker/7"]}
+    lab.final(agent)
+    assert agent.log("worker/0") == b"here\n"
+
+
+def test_unfollow_is_the_end_of_a_stream_and_of_no_other(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "sh", "-c", "while sleep 0.02; do echo tick; done")
+    first, second = lab.follow(agent, "worker/0"), lab.follow(agent, "worker/0")
+    agent.until(lambda: {header["stream"] for header, _ in agent.stream} == {first, second})
+    agent.request("unfollow", stream=first)
+    agent.stream.clear()
+    agent.until(lambda: len(agent.stream) > 3)
+    assert {header["stream"] for header, _ in agent.stream} == {second}
+
+
+NO_INOTIFY = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && eval "$0"')
+SMALL_DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k,mode=700 x "$STATE" && eval "$0"')
+
+
+def works(*argv: str) -> bool:
+    return subprocess.run([*argv, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not works(*NO_INOTIFY), reason="no user namespaces here")
+def test_without_inotify_a_look_every_second_tells_all(lab: Lab) -> None:
+    agent = lab.agent(shell=NO_INOTIFY)
+    lab.start(agent, "sh", "-c", "echo one; sleep 0.5; echo two; exit 7")
+    lab.follow(agent, "worker/0")
+    assert lab.final(agent)["exit_code"] == 7
+    assert agent.log("worker/0") == b"one\ntwo\n"
+    assert not any("inotify" in link(str(fd)) for fd in Path(f"/proc/{agent.pid}/fd").iterdir())
+
+
+def test_stop_ends_what_swallows_term_after_its_grace(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done")
+    lab.follow(agent, "worker/0")
+    agent.until(lambda: agent.log("worker/0") == b"deaf\n")
+    assert lab.stop(agent, grace=0.2) == {"asked": ["worker/0"], "gone": []}
+    final = lab.final(agent)
+    assert (final["exit_signal"], final["want"]) == (signal.SIGKILL, "stop")
+    assert lab.stop(agent) == {"asked": [], "gone": ["worker/0"]}
+
+
+def test_stop_of_one_task_leaves_the_other(lab: Lab) -> None:
+    agent = lab.agent()
+    pids = [lab.start(agent, "sleep", "1000", task=task)["pid"] for task in ("worker/0", "worker/1")]
+    assert lab.stop(agent, attempt="1", tasks=["worker/1"])["asked"] == ["worker/1"]
+    wait_gone(pids[1])
+    assert not gone(pids[0])
+
+
+def kill_our_processes(lab: Lab) -> None:
+    """Guard and supervisor of the task, together."""
+    lock = Path(lab.task().lock).stat().st_ino
+    found = []
+    for process in procs.scan():
+        folder = Path(f"/proc/{process.pid}/fd")
+        try:
+            names = [(folder / name.name).stat().st_ino for name in folder.iterdir()]
+        except OSError:
+            continue
+        if lock in names:
+            found.append(process.pid)
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    assert len(found) == 2
+    assert control.wait_until_over(lab.task(), 10.0)
+
+
+def test_a_task_whose_guard_and_supervisor_are_killed_is_lost_and_nothing_is_left(lab: Lab) -> None:
+    agent = lab.agent()
+    pid = lab.start(agent, "sh", "-c", "trap '' TERM HUP; echo on; setsid sleep 1000 & wait")["pid"]
+    lab.follow(agent, "worker/0")
+    agent.until(lambda: agent.log("worker/0") == b"on\n")
+    kill_our_processes(lab)
+    assert lab.final(agent)["state"] == "lost"
+    assert gone(pid)
+    assert procs.bearers(lab.run) == []
+
+
+def test_stop_buries_a_lost_task(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "sleep", "1000")
+    lab.start(agent, "sleep", "1000", task="worker/1")
+    kill_our_processes(lab)
+    found = lab.stop(agent)
+    assert found == {"asked": ["worker/1"], "gone": ["worker/0"]}
+
+
+class Stalled:
+    """A reader that does not read: its pipe is small and full."""
+
+    def __init__(self, lab: Lab, size: int) -> None:
+        self.agent = lab.agent()
+        self.resize(4096)
+        lab.start(
+            self.agent,
+            *python(f"import os\nfor n in range({size >> 20}): os.write(1, bytes([n]) * (1 << 20))"),
+        )
+        until(lambda: Path(lab.task().log).stat().st_size == size, what="the log", seconds=60)
+
+    def resize(self, size: int) -> None:
+        assert self.agent.process.stdout is not None
+        fcntl.fcntl(self.agent.process.stdout, 1031, size)  # F_SETPIPE_SZ
+
+
+def test_a_reader_that_stalls_costs_no_memory_and_stop_is_served_at_once(lab: Lab) -> None:
+    """100 MB are waiting and stdout is full: the stop's answer has to queue, its act has not."""
+    stalled = Stalled(lab, 100 << 20)
+    agent = stalled.agent
+    victim = lab.start(agent, "sleep", "1000", task="worker/1")["pid"]
+    lab.follow(agent, "worker/0")
+    before = memory(agent.pid)
+    began = time.monotonic()
+    asked = agent.send("stop", run=lab.run, attempt=None, tasks=None, grace=5.0, kill=False)
+    wait_gone(victim)
+    assert time.monotonic() - began < 1.0
+    time.sleep(0.2)  # what an agent without back-pressure would use to read on
+    assert memory(agent.pid) - before < 8 << 20
+    stalled.resize(1 << 20)
+    assert agent.reply(asked)[0]["asked"] == ["worker/1"]
+    lab.final(agent)
+    assert agent.log("worker/0") == b"".join(bytes([n]) * (1 << 20) for n in range(100))
+
+
+def memory(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_answer_to_a_question_is_not_behind_megabytes_of_log(lab: Lab) -> None:
+    stalled = Stalled(lab, 20 << 20)
+    agent = stalled.agent
+    lab.follow(agent, "worker/0")
+    agent.until(lambda: bool(agent.stream))
+    agent.request("ping")
+    assert len(agent.log("worker/0")) < 2 << 20  # the outbox's limit, a pipe and what was read so far
+
+
+def test_a_piece_of_a_log_is_read_without_following(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "printf", "0123456789")
+    until(lambda: gone_by_state(agent, lab))
+    request = agent.send("read", run=lab.run, attempt="1", task="worker/0", offset=3, limit=4)
+    result, data = agent.reply(request)
+    assert (result, data) == ({"offset": 3, "size": 10}, b"3456")
+    with pytest.raises(AgentError, match="no log of worker/9"):
+        agent.request("read", run=lab.run, attempt="1", task="worker/9", offset=0, limit=1)
+
+
+def test_a_hundred_thousand_short_writes_are_followed_without_an_agent_at_full_load(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, *python("import os\nfor n in range(100_000): os.write(1, b'%d\\n' % n)"))
+    lab.follow(agent, "worker/0")
+    lab.final(agent)
+    assert agent.log("worker/0") == b"".join(b"%d\n" % n for n in range(100_000))
+
+
+def test_frames_and_markers_in_a_log_are_data(lab: Lab) -> None:
+    agent = lab.agent()
+    evil = frames.MARKER + frames.encode({"hello": {}}) + b"\xff\xfe\0\x1b[2J\r\n"
+    program = Path(lab.folder) / "evil"
+    program.write_bytes(evil)
+    lab.start(agent, "cat", str(program))
+    lab.follow(agent, "worker/0")
+    lab.final(agent)
+    assert agent.log("worker/0") == evil
+    assert agent.hello["protocol"] == 1
+
+
+def states(agent: AgentClient, run: str | None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = agent.request("states", run=run)["runs"]
+    return found
+
+
+def test_states_tells_runs_plans_and_tasks(lab: Lab) -> None:
+    agent = lab.agent()
+    assert states(agent, None) == []
+    assert states(agent, "unknown") == []
+    lab.start(agent, "sh", "-c", "echo x; sleep 1000")
+    until(lambda: states(agent, None)[0]["tasks"][0]["log_size"] == 2)
+    (run,) = states(lab.agent(), None)
+    assert (run["run"], run["plan"], run["keeper"]) == (lab.run, '{"name": "é"}', None)
+    (task,) = run["tasks"]
+    assert (task["attempt"], task["task"], task["alive"]) == ("1", "worker/0", True)
+    assert (task["state"]["state"], task["report_size"], task["trouble"]) == ("running", 0, None)
+
+
+def test_a_run_has_one_keeper_and_the_next_when_that_is_gone(lab: Lab) -> None:
+    a, b = lab.agent(), lab.agent()
+    granted = a.request("keep", run=lab.run, who="ada@home", plan="{}")
+    assert (granted["granted"], granted["holder"]["who"]) == (True, "ada@home")
+    refused = b.request("keep", run=lab.run, who="bob@work", plan="{}")
+    assert (refused["granted"], refused["holder"]["who"], refused["holder"]["alive"]) == (
+        False,
+        "ada@home",
+        True,
+    )
+    os.kill(a.pid, signal.SIGKILL)
+    wait_gone(a.pid)
+    (run,) = states(b, lab.run)
+    assert (run["keeper"]["alive"], run["keeper"]["who"], run["plan"]) == (False, "ada@home", "{}")
+    assert b.request("keep", run=lab.run, who="bob@work", plan="{}")["holder"]["who"] == "bob@work"
+
+
+def test_every_word_of_the_keeper_renews_the_lifeline(lab: Lab) -> None:
+    agent = lab.agent()
+    agent.request("keep", run=lab.run, who="me", plan="{}")
+    pid = lab.start(agent, "sleep", "1000", task="ps/0", lifeline=1.0)["pid"]
+    deadline = time.monotonic() + 2.5
+    while time.monotonic() < deadline:
+        agent.request("ping")
+        time.sleep(0.05)
+    assert not gone(pid)
+    wait_gone(pid)  # nobody says anything any more
+
+
+def test_sweep_kills_what_an_ended_task_left_and_names_it(lab: Lab) -> None:
+    """A process that a task's end did not reach: simulated by one that only bears the cookie."""
+    agent = lab.agent()
+    lab.start(agent, "true")
+    lab.start(agent, "sleep", "1000", task="worker/1")
+    until(lambda: states(agent, lab.run)[0]["tasks"][0]["state"]["state"] == "exited")
+    stray = os.posix_spawnp(
+        "sleep", ["sleep", "1000"], {**os.environ, "ORCHESTRATE_TASK": f"{lab.run}/1/worker/0/abc"}
+    )
+    assert agent.request("sweep", run=lab.run) == {"killed": [{"pid": stray, "argv0": "sleep"}]}
+    os.waitpid(stray, 0)
+    assert agent.request("sweep", run=lab.run) == {"killed": []}
+    assert states(agent, lab.run)[0]["tasks"][1]["alive"]
+
+
+def test_drop_forgets_an_ended_run_and_refuses_a_living_one(lab: Lab) -> None:
+    agent = lab.agent()
+    work = lab.workdir / "runs" / lab.run / "work"
+    work.mkdir(parents=True)
+    lab.start(agent, "sleep", "1000")
+    with pytest.raises(AgentError, match="still running here: worker/0"):
+        agent.request("drop", run=lab.run, workdir=str(lab.workdir))
+    lab.follow(agent, "worker/0")
+    lab.stop(agent, kill=True)
+    lab.final(agent)
+    agent.request("drop", run=lab.run, workdir=str(lab.workdir))
+    assert states(agent, None) == []
+    assert not work.parent.exists()
+    assert agent.request("drop", run=lab.run, workdir=str(lab.workdir)) == {}  # once more changes nothing
+
+
+def test_a_dropped_run_may_be_kept_anew(lab: Lab) -> None:
+    agent = lab.agent()
+    for _ in range(2):
+        assert agent.request("keep", run=lab.run, who="me", plan="{}")["granted"]
+        (run,) = states(lab.agent(), lab.run)
+        assert run["keeper"]["alive"]
+        agent.request("drop", run=lab.run)
+
+
+@pytest.mark.skipif(not works(*SMALL_DISK[:-1], 'mount -t tmpfs x "$PWD"'), reason="no mounts here")
+def test_a_full_disk_is_the_machines_word_and_no_bug(lab: Lab) -> None:
+    lab.state.mkdir(0o700)
+    agent = lab.agent(shell=SMALL_DISK, env={"STATE": str(lab.state)})
+    with pytest.raises(AgentError) as caught:
+        agent.request("keep", run=lab.run, who="me", plan="x" * 100_000)
+    assert (caught.value.kind, caught.value.hint) == ("machine", "make room")
+    assert "No space left on device" in caught.value.what
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc"])
+@pytest.mark.parametrize("op", ["drop", "keep", "sweep", "states"])
+def test_a_run_is_one_plain_name(lab: Lab, op: str, name: str) -> None:
+    with pytest.raises(AgentError, match="not a name"):
+        lab.agent().request(op, run=name, who="me", plan="{}")

@@ -1,0 +1,194 @@
+"""The agent itself: requests, errors, silence, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node import frames
+from tests.node.agent_client import AgentClient, AgentError, Silence
+from tests.node.harness import until
+from tests.node.lab import Lab, children, gone, wait_gone
+
+
+def test_an_unknown_operation_and_a_missing_field_are_errors_and_no_end(lab: Lab) -> None:
+    agent = lab.agent()
+    with pytest.raises(AgentError, match="no operation 'dance'"):
+        agent.request("dance")
+    with pytest.raises(AgentError, match="`probe` without 'nonce'"):
+        agent.request("probe")
+    assert agent.request("ping")
+
+
+def test_a_bug_is_told_with_its_traceback_and_no_end(lab: Lab) -> None:
+    agent = lab.agent()
+    with pytest.raises(AgentError) as caught:
+        agent.request("beats", every="often")
+    assert caught.value.kind == "bug"
+    assert "could not convert string to float" in caught.value.what
+    assert 'every = float(request["every"])' in caught.value.why  # the sources are there
+    assert agent.request("ping")
+
+
+def test_a_slow_request_holds_up_no_other(lab: Lab) -> None:
+    agent = lab.agent()
+    setup = "sleep 30"
+    slow = agent.send("facts", python="python3", workdir=str(lab.workdir), setup=setup)
+    until(lambda: children(agent.pid), what="the helper")
+    began = time.monotonic()
+    assert agent.request("ping")
+    assert time.monotonic() - began < 1.0
+    assert slow not in agent.replies
+
+
+def test_beats_come_until_told_otherwise(lab: Lab) -> None:
+    agent = lab.agent()
+    agent.request("beats", every=0.02)
+    agent.until(lambda: len(agent.beats) >= 5)
+    assert agent.beats == sorted(agent.beats)
+
+
+def test_silence_of_the_controller_ends_the_agent(lab: Lab) -> None:
+    agent = lab.agent(idle=0.3)
+    agent.request("ping")
+    with pytest.raises(Silence, match="the agent ended"):
+        agent.listen()
+    assert agent.close() == 0
+
+
+def test_words_keep_the_agent(lab: Lab) -> None:
+    agent = lab.agent(idle=0.5)
+    deadline = time.monotonic() + 1.2
+    while time.monotonic() < deadline:
+        agent.request("ping")
+        time.sleep(0.05)
+
+
+def helpers(agent: AgentClient, lab: Lab) -> list[int]:
+    """A job whose child has started programs of its own."""
+    agent.send("facts", python="python3", workdir=str(lab.workdir), setup="sleep 1000 & sleep 1000")
+
+    def family() -> list[int]:
+        found = children(agent.pid)
+        for pid in found:
+            found += children(pid)
+        return found if len(found) >= 4 else []  # the helper, bash, two sleeps
+
+    found: list[int] = until(family, what="helper, bash and its sleeps")
+    return found
+
+
+def test_at_the_end_of_stdin_all_helpers_are_gone(lab: Lab) -> None:
+    agent = lab.agent()
+    family = helpers(agent, lab)
+    assert agent.close() == 0
+    wait_gone(*family)
+
+
+@pytest.mark.parametrize("signum", [None, signal.SIGTERM, signal.SIGKILL])
+def test_a_setup_that_is_interrupted_may_clean_up(lab: Lab, signum: int | None) -> None:
+    """A login shell that is killed while it holds a lock makes every later login wait for it."""
+    agent = lab.agent()
+    lock = lab.folder / "lock"
+    setup = "cd; trap 'rm lock' EXIT; touch lock; sleep 1000"
+    agent.send("facts", python="python3", workdir=str(lab.workdir), setup=setup)
+    until(lock.exists, what="the lock")
+    if signum is not None:
+        os.kill(agent.pid, signum)
+    agent.close()
+    until(lambda: not lock.exists(), what="the end of the lock")
+
+
+def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
+    agent = lab.agent()
+    family = helpers(agent, lab)
+    os.kill(agent.pid, signal.SIGKILL)
+    wait_gone(*family)
+
+
+def test_a_helper_that_is_killed_is_an_answer(lab: Lab) -> None:
+    agent = lab.agent()
+    family = helpers(agent, lab)
+    os.kill(family[0], signal.SIGKILL)
+    with pytest.raises(AgentError, match="the agent's helper for `facts` vanished"):
+        agent.reply(1)
+    wait_gone(*family)
+
+
+def test_a_killed_agent_leaves_the_task_running(lab: Lab) -> None:
+    agent = lab.agent()
+    pid = lab.start(agent, "sh", "-c", "echo on; sleep 1000")["pid"]
+    lab.follow(agent, "worker/0")
+    os.kill(agent.pid, signal.SIGKILL)
+    wait_gone(agent.pid)
+    assert not gone(pid)
+    second = lab.agent()
+    lab.follow(second, "worker/0")
+    second.until(lambda: second.log("worker/0") == b"on\n")
+    lab.stop(second, kill=True)
+    assert lab.final(second)["exit_signal"] == signal.SIGKILL
+
+
+def test_the_end_of_the_agent_closes_its_channel_though_tasks_live(lab: Lab) -> None:
+    """A task or guard that held the agent's stdout would keep the SSH channel open for ever."""
+    agent = lab.agent()
+    pid = lab.start(agent, "sleep", "1000")["pid"]
+    os.kill(agent.pid, signal.SIGKILL)
+    with pytest.raises(Silence, match="the agent ended"):
+        agent.listen()
+    assert not gone(pid)
+
+
+def test_what_is_no_frame_ends_the_agent_with_a_traceback(lab: Lab) -> None:
+    agent = lab.agent()
+    assert agent.process.stdin is not None
+    agent.process.stdin.write(b"\xff" * 64)
+    with pytest.raises(Silence, match="the agent ended"):
+        agent.listen()
+    assert agent.close() == 1
+    assert "not a frame" in agent.stderr
+
+
+@pytest.mark.parametrize("split", [1, 3, 17])
+def test_requests_may_arrive_in_any_pieces(lab: Lab, split: int) -> None:
+    agent = lab.agent()
+    assert agent.process.stdin is not None
+    data = b"".join(frames.encode({"id": 900 + n, "op": "ping"}) for n in range(3))
+    for at in range(0, len(data), split):
+        agent.process.stdin.write(data[at : at + split])
+    agent.until(lambda: {900, 901, 902} <= set(agent.replies))
+
+
+def test_a_state_folder_that_others_may_read_is_refused_and_the_rest_works(lab: Lab) -> None:
+    lab.state.mkdir(mode=0o755)
+    agent = lab.agent()
+    assert agent.hello["state"] is None
+    assert agent.hello["state_error"]["kind"] == "state"
+    assert "chmod 700" in agent.hello["state_error"]["hint"]
+    with pytest.raises(AgentError) as caught:
+        agent.request("states", run=None)
+    assert caught.value.as_hello == agent.hello["state_error"]
+    facts = agent.request("facts", python="python3", workdir=str(lab.workdir))
+    assert facts["disk"]["state"] is None
+    assert facts["python"]["ok"]
+    assert agent.request("listen", ports=[], nonce="n") == {"listening": [], "busy": []}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder another user's")
+def test_a_state_folder_of_another_user_is_refused(lab: Lab) -> None:
+    lab.state.mkdir(mode=0o700)
+    os.chown(lab.state, 12345, 12345)
+    error = lab.agent().hello["state_error"]
+    assert "another user's" in error["what"]
+    assert "12345" in error["why"]
+    os.chown(lab.state, 0, 0)
+
+
+def test_a_state_folder_that_cannot_be_made_is_said(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    agent = lab.agent(state=tmp_path / "file" / "state")
+    assert agent.hello["state_error"]["kind"] == "state"

@@ -1,0 +1,297 @@
+"""Two agents look at each other's task ports."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.agent_client import AgentClient
+from tests.node.harness import until
+from tests.node.lab import Lab, free_port
+
+NONCE = "6f1ed002ab5595859014ebf0951522d9"
+
+
+def look(
+    agent: AgentClient, port: int, address: str = "127.0.0.2", host: str = "b", timeout: float = 3.0
+) -> dict[str, Any]:
+    targets = [{"host": host, "address": address, "port": port}]
+    (result,) = agent.request("probe", nonce=NONCE, timeout=timeout, targets=targets)["results"]
+    assert result["host"] == host
+    return dict(result)
+
+
+def test_a_peer_that_listens_answers(lab: Lab) -> None:
+    a, b, port = lab.agent(), lab.agent(), free_port()
+    assert b.request("listen", ports=[port], nonce=NONCE, host="b") == {"listening": [port], "busy": []}
+    for address in ("127.0.0.1", "127.0.0.2", "localhost", "::1"):
+        found = look(a, port, address)
+        assert (found["tcp"], found["why"]) == (True, ""), address
+        assert 0 <= found["tcp_ms"] < 1000
+    assert look(b, port)["tcp"]  # and each host itself
+
+
+def test_a_listener_without_a_name_answers_for_any(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    agent.request("listen", ports=[port], nonce=NONCE)
+    assert look(agent, port)["tcp"]
+
+
+def test_another_host_at_that_address_is_named(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    agent.request("listen", ports=[port], nonce=NONCE, host="c")
+    found = look(agent, port)
+    assert (found["tcp"], found["why"]) == (False, "answered by c")
+
+
+def test_a_closed_port_is_refused(lab: Lab) -> None:
+    found = look(lab.agent(), free_port())
+    assert (found["tcp"], found["tcp_ms"], found["why"]) == (False, None, "refused")
+
+
+def test_another_run_at_that_port_is_something_else(lab: Lab) -> None:
+    a, b, port = lab.agent(), lab.agent(), free_port()
+    b.request("listen", ports=[port], nonce="another", host="b")
+    assert look(a, port)["why"] == "answered by something else"
+
+
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.2\r\n", b"", b"\0" * 5000])
+def test_a_foreign_server_is_something_else(lab: Lab, greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(greeting)
+                peer.settimeout(10)
+                peer.recv(1) if greeting else None
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = look(lab.agent(), server.getsockname()[1], "127.0.0.1")
+        thread.join()
+    assert (found["tcp"], found["why"]) == (False, "answered by something else")
+    assert found["tcp_ms"] is not None
+
+
+def test_a_server_that_says_nothing_is_something_else_in_time(lab: Lab) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = look(lab.agent(), server.getsockname()[1], "127.0.0.1", timeout=0.3)
+    assert found["why"] == "answered by something else"
+
+
+def test_a_full_queue_times_out(lab: Lab) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        held = []
+        for _ in range(4):
+            client = socket.socket()
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+            held.append(client)
+        found = look(lab.agent(), server.getsockname()[1], "127.0.0.1", timeout=0.4)
+        for client in held:
+            client.close()
+    assert (found["tcp"], found["tcp_ms"], found["why"]) == (False, None, "timed out")
+
+
+def test_a_name_that_does_not_resolve(lab: Lab) -> None:
+    found = look(lab.agent(), 1, "no-such-host.invalid", timeout=2.0)
+    assert (found["tcp"], found["why"], found["icmp"]) == (False, "does not resolve", None)
+
+
+def test_no_route(lab: Lab) -> None:
+    found = look(lab.agent(), 1, "255.255.255.255", timeout=1.0)
+    assert (found["tcp"], found["why"]) == (False, "no route")
+
+
+def test_sixty_targets_are_asked_at_once(lab: Lab) -> None:
+    a, b, port = lab.agent(), lab.agent(), free_port()
+    b.request("listen", ports=[port], nonce=NONCE)
+    targets = [{"host": f"h{n}", "address": f"127.0.0.{n}", "port": port} for n in range(1, 61)]
+    results = a.request("probe", nonce=NONCE, timeout=10.0, targets=targets)["results"]
+    assert [result["host"] for result in results] == [target["host"] for target in targets]
+    assert all(result["tcp"] for result in results)
+
+
+SETPRIV = shutil.which("setpriv") or "/no/setpriv"
+UNPRIVILEGED = (SETPRIV, "--bounding-set", "-net_raw", "--inh-caps", "-net_raw", "/bin/sh", "-c", 'eval "$0"')
+unprivileged = pytest.mark.skipif(
+    not Path(SETPRIV).exists()
+    or subprocess.run([*UNPRIVILEGED, "true"], capture_output=True, check=False).returncode != 0
+    or Path("/proc/sys/net/ipv4/ping_group_range").read_text().split() != ["1", "0"],
+    reason="every user may ping here, or root cannot be without it",
+)
+
+
+def pings(lab: Lab, said: str) -> tuple[bool | None, float | None]:
+    """What an agent without a right to ping makes of what its `ping` does."""
+    program = lab.folder / "bin" / "ping"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{said}\n")
+    program.chmod(0o755)
+    agent = lab.agent(shell=UNPRIVILEGED, env={"PATH": f"{program.parent}:/usr/bin:/bin"})
+    found = look(agent, free_port())
+    return found["icmp"], found["icmp_ms"]
+
+
+@unprivileged
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("echo 'rtt min/avg/max/mdev = 0.031/0.042/0.053/0.000 ms'", (True, 0.042)),
+        ("echo 'round-trip min/avg/max = 0.1/1.5/0.2 ms'", (True, 1.5)),
+        ("echo '1 packets transmitted, 0 received, 100% packet loss, time 0ms'; exit 1", (False, None)),
+        ("echo 'connect: Network is unreachable'; exit 2", (False, None)),
+        ("echo 'ping: socktype: SOCK_RAW: Operation not permitted'; exit 2", (None, None)),
+        ("echo 'ping: permission denied (are you root?)'; exit 1", (None, None)),
+        ("sleep 100", (None, None)),
+    ],
+)
+def test_without_the_right_to_ping_the_program_is_asked(
+    lab: Lab, said: str, means: tuple[bool | None, float | None]
+) -> None:
+    assert pings(lab, said) == means
+
+
+@unprivileged
+def test_without_a_ping_program_nothing_is_measured(lab: Lab) -> None:
+    found = look(
+        lab.agent(python=sys.executable, shell=UNPRIVILEGED, env={"PATH": "/nonexistent"}), free_port()
+    )
+    assert (found["icmp"], found["icmp_ms"], found["why"]) == (None, None, "refused")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_a_ping_is_answered(lab: Lab, address: str) -> None:
+    found = look(lab.agent(env={"PATH": "/nonexistent"}), free_port(), address)
+    assert found["icmp"] is True
+    assert 0 < found["icmp_ms"] < 1000
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
+def test_a_ping_into_the_void_is_not_answered(lab: Lab) -> None:
+    """192.0.2.0/24 is for documentation; the machine's own address in it is no stranger."""
+    found = look(lab.agent(env={"PATH": "/nonexistent"}), free_port(), "240.0.0.1", timeout=0.4)
+    assert (found["tcp"], found["icmp"], found["icmp_ms"]) == (False, False, None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
+def test_many_who_ping_at_once_hear_their_own_answers(lab: Lab) -> None:
+    agents = [lab.agent() for _ in range(4)]
+    targets = [{"host": str(n), "address": f"127.0.1.{n}", "port": 1} for n in range(1, 65)]
+    asked = [agent.send("probe", nonce=NONCE, timeout=5.0, targets=targets) for agent in agents]
+    for agent, request in zip(agents, asked, strict=True):
+        results = agent.reply(request)[0]["results"]
+        assert [result["icmp"] for result in results] == [True] * 64
+
+
+def hang_up_on_one(server: socket.socket) -> None:
+    server.accept()[0].close()
+
+
+def test_a_name_with_a_dead_first_address_is_reached_by_its_second(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    with socket.create_server(("127.0.0.1", port)) as server:  # localhost is ::1 first, where nobody listens
+        thread = threading.Thread(target=hang_up_on_one, args=(server,))
+        thread.start()
+        found = look(agent, port, "localhost")
+        thread.join()
+    assert (found["tcp_ms"] is not None, found["why"]) == (True, "answered by something else")
+
+
+def test_who_holds_a_port_is_named(lab: Lab) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        free = free_port()
+        found = lab.agent().request("listen", ports=[port, free], nonce=NONCE)
+    assert found["listening"] == [free]
+    (busy,) = found["busy"]
+    assert busy["port"] == port
+    assert f"pid {os.getpid()} (user {pwd.getpwuid(os.getuid()).pw_name})" in busy["holder"]
+
+
+def test_an_agent_that_holds_a_port_is_named(lab: Lab) -> None:
+    a, b, port = lab.agent(), lab.agent(), free_port()
+    a.request("listen", ports=[port], nonce=NONCE)
+    (busy,) = b.request("listen", ports=[port], nonce=NONCE)["busy"]
+    assert f"pid {a.pid}" in busy["holder"]
+
+
+def test_unlisten_and_the_agents_death_free_the_port(lab: Lab) -> None:
+    a, b, port = lab.agent(), lab.agent(), free_port()
+    a.request("listen", ports=[port], nonce=NONCE, host="b")
+    assert look(b, port)["tcp"]
+    a.request("unlisten")
+    b.request("listen", ports=[port], nonce=NONCE, host="b")
+    b.process.kill()
+    b.process.wait()
+    assert a.request("listen", ports=[port], nonce=NONCE)["listening"] == [port]
+
+
+def test_after_a_look_the_port_can_be_taken_without_reuse(lab: Lab) -> None:
+    """TIME_WAIT would keep a server that does not set SO_REUSEADDR from the port for a minute."""
+    agent, port = lab.agent(), free_port()
+    agent.request("listen", ports=[port], nonce=NONCE, host="b")
+    for _ in range(3):
+        assert look(agent, port)["tcp"]
+    agent.request("unlisten")
+    with socket.socket() as plain:
+        plain.bind(("", port))
+        plain.listen()
+
+
+def test_a_lease_is_taken_once_and_its_holder_named(lab: Lab) -> None:
+    a, b, port, other = lab.agent(), lab.agent(), free_port(), free_port()
+    taken = a.request("lease", run="r1", owner="ada@home", ports={str(port): "worker/0"})
+    assert taken == {"taken": [port], "conflicts": []}
+    found = b.request(
+        "lease", run="r2", owner="bob@work", ports={str(port): "worker/3", str(other): "worker/4"}
+    )
+    assert found["taken"] == []
+    (conflict,) = found["conflicts"]
+    assert conflict.pop("since") > 0
+    assert conflict == {"port": port, "run": "r1", "task": "worker/0", "owner": "ada@home"}
+    # all or nothing: the other port is still free
+    assert a.request("lease", run="r1", owner="ada@home", ports={str(other): "ps/0"})["taken"] == [other]
+
+
+def test_a_lease_is_ours_to_take_again(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    for task in ("worker/0", "worker/1"):
+        assert agent.request("lease", run="r1", owner="me", ports={str(port): task})["taken"] == [port]
+
+
+def test_a_lease_ends_with_the_agent_unless_a_task_holds_it(lab: Lab) -> None:
+    port, other = free_port(), free_port()
+    a = lab.agent()
+    a.request("lease", run=lab.run, owner="me", ports={str(port): "worker/0", str(other): "worker/1"})
+    lab.start(a, "sleep", "1000", port=port)
+    a.close()
+    b = lab.agent()
+    assert b.request("lease", run="r2", owner="bob", ports={str(other): "worker/0"})["taken"] == [other]
+    (conflict,) = b.request("lease", run="r2", owner="bob", ports={str(port): "worker/0"})["conflicts"]
+    assert (conflict["run"], conflict["task"]) == (lab.run, "worker/0")
+    lab.follow(b, "worker/0")
+    lab.stop(b, kill=True)
+    lab.final(b)
+    until(lambda: b.request("lease", run="r2", owner="bob", ports={str(port): "worker/0"})["taken"] == [port])
+
+
+def test_a_leased_port_says_its_run_when_it_is_busy(lab: Lab) -> None:
+    a, b = lab.agent(), lab.agent()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        a.request("lease", run="r1", owner="ada", ports={str(port): "worker/0"})
+        (busy,) = b.request("listen", ports=[port], nonce=NONCE)["busy"]
+    assert busy["holder"]["run"] == "r1"
+    assert busy["holder"]["owner"] == "ada"

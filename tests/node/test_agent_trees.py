@@ -1,0 +1,389 @@
+"""Trees: sent as tar, verified, sealed; and the work folders that are copied from them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.agent_client import AgentClient, AgentError
+from tests.node.harness import link, names_in
+from tests.node.lab import Lab
+
+DIGEST = "0123456789abcdef0123456789abcdef"
+NASTY = [
+    "plain.py",
+    "sub folder/with space.py",
+    "quo'te\"s $(x) `y`.txt",
+    "new\nline",
+    "-rf",
+    "é/ü.txt",
+    "bad\udcff\udcfebytes",
+    ".hidden/.file",
+    "a" * 200,
+    "deep/" * 40 + "file",
+]
+
+Files = dict[str, bytes]
+
+
+def manifest(files: Files, links: dict[str, str] | None = None, executable: str = "") -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = [
+        {
+            "path": name,
+            "mode": 0o755 if name == executable else 0o644,
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+        for name, data in files.items()
+    ]
+    entries += [{"path": name, "link": target} for name, target in (links or {}).items()]
+    return sorted(entries, key=lambda entry: str(entry["path"]))
+
+
+def tar(files: Files, links: dict[str, str] | None = None, executable: str = "") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", encoding="utf-8", errors="surrogateescape") as made:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mode = 0o755 if name == executable else 0o600
+            made.addfile(member, io.BytesIO(data))
+        for name, target in (links or {}).items():
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.SYMTYPE
+            member.linkname = target
+            made.addfile(member)
+    return out.getvalue()
+
+
+def put(
+    lab: Lab, agent: AgentClient, data: bytes, chunk: int = 10_000, digest: str = DIGEST
+) -> dict[str, Any]:
+    """Begin a tree and send its tar, several chunks under way at a time."""
+    agent.request("tree_begin", workdir=str(lab.workdir), digest=digest)
+    asked = [
+        agent.send(
+            "tree_tar",
+            data[at : at + chunk],
+            workdir=str(lab.workdir),
+            digest=digest,
+            more=at + chunk < len(data),
+        )
+        for at in range(0, len(data), chunk)
+    ]
+    for request in asked[:-1]:
+        assert agent.reply(request)[0]["received"] == chunk
+    return agent.reply(asked[-1])[0]
+
+
+def seal(lab: Lab, agent: AgentClient, entries: list[dict[str, Any]], digest: str = DIGEST) -> dict[str, Any]:
+    return agent.request("tree_seal", workdir=str(lab.workdir), digest=digest, manifest=entries)
+
+
+def tree(lab: Lab, digest: str = DIGEST) -> Path:
+    return lab.workdir / "trees" / digest
+
+
+def make(lab: Lab, agent: AgentClient, *digests: str) -> Path:
+    return Path(
+        agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=list(digests))["work"]
+    )
+
+
+def present(lab: Lab, agent: AgentClient) -> list[str]:
+    found: list[str] = agent.request("tree_has", workdir=str(lab.workdir), digests=[DIGEST, "ff"])["present"]
+    return found
+
+
+def read_all(folder: Path) -> Files:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_tree_arrives_byte_by_byte_whatever_its_names(lab: Lab) -> None:
+    agent = lab.agent()
+    files = {name: f"{n}".encode() * (n * 5000) for n, name in enumerate(NASTY)}
+    links = {"link": "plain.py", "dangling": "/nowhere/\udcff", "é/up": "../plain.py"}
+    assert present(lab, agent) == []
+    sent = put(lab, agent, tar(files, links, executable="-rf"))
+    assert sent == {"files": len(files) + len(links), "bytes": sum(map(len, files.values()))}
+    assert present(lab, agent) == []  # not before it is sealed
+    assert seal(lab, agent, manifest(files, links, executable="-rf"))["ok"]
+    assert present(lab, agent) == [DIGEST]
+    assert read_all(tree(lab)) == files
+    assert link(str(tree(lab) / "dangling")) == "/nowhere/\udcff"
+    modes = {name: (tree(lab) / name).stat().st_mode & 0o777 for name in ("-rf", "plain.py")}
+    assert modes == {"-rf": 0o755, "plain.py": 0o644}
+    assert names_in(lab.workdir / "trees") == [DIGEST]
+
+
+def test_an_empty_tree_is_a_tree(lab: Lab) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({}))
+    assert seal(lab, agent, [])["ok"]
+    assert present(lab, agent) == [DIGEST]
+
+
+def test_an_unchanged_digest_needs_nothing(lab: Lab) -> None:
+    first, second = lab.agent(), lab.agent()
+    for agent in (first, second):
+        put(lab, agent, tar({"a": b"1"}))
+    assert seal(lab, first, manifest({"a": b"1"})) == {"ok": True, "already": False}
+    assert seal(lab, second, manifest({"a": b"1"})) == {"ok": True, "already": True}
+    assert names_in(lab.workdir / "trees") == [DIGEST]
+
+
+def test_many_hosts_may_seal_one_tree_on_a_shared_folder_at_once(lab: Lab) -> None:
+    files = {f"{n}.txt": bytes([n]) * 1000 for n in range(50)}
+    agents = [lab.agent() for _ in range(4)]
+    for agent in agents:
+        put(lab, agent, tar(files))
+    asked = [
+        agent.send("tree_seal", workdir=str(lab.workdir), digest=DIGEST, manifest=manifest(files))
+        for agent in agents
+    ]
+    sealed = [agent.reply(request)[0] for agent, request in zip(agents, asked, strict=True)]
+    assert [one["ok"] for one in sealed] == [True] * 4
+    assert sum(not one["already"] for one in sealed) == 1
+    assert read_all(tree(lab)) == files
+    assert names_in(lab.workdir / "trees") == [DIGEST]
+
+
+@pytest.mark.parametrize(
+    ("sent", "links", "wrong"),
+    [
+        ({"a": b"1", "b": b"CORRUPT"}, {}, r"b: other content \(7 bytes\)"),
+        ({"a": b"1"}, {}, "b: missing"),
+        ({"a": b"1", "b": b"2", "c/d": b"3"}, {}, "c/d: not in the manifest"),
+        ({"a": b"1"}, {"b": "a"}, "b: not a file"),
+    ],
+    ids=["corrupt", "missing", "more", "link"],
+)
+def test_a_tree_that_is_not_what_was_sent_is_refused_by_name(
+    lab: Lab, sent: Files, links: dict[str, str], wrong: str
+) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar(sent, links))
+    with pytest.raises(AgentError, match=wrong) as caught:
+        seal(lab, agent, manifest({"a": b"1", "b": b"2"}))
+    assert caught.value.kind == "tree"
+    assert present(lab, agent) == []
+    put(lab, agent, tar({"a": b"1", "b": b"2"}))  # and can be sent again
+    assert seal(lab, agent, manifest({"a": b"1", "b": b"2"}))["ok"]
+
+
+@pytest.mark.parametrize("path", ["../file", "/etc/passwd", "a/../../b"])
+def test_a_manifest_that_leaves_the_tree_is_refused(lab: Lab, path: str) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({}))
+    with pytest.raises(AgentError, match="out of the tree"):
+        seal(lab, agent, manifest({path: b""}))
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [({}, "l: missing"), ({"l": "other"}, "l: a link to other")],
+)
+def test_a_wrong_link_is_named(lab: Lab, found: dict[str, str], wrong: str) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({}, found))
+    with pytest.raises(AgentError, match=wrong):
+        seal(lab, agent, manifest({}, {"l": "target"}))
+
+
+def test_wrong_files_are_counted_and_the_first_shown(lab: Lab) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({}))
+    with pytest.raises(AgentError, match=r"^tree: 20 files.*00: missing.*04: missing; \.\.\."):
+        seal(lab, agent, manifest({f"{n:02}": b"" for n in range(20)}))
+
+
+def test_the_mode_of_a_file_of_its_own_is_set_and_that_of_a_shared_one_refused(lab: Lab) -> None:
+    agent = lab.agent()
+    incoming = Path(agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)["incoming"])
+    for name in ("own", "shared"):
+        (incoming / name).write_bytes(b"x")
+        (incoming / name).chmod(0o600)
+    os.link(incoming / "shared", lab.workdir / "elsewhere")
+    with pytest.raises(AgentError, match="shared: mode 600 instead of 644"):
+        seal(lab, agent, manifest({"own": b"x", "shared": b"x"}))
+    assert (incoming / "own").stat().st_mode & 0o777 == 0o644
+    assert (lab.workdir / "elsewhere").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_newest_tree_is_the_base(lab: Lab) -> None:
+    agent = lab.agent()
+    bases = []
+    for digest in ("aa", "bb", "cc"):
+        begun = agent.request("tree_begin", workdir=str(lab.workdir), digest=digest)
+        bases.append(begun["base"])
+        put(lab, agent, tar({"a": b"1"}), digest=digest)
+        seal(lab, agent, manifest({"a": b"1"}), digest)
+    assert bases == [None, str(tree(lab, "aa")), str(tree(lab, "bb"))]
+
+
+def member(name: str, kind: bytes, target: str = "") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, target
+        made.addfile(info)
+    return out.getvalue()
+
+
+def through_a_link() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        link = tarfile.TarInfo("out")
+        link.type, link.linkname = tarfile.SYMTYPE, "/tmp"
+        made.addfile(link)
+        made.addfile(tarfile.TarInfo("out/escaped"), io.BytesIO())
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (tar({"../escaped": b""}), "points out of the tree"),
+        (tar({"a/../../escaped": b""}), "points out of the tree"),
+        (tar({"/tmp/escaped": b""}), "points out of the tree"),
+        (through_a_link(), "File exists"),
+        (member("pipe", tarfile.FIFOTYPE), "only files"),
+        (member("device", tarfile.CHRTYPE), "only files"),
+        (member("hard", tarfile.LNKTYPE, "/etc/passwd"), "only files"),
+        (tar({"a": b"1"})[:1024] + tar({"a": b"2"}), "File exists"),
+        (b"no tar at all" * 1000, "damaged"),
+        (tar({"a": b"1" * 100_000})[:50_000], "damaged"),
+    ],
+    ids=[
+        "dotdot",
+        "inner dotdot",
+        "absolute",
+        "through a link",
+        "fifo",
+        "device",
+        "hard link",
+        "twice",
+        "garbage",
+        "cut",
+    ],
+)
+def test_a_tar_stream_that_would_harm_is_refused(lab: Lab, data: bytes, said: str) -> None:
+    agent = lab.agent()
+    with pytest.raises(AgentError, match=said):
+        put(lab, agent, data)
+    assert not list(lab.workdir.parent.rglob("escaped"))
+    assert not Path("/tmp/escaped").exists()
+    assert put(lab, agent, tar({"a": b"1"}))  # the next stream is a new one
+    assert seal(lab, agent, manifest({"a": b"1"}))["ok"]
+
+
+def test_a_refused_stream_answers_each_of_its_chunks(lab: Lab) -> None:
+    agent = lab.agent()
+    agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
+    asked = [agent.send("tree_tar", b"garbage" * 10_000, more=n < 19, **fields) for n in range(20)]
+    agent.until(lambda: set(asked) <= set(agent.replies))
+    assert not agent.replies[asked[-1]][0]["ok"]
+
+
+def test_a_workdir_that_cannot_be_written_is_an_error_of_its_own(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(AgentError) as caught:
+        lab.agent().request("tree_begin", workdir=str(tmp_path / "file"), digest=DIGEST)
+    assert (caught.value.kind, caught.value.why) == ("workdir", "Not a directory")
+
+
+@pytest.mark.parametrize("digest", ["", "..", "a/b", "ABC", "../../etc"])
+def test_only_a_digest_names_a_tree(lab: Lab, digest: str) -> None:
+    with pytest.raises(AgentError, match="not a digest"):
+        lab.agent().request("tree_begin", workdir=str(lab.workdir), digest=digest)
+
+
+def two_trees(lab: Lab, agent: AgentClient) -> None:
+    for digest, files in (
+        ("aa", {"a": b"1", "both": b"first", "sub/x": b"x"}),
+        ("bb", {"b": b"2", "both": b"second", "sub/y": b"y"}),
+    ):
+        put(lab, agent, tar(files, {"link": "a"} if digest == "aa" else None), digest=digest)
+        seal(lab, agent, manifest(files, {"link": "a"} if digest == "aa" else None), digest)
+
+
+def test_work_is_a_copy_of_the_trees_and_the_first_wins(lab: Lab) -> None:
+    agent = lab.agent()
+    two_trees(lab, agent)
+    work = make(lab, agent, "aa", "bb")
+    assert work == lab.workdir / "runs" / lab.run / "work"
+    assert read_all(work) == {"a": b"1", "b": b"2", "both": b"first", "sub/x": b"x", "sub/y": b"y"}
+    assert link(str(work / "link")) == "a"
+    (work / "a").write_bytes(b"changed by the run")
+    assert (tree(lab, "aa") / "a").read_bytes() == b"1"
+
+
+def test_work_is_made_once_and_nothing_in_it_is_touched_again(lab: Lab) -> None:
+    agent = lab.agent()
+    two_trees(lab, agent)
+    work = make(lab, agent, "aa")
+    (work / "a").unlink()
+    (work / "checkpoint").write_bytes(b"precious")
+    assert make(lab, lab.agent(), "aa", "bb") == work
+    assert read_all(work) == {"both": b"first", "sub/x": b"x", "checkpoint": b"precious"}
+
+
+def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:
+    agents = [lab.agent() for _ in range(4)]
+    two_trees(lab, agents[0])
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run, "digests": ["aa", "bb"]}
+    asked = [agent.send("work_make", **fields) for agent in agents]
+    assert len({agent.reply(request)[0]["work"] for agent, request in zip(agents, asked, strict=True)}) == 1
+    assert names_in(lab.workdir / "runs" / lab.run) == ["work"]
+
+
+def test_no_work_is_made_while_a_tree_is_missing(lab: Lab) -> None:
+    agent = lab.agent()
+    two_trees(lab, agent)
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run}
+    made = agent.request("work_make", digests=["aa"], also=["bb", "cc"], **fields)
+    assert made["missing"] == ["cc"]
+    assert not Path(made["work"]).exists()
+    assert agent.request("work_make", digests=["aa"], also=["bb"], **fields)["missing"] == []
+    assert Path(made["work"]).is_dir()
+
+
+def test_hosts_that_share_a_folder_see_each_others_names(lab: Lab, tmp_path: Path) -> None:
+    a, b = lab.agent(), lab.agent()
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "nonce": "n1"}
+    other: dict[str, Any] = {"workdir": str(tmp_path / "elsewhere"), "nonce": "n1"}
+    a.request("share_write", host="gpu-01", **fields)
+    b.request("share_write", host="gpu-02", **fields)
+    b.request("share_write", host="gpu-03", **other)
+    assert a.request("share_read", **fields) == {"hosts": ["gpu-01", "gpu-02"]}
+    assert b.request("share_read", **other) == {"hosts": ["gpu-03"]}
+    assert b.request("share_read", workdir=str(lab.workdir), nonce="n2") == {"hosts": []}
+    a.request("share_clean", **fields)
+    b.request("share_clean", **fields)
+    assert names_in(lab.workdir) == []
+
+
+def test_what_was_given_up_long_ago_is_removed(lab: Lab) -> None:
+    """By whoever comes next: an agent that was killed could not clean up."""
+    agent = lab.agent()
+    for name, hours in (
+        ("trees/.incoming-aa-1", 25),
+        ("trees/.incoming-bb-1", 23),
+        (".share-x", 2),
+        (".share-y", 0.5),
+    ):
+        (lab.workdir / name).mkdir(parents=True)
+        then = time.time() - hours * 3600
+        os.utime(lab.workdir / name, (then, then))
+    incoming = agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)["incoming"]
+    agent.request("share_write", workdir=str(lab.workdir), nonce="z", host="h")
+    assert names_in(lab.workdir / "trees") == sorted([".incoming-bb-1", Path(incoming).name])
+    assert names_in(lab.workdir) == [".share-y", ".share-z", "trees"]

@@ -1,0 +1,128 @@
+"""Whoever of us is killed, nothing of the task stays, and the state says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node import control, state
+from tests.node.harness import PROGRAMS, Node, dead, guard_of, identities, supervisor_of, until
+
+FAMILY = ("sh", "-c", f'python3 "{PROGRAMS}/family.py" & wait')
+
+
+@pytest.mark.parametrize(
+    ("victim", "message"),
+    [(supervisor_of, "supervisor was killed by signal 9"), (guard_of, "guard was killed")],
+)
+def test_a_killed_supervisor_or_guard_leaves_nothing_within_two_seconds(
+    node: Node, victim: object, message: str
+) -> None:
+    leader = node.start(*FAMILY)["pid"]
+    family = identities(node.folder, 5)
+    begun = time.monotonic()
+    os.kill(victim(leader), signal.SIGKILL)  # type: ignore[operator]
+    until(lambda: dead(family), 2.0, "the family is dead")
+    found = node.final(seconds=2.0)
+    assert time.monotonic() - begun < 2.0
+    assert (found["state"], found["exit_code"], found["exit_signal"]) == (state.LOST, None, None)
+    assert message in found["message"]
+    node.alone()
+
+
+def test_both_killed_together_are_found_out_by_the_free_lock_and_the_cookie(node: Node) -> None:
+    leader = node.start(*FAMILY)["pid"]
+    family = identities(node.folder, 5)
+    guard, supervisor = guard_of(leader), supervisor_of(leader)
+    os.kill(guard, signal.SIGSTOP)  # so that neither sees the other die
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(guard, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not control.alive(node.paths, node.run, "1", "worker/0"), what="both are dead")
+    assert not state.is_final(node.state_of())
+    bearing = [identity for identity in family if _bears_cookie(identity.pid)]
+    assert len(bearing) >= 3
+
+    found = control.settle(node.paths, node.run, "1", "worker/0")
+    assert found == node.state_of()
+    assert found["state"] == state.LOST
+    assert "killed together" in found["message"]
+    assert dead(bearing)
+    for identity in family:  # documented: without its cookie, and both of us killed, it is not found
+        if identity.alive():
+            os.kill(identity.pid, signal.SIGKILL)
+
+
+def _bears_cookie(pid: int) -> bool:
+    return b"ORCHESTRATE_TASK=" in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_the_last_bytes_before_the_supervisor_was_killed_are_in_the_log(node: Node) -> None:
+    leader = node.start("sh", "-c", "echo one; read x < /dev/zero; sleep 600")["pid"]
+    until(lambda: node.log() == b"one\n")
+    supervisor = supervisor_of(leader)
+    os.kill(supervisor, signal.SIGSTOP)
+    with Path(f"/proc/{leader}/fd/1").open("wb", buffering=0) as output:
+        output.write(b"two\n")
+    os.kill(supervisor, signal.SIGKILL)
+    assert node.final()["state"] == state.LOST
+    assert node.log() == b"one\ntwo\n"
+
+
+def test_an_exit_that_was_known_before_the_supervisor_died_stays_known(node: Node) -> None:
+    leader = node.python("family.py", "ends", "7")["pid"]
+    supervisor = supervisor_of(leader)
+    until(lambda: node.state_of()["exit_code"] == 7, what="the leader's exit is written")
+    os.kill(supervisor, signal.SIGKILL)
+    found = node.final()
+    assert (found["state"], found["exit_code"]) == (state.EXITED, 7)
+    assert "supervisor was killed" in found["message"]
+
+
+def test_tasks_of_one_run_on_one_machine_do_not_end_each_other(node: Node) -> None:
+    leaders = {task: node.start("sleep", "600", task=task)["pid"] for task in ("worker/1", "worker/10")}
+    node.start("true", task="worker/2")
+    node.final("worker/2")
+    os.kill(supervisor_of(leaders["worker/1"]), signal.SIGKILL)
+    os.kill(guard_of(leaders["worker/10"]), signal.SIGCONT)
+    node.final("worker/1")
+    assert control.alive(node.paths, node.run, "1", "worker/10")
+    assert node.state_of("worker/10")["state"] == state.RUNNING
+    node.stop(tasks=["worker/10"], kill=True)
+    node.final("worker/10")
+
+
+def test_a_task_from_before_a_restart_of_the_machine_is_lost_without_harm(node: Node) -> None:
+    node.start("true")
+    found = node.final()
+    node.alone()
+    before = {**found, "state": state.RUNNING, "incarnation": "another/1/2", "pid": os.getpid()}
+    state.write(node.task(), {**before, "exit_code": None, "ended_ns": None})
+    settled = control.settle(node.paths, node.run, "1", "worker/0")
+    assert settled["state"] == state.LOST
+    assert "restarted" in settled["message"]
+
+
+def test_a_supervisor_that_is_told_to_end_stops_its_task_with_grace(node: Node) -> None:
+    leader = node.python("saves.py")["pid"]
+    until(lambda: node.log() == b"up\n")
+    for ours in (guard_of(leader), supervisor_of(leader)):  # as at a shutdown of the machine
+        os.kill(ours, signal.SIGTERM)
+    found = node.final()
+    assert (found["state"], found["exit_code"], node.log()) == (state.EXITED, 42, b"up\nsaved\n")
+    assert found["message"] == "its supervisor was told to end (TERM)"
+
+
+def test_a_state_that_a_power_failure_cut_short_is_lost_and_hides_no_other_task(node: Node) -> None:
+    node.start("true")
+    node.final()
+    node.alone()
+    Path(node.task().state).write_bytes(b"")
+    found = control.settle(node.paths, node.run, "1", "worker/0")
+    assert (found["state"], found["task"]) == (state.LOST, "worker/0")
+    assert "restarted" in found["message"]
+    assert node.state_of() == found

@@ -1,0 +1,199 @@
+"""The log is the task's bytes, whatever they are and whatever happens to the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node import paths, state
+from orchestrator.node.logfile import RECORD, LogFile
+from tests.node.harness import Node, until
+
+
+def test_any_bytes_arrive_byte_for_byte(node: Node) -> None:
+    rng = random.Random(7)
+    data = b"".join(
+        (
+            b"plain\n\x00NUL\x00\n",
+            b"\xff\xfe invalid \xc3\n",
+            b"x" * (1 << 20) + b"\n",
+            b"".join(b"\r%3d%%" % i for i in range(100)),
+            b"\x1b[2J\x1b]0;title\x07\n",
+            rng.randbytes(3 << 20),
+        )
+    )
+    (node.folder / "data").write_bytes(data)
+    node.start("cat", "data")
+    node.final()
+    assert node.log() == data
+
+
+def test_both_streams_share_one_order(node: Node) -> None:
+    node.start("sh", "-c", "seq 1 100000; seq 1 9 >&2; seq 100001 200000")
+    node.final()
+    numbers = [*range(1, 100_001), *range(1, 10), *range(100_001, 200_001)]
+    assert node.log() == b"".join(b"%d\n" % number for number in numbers)
+
+
+def test_output_may_be_reopened_through_dev(node: Node) -> None:
+    node.start(
+        "sh", "-c", "echo a; echo b | tee /dev/stderr; echo c > /dev/stderr; echo d > /dev/stdout; echo e"
+    )
+    node.final()
+    assert node.log() == b"a\nb\nb\nc\nd\ne\n"
+
+
+def test_a_task_that_closes_its_output_goes_on_quietly(node: Node) -> None:
+    os.mkfifo(node.folder / "fifo")
+    started = node.start("sh", "-c", "echo bye; exec >&- 2>&-; read x < fifo; exit 6")
+    until(lambda: node.log() == b"bye\n")
+    supervisor = _ticks(started["pid"])
+    again = time.monotonic() + 0.3
+    until(lambda: time.monotonic() > again)
+    assert _ticks(started["pid"]) - supervisor < 10  # it does not spin on the closed pipe
+    node.stop(kill=True)
+    assert node.final()["exit_signal"] == 9
+
+
+def _ticks(leader: int) -> int:
+    from tests.node.harness import supervisor_of
+
+    fields = Path(f"/proc/{supervisor_of(leader)}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_the_index_tells_when_bytes_came(node: Node) -> None:
+    node.start("sh", "-c", "echo one; sleep 0.2; echo two; sleep 0.2; echo three")
+    found = node.final()
+    raw = Path(node.task().idx).read_bytes()
+    records = [RECORD.unpack_from(raw, at) for at in range(0, len(raw), RECORD.size)]
+    assert [offset for offset, _ in records] == [0, 4, 8]
+    times = [found["started_ns"], *(ns for _, ns in records), found["ended_ns"]]
+    assert times == sorted(times)
+    assert times[2] - times[1] > 150_000_000
+
+
+def test_many_small_writes_make_few_records(node: Node) -> None:
+    node.start(sys.executable, "-uc", "for i in range(20000): print(i)")
+    found = node.final()
+    seconds = (found["ended_ns"] - found["started_ns"]) / 1e9
+    assert Path(node.task().idx).stat().st_size <= RECORD.size * (seconds / 0.05 + 2)
+
+
+def test_beyond_the_cap_the_task_goes_on_and_the_gap_is_said(node: Node) -> None:
+    node.start("sh", "-c", "yes | head -c 3000000; exit 5", log_cap=1_000_001)
+    found = node.final()
+    assert found["exit_code"] == 5
+    assert node.log() == (b"y\n" * 500_001)[:1_000_001]
+    (gap,) = found["gaps"]
+    assert (gap["offset"], gap["bytes"]) == (1_000_001, 1_999_999)
+    assert "cap of 1000001 bytes" in gap["why"]
+
+
+def fill(path: Path) -> None:
+    """Take all the room that is left on its disk."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Node]:
+    """A run whose state is on a file system of 1 MiB of its own: a tmpfs, which only root may mount."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root; without it the file size limit test stands in")
+    place = tmp_path / "small"
+    place.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, b"size=1m") != 0:
+        pytest.skip(f"this root may not mount: {os.strerror(ctypes.get_errno())}")
+    made = Node(paths.open_root(str(place / "state")), tmp_path)
+    yield made
+    try:
+        made.stop(kill=True)
+        made.alone()
+    finally:
+        libc.umount2(os.fsencode(place), 2)
+
+
+def test_a_full_disk_stops_no_training_and_the_end_is_told_all_the_same(small: Node) -> None:
+    small.start("sh", "-c", "yes | head -c 2500000; echo end; exit 7")
+    found = small.final()
+    assert (found["exit_code"], found["state"]) == (7, state.EXITED)
+    assert small.log() == (b"y\n" * 600_000)[: len(small.log())]
+    (gap,) = found["gaps"]
+    assert gap["offset"] == len(small.log())
+    assert gap["offset"] + gap["bytes"] == 2_500_000 + len("end\n")
+    assert gap["why"] == "No space left on device"
+
+
+def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:
+    ballast = Path(small.paths.root, "ballast")
+    for name in ("one", "two"):
+        os.mkfifo(small.folder / name)
+    text = "l" * 5000
+    small.start("sh", "-c", f"echo first; read x < one; echo {text}; read x < two; echo last")
+    until(lambda: small.log() == b"first\n")
+    fill(ballast)
+    (small.folder / "one").write_text("\n")
+    until(lambda: small.state_of()["gaps"], what="the gap is said")
+    ballast.unlink()
+    wait = time.monotonic() + 0.25  # the log looks for room at most every 0.2 s
+    until(lambda: time.monotonic() > wait)
+    (small.folder / "two").write_text("\n")
+    found = small.final()
+    (gap,) = found["gaps"]
+    assert gap["why"] == "No space left on device"
+    kept = f"first\n{text}\n".encode()
+    assert gap["offset"] + gap["bytes"] == len(kept)
+    assert small.log() == kept[: gap["offset"]] + b"last\n"
+
+
+def test_a_file_size_limit_is_a_gap_too(node: Node) -> None:
+    """What anybody can try without root: the write fails with EFBIG instead of ENOSPC."""
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        try:
+            node.start("sh", "-c", "yes | head -c 250000; exit 3")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    found = node.final()
+    assert found["exit_code"] == 3
+    assert len(node.log()) == 100_000
+    (gap,) = found["gaps"]
+    assert (gap["offset"], gap["bytes"], gap["why"]) == (100_000, 150_000, "File too large")
+
+
+def test_a_log_that_resumes_says_each_gap_and_stops_after_too_many(tmp_path: Path) -> None:
+    """The file alone, with a clock of our own and a limit that comes and goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    log = LogFile(str(tmp_path / "log"), str(tmp_path / "idx"), None, [])
+    now = 10**18
+    try:
+        for turn in range(3):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (log.size + 3, hard))
+            log.append(b"abcde", now)
+            log.append(b"fgh", now + 1)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            log.append(b"ij", now + 2)  # too early to look again
+            now += 10**9
+            log.append(b"%d\n" % turn, now)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+        log.close()
+    assert (tmp_path / "log").read_bytes() == b"abc0\nabc1\nabc2\n"
+    assert [(gap["offset"], gap["bytes"]) for gap in log.gaps] == [(3, 7), (8, 7), (13, 7)]

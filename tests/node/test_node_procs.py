@@ -1,0 +1,224 @@
+"""Processes by identity and by cookie: the right ones, and never another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node import procs
+from orchestrator.node.fault import NodeError
+from tests.node.harness import until
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def sleeper(children: list[subprocess.Popen[bytes]], env: dict[str, str]) -> int:
+    child = subprocess.Popen(["sleep", "600"], env=env, start_new_session=True)
+    children.append(child)
+    until(lambda: procs.argv0(child.pid) == "sleep")
+    return child.pid
+
+
+def test_the_table_knows_us_and_our_family(children: list[subprocess.Popen[bytes]]) -> None:
+    pid = sleeper(children, {})
+    found = procs.look(pid)
+    assert found is not None
+    assert (found.pid, found.ppid, found.pgrp, found.zombie) == (pid, os.getpid(), pid, False)
+    assert found in procs.descendants(os.getpid(), procs.scan())
+    assert procs.descendants(pid, procs.scan()) == []
+    assert procs.look(2**22 + 5) is None
+
+
+def test_a_name_with_brackets_and_blanks_hides_nothing(tmp_path: Path) -> None:
+    program = tmp_path / ") S 1 1 (x"
+    shutil.copy("/bin/sleep", program)
+    child = subprocess.Popen([program, "600"])
+    try:
+        until(lambda: procs.argv0(child.pid) == str(program))
+        assert procs.look(child.pid).ppid == os.getpid()  # type: ignore[union-attr]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_an_identity_dies_with_its_process_and_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    identity = procs.identify(child.pid)
+    assert identity is not None
+    assert identity.alive()
+    child.kill()
+    until(lambda: not identity.alive(), what="it is a zombie")
+    assert procs.look(child.pid) is not None
+    child.wait()
+    assert not identity.alive()
+    assert procs.identify(child.pid) is None
+
+
+def test_the_same_pid_with_another_start_or_in_another_incarnation_is_not_touched(
+    children: list[subprocess.Popen[bytes]],
+) -> None:
+    pid = sleeper(children, {})
+    process, identity = procs.look(pid), procs.identify(pid)
+    assert process is not None
+    assert identity is not None
+    for other in (process._replace(start_ticks=process.start_ticks - 1), process._replace(pid=2**22 + 5)):
+        assert not procs.send(other, signal.SIGKILL)
+    assert not identity._replace(start_ticks=identity.start_ticks + 1).alive()
+    assert not identity._replace(incarnation="another boot").alive()
+    assert identity.alive()
+    assert procs.send(process, signal.SIGKILL)
+    assert children[0].wait() == -9
+
+
+def test_a_pid_that_is_used_again_is_not_touched() -> None:
+    """The real thing: in a pid namespace of its own, where the next pid can be chosen."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("choosing the next pid needs root and unshare")
+    story = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from orchestrator.node import procs
+def child():
+    pid = os.fork()
+    if pid == 0: signal.pause()
+    return pid
+first = child()
+before = procs.look(first)
+identity = procs.identify(first)
+os.kill(first, 9); os.waitpid(first, 0)
+while procs.look(os.getpid()).start_ticks == before.start_ticks: pass
+import time; time.sleep(0.05)
+open("/proc/sys/kernel/ns_last_pid", "w").write(str(first - 1))
+second = child()
+assert second == first, (second, first)
+assert not procs.send(before, 9) and not identity.alive()
+assert procs.identify(second).alive()
+print(procs.incarnation())
+"""
+    root = Path(procs.__file__).parents[2]
+    done = subprocess.run(
+        [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            sys.executable,
+            "-c",
+            story,
+            str(root),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    if "Operation not permitted" in done.stderr and "unshare" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().split("/")[0] == procs.incarnation().split("/")[0]  # the boot is the same,
+    assert done.stdout.strip() != procs.incarnation()  # the incarnation is not
+
+
+def test_the_cookie_is_one_whole_entry(children: list[subprocess.Popen[bytes]]) -> None:
+    run = f"test-{uuid.uuid4().hex}"
+    cookie = f"ORCHESTRATE_TASK={run}/1/worker/1/n0nce"
+    envs = {
+        "first": {"ORCHESTRATE_TASK": f"{run}/1/worker/1/a"},
+        "later": {"A": "b", "ORCHESTRATE_TASK": f"{run}/2/worker/1/b"},
+        "tenth": {"ORCHESTRATE_TASK": f"{run}/1/worker/10/c"},
+        "quoted": {"NOTE": cookie, "LINE": f"x\n{cookie}"},
+        "suffixed": {"MY_ORCHESTRATE_TASK": f"{run}/1/worker/1/d"},
+        "longer run": {"ORCHESTRATE_TASK": f"{run}x/1/worker/1/e"},
+        "none": {},
+    }
+    pids = {sleeper(children, env): name for name, env in envs.items()}
+
+    def bearing(prefix: str) -> set[str]:
+        return {pids[process.pid] for process in procs.bearers(prefix)}
+
+    assert bearing(run) == bearing(f"{run}/") == {"first", "later", "tenth"}
+    assert bearing(f"{run}/1") == {"first", "tenth"}
+    assert bearing(f"{run}/1/worker/1") == {"first"}
+    assert bearing(f"{run}/1/worker") == {"first", "tenth"}
+    assert bearing(f"{run}/1/wor") == set()
+
+    assert procs.sweep(f"{run}/1/worker/1") == [
+        {"pid": min(pids, key=lambda p: pids[p] != "first"), "argv0": "sleep"}
+    ]
+    assert bearing(run) == {"later", "tenth"}
+    assert len(procs.sweep(run)) == 2
+    alive = {pids[child.pid] for child in children if child.poll() is None}
+    assert alive == {"quoted", "suffixed", "longer run", "none"}
+    assert procs.sweep(run) == []
+
+
+def test_a_sweep_takes_the_bearers_children_and_spares_itself_and_its_ancestors() -> None:
+    run = f"test-{uuid.uuid4().hex}"
+    story = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from orchestrator.node import procs
+cookie = {"ORCHESTRATE_TASK": sys.argv[2] + "/1/worker/0/n"}
+bearer = os.posix_spawn("/bin/sh", ["sh", "-c", "env -i sleep 600 & wait"], cookie)
+while len(procs.descendants(bearer, procs.scan())) < 1: pass
+while procs.argv0(procs.descendants(bearer, procs.scan())[0].pid) != "sleep": pass
+print(sorted(found["argv0"] for found in procs.sweep(sys.argv[2])))
+"""
+    root = Path(procs.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", story, str(root), run],
+        env={**os.environ, "ORCHESTRATE_TASK": f"{run}/1/worker/9/n"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("['sh', 'sleep']\n", "", 0)
+
+
+def test_a_process_of_another_user_is_said_and_not_counted_as_gone() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("starting a process of another user needs root")
+    run = f"test-{uuid.uuid4().hex}"
+    bearer = os.fork()
+    if bearer == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve("/bin/sleep", ["sleep", "600"], {})  # root's, below
+        os.setuid(65534)
+        os.execve("/bin/sleep", ["sleep", "600"], {"ORCHESTRATE_TASK": f"{run}/1/worker/0/n"})  # nobody's
+    until(lambda: procs.argv0(bearer) == "sleep" and procs.descendants(bearer, procs.scan()))
+    (below,) = procs.descendants(bearer, procs.scan())
+    read, write = os.pipe()
+    sweeper = os.fork()
+    if sweeper == 0:
+        os.setuid(65534)
+        try:
+            procs.sweep(run, 2.0)
+        except NodeError as error:
+            os.write(write, f"{error.kind}: {error.what}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(sweeper, 0)
+    os.close(write)
+    said = os.read(read, 4096).decode()
+    os.close(read)
+    os.waitpid(bearer, 0)
+    os.kill(below.pid, signal.SIGKILL)
+    assert said.startswith(f"orphan: processes of {run} cannot be killed: pid {below.pid} (sleep)")

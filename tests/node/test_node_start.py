@@ -1,0 +1,387 @@
+"""Starting: once, detached from the caller, with exactly the environment that was given."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node import control, procs, state
+from orchestrator.node.fault import NodeError
+from tests.node.harness import Node, guard_of, link, names_in, supervisor_of, until
+
+SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def test_a_second_start_does_nothing_and_says_so(node: Node) -> None:
+    first = node.start("sleep", "600")
+    second = node.start("sleep", "600")
+    assert (first["started"], first["already"]) == (True, False)
+    assert (second["started"], second["already"], second["pid"]) == (False, True, first["pid"])
+    assert second["state"]["state"] == state.RUNNING
+    node.stop(kill=True)
+    node.final()
+    assert node.start("sleep", "600")["state"]["state"] == state.EXITED
+    assert node.start("true", attempt="2")["started"]
+    node.final(attempt="2")
+
+
+def test_of_many_starts_at_once_exactly_one_starts(node: Node) -> None:
+    fork = multiprocessing.get_context("fork")
+    with fork.Pool(6) as pool:
+        answers = pool.map(_start_touch, [node] * 6)
+    assert [answer["started"] for answer in answers].count(True) == 1
+    node.final()
+    assert node.log() == b"once\n"
+    assert names_in(node.paths.attempt(node.run, "1")) == ["worker-0"]  # no half-made claims
+
+
+def _start_touch(node: Node) -> dict[str, Any]:
+    return node.start("echo", "once")
+
+
+@pytest.mark.parametrize(
+    ("argv", "spec", "what", "why"),
+    [
+        (
+            ["no-such-program"],
+            {},
+            "no-such-program could not be started",
+            "no program of that name is on PATH",
+        ),
+        (["./nope.sh"], {}, "./nope.sh could not be started", "no such file, seen from"),
+        (["./plain"], {}, "./plain could not be started", "Permission denied"),
+        (["./empty"], {}, "./empty could not be started", "names no interpreter"),
+        (["./lost"], {}, "./lost could not be started", "#!/no/such/interpreter"),
+        (["./"], {}, "./ could not be started", "Permission denied"),
+        (["true"], {"cwd": "/no/such"}, "its working folder /no/such cannot be entered", "No such file"),
+        (["true"], {"cwd": "/etc/passwd"}, "its working folder /etc/passwd cannot", "Not a directory"),
+        (["true", "x" * 200_000], {}, "true could not be started", "Argument list too long"),
+    ],
+)
+def test_what_cannot_start_is_said_in_parts_and_is_final(
+    node: Node, argv: list[str], spec: dict[str, Any], what: str, why: str
+) -> None:
+    locked = node.folder / "locked"
+    locked.mkdir(mode=0)  # on PATH it says "permission denied" for every name
+    spec = {"env": {"PATH": f"{os.environ['PATH']}:{locked}"}, **spec}
+    for name, mode, text in (
+        ("plain", 0o644, ""),
+        ("empty", 0o755, "echo"),
+        ("lost", 0o755, "#!/no/such/interpreter"),
+    ):
+        file = node.folder / name
+        file.write_text(text)
+        file.chmod(mode)
+    with pytest.raises(NodeError) as caught:
+        node.start(*argv, **spec)
+    assert caught.value.kind == "start"
+    assert what in caught.value.what
+    assert why in caught.value.why
+    found = node.final()
+    assert (found["state"], found["exit_code"], found["exit_signal"]) == (state.UNSTARTED, None, None)
+    assert why in found["message"]
+    node.alone()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"argv": []},
+        {"argv": "true"},
+        {"argv": ["a\0b"]},
+        {"env": {"A=B": "c"}},
+        {"env": {"": "c"}},
+        {"env": {"A": "b\0c"}},
+    ],
+)
+def test_a_spec_that_no_process_can_have_is_refused_and_claims_nothing(
+    node: Node, spec: dict[str, Any]
+) -> None:
+    from orchestrator.node import start
+
+    with pytest.raises(NodeError) as caught:
+        start.start(node.paths, node.run, "1", "worker/0", {"argv": ["true"], "env": {}, **spec}, [])
+    assert caught.value.kind == "usage"
+    assert node.paths.tasks(node.run) == []
+
+
+def test_environment_values_arrive_exactly(node: Node) -> None:
+    env = {
+        "QUOTES": 'it\'s "so" `x` $(id) ${HOME} \\ \\n',
+        "LINES": "a\nb\r\n\tc\n",
+        "UNICODE": "Größe 日本 \u2028 \x85 \x7f\x01",
+        "EMPTY": "",
+        "SPACED NAME": "yes",
+        "PYTHONUNBUFFERED": "0",
+        "TF_CONFIG": json.dumps(
+            {"cluster": {"worker": ["[::1]:2222"]}, "task": {"type": "worker", "index": 0}}
+        ),
+        "ORCHESTRATE_RUN": "a lie",
+    }
+    node.start(sys.executable, "-c", SHOW, env=env)
+    node.final()
+    seen = json.loads(node.log())
+    assert {name: seen[name] for name in env} == {**env, "ORCHESTRATE_RUN": node.run}
+    assert seen["ORCHESTRATE_TASK"].startswith(f"{node.run}/1/worker/0/")
+    assert seen["ORCHESTRATE_ATTEMPT"] == "1"
+    assert seen["ORCHESTRATE_REPORT"] == node.task().report
+
+
+@pytest.fixture
+def plain_home(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login shell without the profile of whoever runs the tests."""
+    monkeypatch.setenv("HOME", str(node.folder))
+
+
+@pytest.mark.usefixtures("plain_home")
+def test_arguments_arrive_exactly_also_through_a_setup(node: Node) -> None:
+    awkward = ["it's", '"$(id)"', "a\nb", "", "*", "日本", "-n", "$1"]
+    show = "import sys; print(repr(sys.argv[1:]))"
+    node.start(sys.executable, "-c", show, *awkward)
+    node.start(sys.executable, "-c", show, *awkward, task="worker/1", setup="export X=1  # a comment")
+    for task in ("worker/0", "worker/1"):
+        node.final(task)
+        assert node.log(task).decode() == repr(awkward) + "\n"
+
+
+@pytest.mark.usefixtures("plain_home")
+def test_a_setup_may_set_the_environment_and_our_python_comes_first_all_the_same(node: Node) -> None:
+    folder = node.folder / "venv" / "bin"
+    folder.mkdir(parents=True)
+    (node.folder / "venv" / "pyvenv.cfg").touch()
+    (folder / "python3").symlink_to(sys.executable)
+    for task, setup in (("worker/0", None), ("worker/1", "PATH=/usr/bin:/bin; export MODULE=loaded")):
+        node.start("env", task=task, setup=setup, python=str(folder / "python3"))
+        node.final(task)
+        seen = dict(line.split("=", 1) for line in node.log(task).decode().splitlines() if "=" in line)
+        assert seen["PATH"].split(":")[0] == str(folder)
+        assert seen["VIRTUAL_ENV"] == str(node.folder / "venv")
+        assert seen.get("MODULE") == ("loaded" if setup else None)
+
+
+def test_a_secret_is_in_no_argv_and_in_no_file(node: Node) -> None:
+    secret = f"hunter2-{node.run}"
+    started = node.start("sleep", "600", env={"TOKEN": secret})
+    for process in procs.scan():
+        if process.pid != os.getpid():
+            assert secret.encode() not in _proc(process.pid, "cmdline")
+    assert secret.encode() in _proc(started["pid"], "environ")
+    for file in Path(node.task().path).iterdir():
+        if file.is_file():
+            assert secret.encode() not in file.read_bytes()
+
+
+def _proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_files_are_for_the_owner_alone(node: Node) -> None:
+    old = os.umask(0)
+    try:
+        node.start("true")
+    finally:
+        os.umask(old)
+    node.final()
+    folder = Path(node.task().path)
+    for above in (folder, folder.parent, folder.parent.parent, Path(node.paths.run(node.run))):
+        assert above.stat().st_mode & 0o777 == 0o700
+    assert {name.name: name.stat().st_mode & 0o777 for name in folder.iterdir()} == dict.fromkeys(
+        ("lock", "control", "state.json", "output.log", "output.idx", "report.jsonl"), 0o600
+    )
+
+
+def test_the_task_has_a_session_of_its_own_clean_signals_and_no_descriptor_of_ours(node: Node) -> None:
+    ours = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(ours, True)
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    hup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        pid = node.start("sleep", "600")["pid"]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        signal.signal(signal.SIGHUP, hup)
+        os.close(ours)
+    status = dict(
+        line.split(":\t", 1) for line in _proc(pid, "status").decode().splitlines() if ":\t" in line
+    )
+    assert [int(status[name], 16) for name in ("SigBlk", "SigIgn")] == [0, 0]
+    assert os.getsid(pid) == pid == os.getpgid(pid)
+    assert names_in(f"/proc/{pid}/fd") == ["0", "1", "2"]
+    assert link(f"/proc/{pid}/fd/0") == "/dev/null"
+    assert link(f"/proc/{pid}/fd/1").startswith("pipe:")
+    assert os.getsid(supervisor_of(pid)) != os.getsid(0)
+
+
+def test_guard_and_supervisor_keep_nothing_of_the_caller_but_the_leases(node: Node) -> None:
+    mine, other = os.pipe()
+    lease = os.open(node.folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lease, fcntl.LOCK_EX)
+    pid = node.start("sleep", "600", leases=[lease])["pid"]
+    os.close(lease)
+    os.close(other)
+    assert os.read(mine, 1) == b""  # nobody else holds the write end
+    os.close(mine)
+    for ours in (supervisor_of(pid), guard_of(pid)):
+        assert [link(f"/proc/{ours}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
+        assert link(f"/proc/{ours}/cwd") == "/"
+    assert guard_of(pid) != os.getpid()
+    assert procs.look(guard_of(pid)).ppid != os.getpid()  # type: ignore[union-attr]
+
+    again = os.open(node.folder / "lease", os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    node.stop(kill=True)
+    node.final()
+    node.alone()
+    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(again)
+
+
+def test_the_task_outlives_the_process_that_started_it(node: Node) -> None:
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        node.start("sleep", "600")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert node.state_of()["state"] == state.RUNNING
+    assert control.alive(node.paths, node.run, "1", "worker/0")
+
+
+def test_a_start_leaves_no_zombie_and_no_descriptor_behind(node: Node) -> None:
+    node.start("true", task="worker/1")
+    before, children = names_in("/proc/self/fd"), procs.descendants(os.getpid(), procs.scan())
+    node.start("true", task="worker/2")
+    node.start("true", task="worker/2")
+    with pytest.raises(NodeError):
+        node.start("no-such-program", task="worker/3")
+    assert names_in("/proc/self/fd") == before
+    assert procs.descendants(os.getpid(), procs.scan()) == children
+
+
+def test_a_caller_that_ignores_dead_children_can_start_too(node: Node) -> None:
+    old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert node.start("sh", "-c", "exit 4")["started"]
+        leader = node.start("sh", "-c", "setsid sleep 600 & wait", task="worker/1")["pid"]
+    finally:
+        signal.signal(signal.SIGCHLD, old)
+    assert node.final()["exit_code"] == 4
+    os.kill(supervisor_of(leader), signal.SIGKILL)
+    assert node.final("worker/1")["message"].startswith("its supervisor was killed")
+
+
+@pytest.mark.usefixtures("plain_home")
+def test_a_home_relative_command_is_expanded_on_the_node(node: Node) -> None:
+    (node.folder / "work dir").mkdir()
+    (node.folder / "tool").symlink_to("/bin/pwd")
+    node.start("~/tool", cwd="~/work dir")
+    node.final()
+    assert node.log().decode() == f"{node.folder}/work dir\n"
+
+
+def test_names_that_are_no_file_names_are_refused(node: Node) -> None:
+    for task, attempt in (("../x", "1"), ("worker/0", "."), ("worker/0", ""), ("", "1"), (".x", "1")):
+        with pytest.raises(NodeError) as caught:
+            node.start("true", task=task, attempt=attempt)
+        assert caught.value.kind == "usage"
+
+
+def test_a_claim_whose_maker_died_does_not_stand_in_the_way(node: Node) -> None:
+    hidden = Path(node.paths.attempt(node.run, "1"), ".worker-0.abc")
+    hidden.mkdir(parents=True)
+    assert [folder.slug for folder in node.paths.tasks(node.run)] == []
+    assert node.start("true")["started"]
+    node.final()
+
+
+def test_a_guard_killed_before_its_supervisor_lives_means_that_nothing_is_started(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.node import supervisor
+
+    begin = supervisor.main
+
+    def orphaned(*arguments: Any) -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        until(lambda: os.getppid() != arguments[2], what="the guard is dead")
+        begin(*arguments)
+
+    monkeypatch.setattr(supervisor, "main", orphaned)
+    assert "guard was killed" in _outcome(node)
+    assert node.final()["state"] == state.LOST
+    assert node.state_of()["pid"] is None
+    node.alone()
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_supervisor_killed_before_exec_is_told_to_the_caller(
+    node: Node, monkeypatch: pytest.MonkeyPatch, forked: bool
+) -> None:
+    from orchestrator.node import leader
+
+    def die(*_: object) -> None:
+        if forked and os.fork() == 0:
+            signal.pause()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(leader, "spawn", die)
+    assert "supervisor was killed by signal 9" in _outcome(node)
+    assert node.final()["state"] == state.LOST
+    node.alone()
+
+
+def test_a_bug_in_the_supervisor_is_written_down_and_ends_the_task(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.node import supervisor
+
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setattr(supervisor.Supervisor, "_turn", broken)
+    assert "crash.txt" in _outcome(node)
+    assert "ZeroDivisionError: by design" in Path(node.task().crash).read_text()
+    assert node.final()["state"] == state.LOST
+
+
+@pytest.mark.parametrize("which", [1, 2, 3, 4])
+def test_without_a_process_to_be_had_the_task_is_unstarted(
+    node: Node, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Each of the four forks in turn (detaching, guard, supervisor, leader) fails."""
+    fork, count = os.fork, 0
+
+    def failing() -> int:
+        nonlocal count
+        count += 1
+        if count == which:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", failing)
+    with pytest.raises(NodeError) as caught:
+        node.start("true")
+    monkeypatch.undo()
+    assert (caught.value.kind, caught.value.what) == ("start", "no process could be made for it")
+    assert "temporarily unavailable" in caught.value.why
+    assert node.final()["state"] == state.UNSTARTED
+    node.alone()
+
+
+def _outcome(node: Node) -> str:
+    try:
+        return str(node.start("sleep", "600")["state"]["message"])
+    except NodeError as error:
+        return error.why

@@ -1,0 +1,46 @@
+"""Real sshd's for the tests: one cluster a session for what leaves it as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from orchestrator.model import Host
+from orchestrator.rehearsal import Cluster
+from orchestrator.ssh import SshConnector
+from orchestrator.transport import Link
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(4, homes=True) as running:
+        yield running
+
+
+@pytest.fixture
+def connector() -> Iterator[SshConnector]:
+    opened = SshConnector()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def link(cluster: Cluster, connector: SshConnector) -> Iterator[Link]:
+    opened = connector.connect(cluster.hosts[0], 20)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def connect(connector: SshConnector) -> Iterator[Callable[[Host], Link]]:
+    """Connect and be closed at the end."""
+    with ExitStack() as stack:
+
+        def connect(host: Host) -> Link:
+            opened = connector.connect(host, 20)
+            stack.callback(opened.close)
+            return opened
+
+        yield connect

@@ -1,0 +1,333 @@
+"""A controller, a project and a rehearsal cluster, driven through the command line as a user would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.model import Host
+from orchestrator.rehearsal import Cluster
+from orchestrator.rehearsal.sshd import Server
+
+LIMIT = 60.0  # seconds; a bound on what must happen, never a wait
+
+# Grandchildren of every kind that escape from a careless launcher.
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    os._exit(0)
+subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"])
+print("family is up", flush=True)
+time.sleep(600)
+"""
+
+
+def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
+    """The condition's first true value; fail when it does not come."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {limit:.0f} s: {what}")
+
+
+@dataclass
+class Viewer:
+    """A running `orchestrate` command."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    @property
+    def stdout(self) -> str:
+        return self.out.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.err.read_text(errors="replace")
+
+    def shows(self, text: str) -> None:
+        def seen() -> bool:
+            return text in self.stdout or text in self.stderr
+
+        def over() -> bool:
+            return self.process.poll() is not None
+
+        until(f"{text!r} is shown", lambda: seen() or over())
+        assert seen(), f"ended with {self.process.returncode} without {text!r}:\n{self.stdout}\n{self.stderr}"
+
+    def wait(self, limit: float = LIMIT) -> int:
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running:\n{self.stdout}\n{self.stderr}") from None
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+@dataclass
+class Desk:
+    """Runs commands against the cluster with a state folder of its own."""
+
+    cluster: Cluster
+    folder: Path
+    project: Path = field(init=False)
+    state: Path = field(init=False)
+    hosts: Path = field(init=False)
+    patch: str = "pass"  # Python that each command runs first: a shorter patience, say
+    _count: int = 0
+    _viewers: list[Viewer] = field(default_factory=list)
+    _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.project = self.folder / "my project's code"
+        self.state = self.folder / "state"
+        self.hosts = self.folder / "hosts.toml"
+        self.project.mkdir(parents=True)
+        self.write_hosts(self.cluster.hosts)
+
+    def write_hosts(self, hosts: Sequence[Host], job: str = "", **changes: str) -> None:
+        lines = [job]
+        for host in hosts:
+            lines.append("[[host]]")
+            fields = {
+                "name": host.name,
+                "ssh": host.ssh,
+                "address": host.address,
+                "python": host.python,
+                "agent_python": host.agent_python,
+                "workdir": host.workdir,
+                "state": host.state or "",
+                "ssh_config": str(self.cluster.ssh_config),
+                **changes,
+            }
+            lines += [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value]
+            lines.append(f"task_port = {host.task_port}")
+            if host.tasks != 1:
+                lines.append(f"tasks = {host.tasks}")
+        self.hosts.write_text("\n".join(lines) + "\n")
+
+    def script(self, name: str, text: str) -> str:
+        (self.project / name).write_text(text)
+        return name
+
+    def program(self, name: str, text: str) -> Path:
+        """An executable file outside of the project."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {
+            k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+        }
+        root = str(Path(__file__).parents[3])
+        return {**kept, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": root, **more}
+
+    def start(self, *words: str, **environ: str) -> Viewer:
+        """Start `orchestrate words...` in the project's folder."""
+        self._count += 1
+        out, err = self.folder / f"out-{self._count}", self.folder / f"err-{self._count}"
+        code = f"{self.patch}; from orchestrator.cli.main import run; run()"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=self.project,
+                env=self.environment(**environ),
+            )
+        viewer = Viewer(process, out, err)
+        self._viewers.append(viewer)
+        return viewer
+
+    def launch(self, *words: str, fast: bool = True, **environ: str) -> Viewer:
+        options = ("--skip-preflight", "--no-validate") if fast else ()
+        return self.start("launch", "--hosts", str(self.hosts), *options, *words, **environ)
+
+    def run_id(self) -> str:
+        """The newest run's id, once there is one."""
+        return str(until("there is a run", lambda: max((path.name for path in self._runs()), default="")))
+
+    def _runs(self) -> Iterator[Path]:
+        root = self.state / "orchestrate" / "runs"
+        if root.is_dir():
+            yield from (path for path in root.iterdir() if (path / "plan.json").exists())
+
+    def run_folder(self, run: str | None = None) -> Path:
+        return self.state / "orchestrate" / "runs" / (run or self.run_id())
+
+    def events(self, run: str | None = None) -> list[dict[str, Any]]:
+        lines = (self.run_folder(run) / "events.jsonl").read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+    def named(self, event: str, run: str | None = None) -> list[dict[str, Any]]:
+        return [found for found in self.events(run) if found["event"] == event]
+
+    def keeper(self, run: str | None = None) -> int:
+        """The pid of the process that holds the run's lock."""
+        inode = (self.run_folder(run) / "keeper.lock").stat().st_ino
+
+        def holder() -> int:
+            for line in Path("/proc/locks").read_text().splitlines():
+                words = line.split()
+                if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
+                    pid = int(words[4])
+                    # The lock was taken before the fork: whoever has the file open now holds it.
+                    return next((p for p in (pid, *_pids()) if _has_open(p, inode)), 0)
+            return 0
+
+        return int(until("the run has a keeper", holder))
+
+    def task_pids(self, run: str, task: str | None = None) -> list[int]:
+        """Every live process that bears the run's cookie."""
+        prefix = f"ORCHESTRATE_TASK={run}/".encode()
+        found = []
+        for pid in _pids():
+            try:
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            for entry in environ:
+                if (
+                    entry.startswith(prefix)
+                    and state != "Z"
+                    and (task is None or f"/{task}/".encode() in entry)
+                ):
+                    found.append(pid)
+        return found
+
+    def families_are_up(self, run: str, count: int) -> bool:
+        logs = (self.run_folder(run) / "logs" / "1").glob("*.log")
+        return sum(b"family is up" in log.read_bytes() for log in logs) == count
+
+    def alive(self) -> list[str]:
+        """Whatever is alive on the hosts but their sshd's: everything there is below one subreaper."""
+        assert self.cluster._watcher is not None
+        found = [(pid, _cmdline(pid)) for pid in _descendants([self.cluster._watcher.pid])]
+        return [
+            f"{pid} {line.replace(bytes(1), b' ').decode(errors='replace')}"
+            for pid, line in found
+            if line and b"sshd\0-D\0" not in line and b"[listener]" not in line
+        ]
+
+    def agents(self) -> list[int]:
+        """Our agents on the hosts: what the logins run."""
+        assert self.cluster._watcher is not None
+        sessions = [pid for pid in _descendants([self.cluster._watcher.pid]) if b"@notty" in _cmdline(pid)]
+        return [pid for pid in _descendants(sessions) if b"-I\0-S\0-c" in _cmdline(pid)]
+
+    def machinery(self, run: str) -> list[int]:
+        """Our own processes on the nodes that have a file of the run open: guards and supervisors."""
+        found = []
+        for pid in _pids():
+            try:
+                links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+            except OSError:
+                continue
+            if any(f"/state/runs/{run}/" in link for link in links):
+                found.append(pid)
+        return found
+
+    def nothing_is_left(self, run: str) -> None:
+        """Fail unless no process of the run is alive any more."""
+        left = self.task_pids(run)
+        assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+        until("guards and supervisors are gone", lambda: not self.machinery(run), 5)
+
+    def hosts_are_quiet(self, run: str) -> None:
+        """Fail unless nothing of the run, nor of ours, is alive on any host."""
+        self.nothing_is_left(run)
+        until(f"only sshd's are left, not {self.alive()}", lambda: not self.alive(), 10)
+
+    def node_log(self, host: Host, run: str, slug: str, attempt: str = "1") -> Path:
+        return Path(host.state or "") / "runs" / run / "attempts" / attempt / slug / "output.log"
+
+    def logs_are_identical(self, run: str) -> None:
+        hosts = {host.name: host for host in self.cluster.hosts}
+        for task, name in self.named("RunPlanned", run)[0]["tasks"]:
+            slug = task.replace("/", "-")
+            ours = self.run_folder(run) / "logs" / "1" / f"{slug}.log"
+            assert ours.read_bytes() == self.node_log(hosts[name], run, slug).read_bytes()
+
+    def kill_sshd(self, server: Server) -> None:
+        """Kill one host's sshd, the listener and every session."""
+        mark = str(server.folder).encode()
+        listeners = [pid for pid in _pids() if mark in _cmdline(pid)]
+        assert listeners
+        for pid in (*listeners, *(p for p in _descendants(listeners) if _cmdline(p).startswith(b"sshd"))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def start_sshd(self, server: Server) -> None:
+        self._others.append(subprocess.Popen(server.argv, start_new_session=True))
+
+    def close(self) -> None:
+        """Kill what a failed test may have left; the cluster takes the nodes' side with it."""
+        for viewer in self._viewers:
+            if viewer.process.poll() is None:
+                viewer.process.kill()
+                viewer.process.wait()
+        for other in self._others:
+            other.kill()
+            other.wait()
+        for path in self._runs():
+            try:
+                inode = (path / "keeper.lock").stat().st_ino
+            except FileNotFoundError:
+                continue
+            for pid in _pids():
+                if _has_open(pid, inode):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _descendants(roots: list[int]) -> list[int]:
+    parents: dict[int, int] = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    found: list[int] = []
+    level = set(roots)
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level}
+        found += level
+    return found
+
+
+def _has_open(pid: int, inode: int) -> bool:
+    try:
+        return any(os.stat(f"/proc/{pid}/fd/{fd}").st_ino == inode for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False

@@ -1,0 +1,126 @@
+"""Runs that are held in a phase, so that something can be done to them there."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from orchestrator.model import Host
+from tests.ssh.runs.desk import FAMILY, Desk, until
+
+SLEEPER = "#!/bin/sh\ntouch {mark}\nexec sleep 600\n"
+
+
+@dataclass
+class Held:
+    """What launches a run that stays in its phase, and how to see that it is there."""
+
+    desk: Desk
+    words: tuple[str, ...]
+    fast: bool
+    there: Callable[[str], object]  # by run id
+
+    def reached(self) -> str:
+        """Wait until the run is in its phase; its id."""
+        run = self.desk.run_id()
+        until("the phase is reached", lambda: self.there(run))
+        return run
+
+
+def started(desk: Desk, phase: str) -> Callable[[str], object]:
+    return lambda run: [e for e in desk.named("PhaseStarted", run) if e["phase"] == phase]
+
+
+@contextmanager
+def in_connect(desk: Desk) -> Iterator[Held]:
+    """One host's port is open, and nothing ever answers there."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+        with desk.cluster.ssh_config.open("a") as config:
+            config.write(
+                f"Host silent-{port}\n    HostName 127.0.0.1\n    Port {port}\n    ConnectTimeout 4\n"
+            )
+        first, second = desk.cluster.hosts
+        silent = replace(second, name="silent", ssh=f"silent-{port}")
+        desk.write_hosts([first, silent], job=JOB)
+        yield Held(desk, ("--", "true"), True, lambda run: desk.named("HostConnected", run))
+
+
+@contextmanager
+def in_preflight(desk: Desk) -> Iterator[Held]:
+    """One host's training Python does not answer."""
+    mark = desk.folder / "asked"
+    python = desk.program("slow python", SLEEPER.format(mark=shlex.quote(str(mark))))
+    first, second = desk.cluster.hosts
+    desk.write_hosts([first, replace(second, python=str(python))], job=JOB)
+    yield Held(desk, ("--", "true"), False, lambda _: mark.exists())
+
+
+@contextmanager
+def in_stage(desk: Desk) -> Iterator[Held]:
+    """A tree that takes a moment."""
+    desk.write_hosts(desk.cluster.hosts, job=JOB)
+    with (desk.project / "big").open("wb") as big:
+        big.truncate(150_000_000)
+    yield Held(desk, ("--", "true"), True, started(desk, "stage"))
+    (desk.project / "big").unlink()
+
+
+@contextmanager
+def in_validate(desk: Desk) -> Iterator[Held]:
+    """A validation of the user's own that never ends, nor listens, with a family."""
+    family = desk.script("family.py", FAMILY)
+    job = JOB + f"validate = 'python3 {family}'\n"
+    desk.write_hosts(desk.cluster.hosts, job=job)
+    logs = ("validate/worker-0.log", "validate/worker-1.log")
+
+    def there(run: str) -> bool:
+        paths = [desk.run_folder(run) / "logs" / name for name in logs]
+        return all(path.exists() and b"family is up" in path.read_bytes() for path in paths)
+
+    yield Held(desk, ("--skip-preflight", "--", "true"), False, there)
+
+
+@contextmanager
+def in_launch(desk: Desk) -> Iterator[Held]:
+    """Eight tasks a host, so that starting them all takes a moment."""
+    desk.write_hosts([replace(host, tasks=8) for host in apart(desk.cluster.hosts)], job=JOB)
+    desk.script("t.py", FAMILY)
+    yield Held(desk, ("--", "t.py"), True, started(desk, "launch"))
+
+
+def apart(hosts: tuple[Host, ...]) -> list[Host]:
+    """The hosts with room between their task ports: they are one machine."""
+    return [replace(host, task_port=20_000 + 100 * number) for number, host in enumerate(hosts)]
+
+
+@contextmanager
+def in_follow(desk: Desk) -> Iterator[Held]:
+    """Tasks that ignore TERM, with families of every kind."""
+    desk.write_hosts(desk.cluster.hosts, job=JOB)
+    desk.script("t.py", FAMILY)
+    yield Held(desk, ("--", "t.py"), True, lambda run: desk.families_are_up(run, 2))
+
+
+PHASES = {
+    "connect": in_connect,
+    "preflight": in_preflight,
+    "stage": in_stage,
+    "validate": in_validate,
+    "launch": in_launch,
+    "follow": in_follow,
+}
+JOB = "[job]\ngrace = 1\n"
+
+
+def hold(desk: Desk, phase: str, stack: ExitStack) -> Held:
+    return stack.enter_context(PHASES[phase](desk))
+
+
+def traceback_free(desk: Desk, run: str) -> None:
+    path = desk.run_folder(run) / "debug.log"
+    said = path.read_text(errors="replace") if path.exists() else ""
+    assert "Traceback" not in said, said

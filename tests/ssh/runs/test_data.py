@@ -1,0 +1,115 @@
+"""What the user gives arrives as it is, and what is secret stays so."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk, until
+
+NASTY = {
+    "QUOTES": 'it\'s "quoted" `back` \\ slash',
+    "NEWLINES": "one\ntwo\r\n\tthree",
+    "SHELL": "$(touch /tmp/never) ${HOME} $$ ; rm -rf / & | > < * ? [a] {b,c} ~ #",
+    "UNICODE": "grüße 漢字 🚀 \u2028",
+    "EMPTY": "",
+    "SPACES": "  both ends  ",
+}
+
+DUMP = """
+import json, os, sys
+names = sys.argv[1].split(",")
+print("DUMP " + json.dumps({name: os.environ.get(name) for name in names} | {"argv": sys.argv[2:]}))
+"""
+
+
+def test_environment_and_arguments_arrive_exactly(desk: Desk) -> None:
+    desk.script("a 'b' $c.py", DUMP)
+    words = [word for name, value in NASTY.items() for word in ("--env", f"{name}={value}")]
+    viewer = desk.launch(*words, "--", "a 'b' $c.py", ",".join(NASTY), *NASTY.values())
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    dumps = [line.partition("DUMP ")[2] for line in viewer.stdout.splitlines() if "DUMP " in line]
+    assert len(dumps) == 2
+    for dump in dumps:
+        assert json.loads(dump) == {**NASTY, "argv": list(NASTY.values())}
+
+
+def test_a_secret_is_seen_by_the_task_and_by_nobody_else(desk: Desk) -> None:
+    secret = f"s3cr3t-{os.getpid()}"
+    desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["API_KEY"]\n')
+    desk.script(
+        "t.py",
+        "import os, sys, time, pathlib\n"
+        "pathlib.Path(sys.argv[1] + os.environ['TF_CONFIG'][-3]).write_text(os.environ['API_KEY'])\n"
+        "while not os.path.exists(sys.argv[2]): time.sleep(0.02)\n",
+    )
+    viewer = desk.launch(
+        "--", "t.py", str(desk.folder / "seen-"), str(desk.folder / "enough"), API_KEY=secret
+    )
+    seen = until("both tasks saw it", lambda: len(found := list(desk.folder.glob("seen-*"))) == 2 and found)
+    assert {path.read_text() for path in seen} == {secret}
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            try:
+                argv = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            assert secret.encode() not in argv
+    (desk.folder / "enough").touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert secret not in viewer.stdout + viewer.stderr
+    kept = [desk.state, Path(desk.cluster.hosts[0].state or ""), Path(desk.cluster.hosts[1].state or "")]
+    for root in kept:
+        for path in root.rglob("*"):
+            if path.is_file():
+                assert secret.encode() not in path.read_bytes(), path
+
+
+def test_a_missing_secret_is_said_before_anything_starts(desk: Desk) -> None:
+    desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["NO_SUCH_KEY"]\n')
+    viewer = desk.launch("--", "true")
+    assert viewer.wait() == ExitStatus.USAGE
+    assert "NO_SUCH_KEY" in viewer.stderr
+    assert not list(desk._runs())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--", "no-such.py"], "no-such.py"),
+        (["--env", "NOVALUE", "--", "true"], "K=V"),
+        (["--env", "TF_CONFIG={}", "--", "true"], "TF_CONFIG"),
+        (["--"], "after --"),
+        (["--jsn"], "--json"),
+    ],
+)
+def test_bad_words_change_nothing(desk: Desk, words: list[str], says: str) -> None:
+    viewer = desk.launch(*words)
+    assert viewer.wait() == ExitStatus.USAGE
+    assert says in viewer.stderr
+    assert "Traceback" not in viewer.stderr
+    assert not list(desk._runs())
+
+
+def test_the_work_folder_keeps_what_a_run_wrote(desk: Desk) -> None:
+    desk.script("t.py", "import os; open('made-here.txt', 'a').write(os.getcwd())")
+    (desk.project / "data 'x'").mkdir()
+    (desk.project / "data 'x'" / "ü.txt").write_text("data")
+    viewer = desk.launch("--", "t.py")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    run = desk.run_id()
+    for host in desk.cluster.hosts:
+        work = Path(host.workdir) / "runs" / run / "work"
+        assert (work / "made-here.txt").read_text() == str(work)
+        assert (work / "data 'x'" / "ü.txt").read_text() == "data"
+
+
+def test_an_unchanged_tree_is_not_sent_again(desk: Desk) -> None:
+    desk.script("t.py", "print('hi')")
+    desk.launch("--", "t.py").wait()
+    desk.launch("--", "t.py").wait()
+    assert [event["reused"] for event in desk.named("TreeSynced")] == [True, True]

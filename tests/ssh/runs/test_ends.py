@@ -1,0 +1,125 @@
+"""How runs end: well, badly, stopped; and that nothing is left afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import FAMILY, Desk, until
+
+# Swallows TERM as TensorFlow does, and waits for ever.
+STUBBORN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_good_run(desk: Desk) -> None:
+    viewer = desk.launch("--", "sh", "-c", "echo hello from $ORCHESTRATE_TASK; echo oops >&2")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    run = desk.run_id()
+    for task in ("worker/0", "worker/1"):
+        assert f"hello from {run}/1/{task}/" in viewer.stdout
+    assert viewer.stdout.count("oops") == 2
+    desk.logs_are_identical(run)
+    desk.nothing_is_left(run)
+
+
+def test_each_task_gets_its_own_tf_config(desk: Desk) -> None:
+    viewer = desk.launch("--", "sh", "-c", 'echo "$TF_CONFIG"')
+    assert viewer.wait() == ExitStatus.OK
+    one, two = (host.task_port for host in desk.cluster.hosts)
+    addresses = [host.address for host in desk.cluster.hosts]
+    cluster = f'{{"cluster": {{"worker": ["{addresses[0]}:{one}", "{addresses[1]}:{two}"]}}, "task": '
+    for index in range(2):
+        assert f'{cluster}{{"type": "worker", "index": {index}}}}}' in viewer.stdout
+
+
+@pytest.mark.parametrize("task", ["worker/0", "worker/1"])
+def test_a_killed_task_takes_the_others_with_it_and_is_named(desk: Desk, task: str) -> None:
+    desk.script("t.py", STUBBORN)
+    viewer = desk.launch("--", "t.py")
+    run = desk.run_id()
+    (victim,) = until("the task is up", lambda: desk.task_pids(run, task))
+    until("both are up", lambda: len(desk.task_pids(run)) == 2)
+    os.kill(victim, signal.SIGKILL)
+    began = time.monotonic()
+    until("the others are gone", lambda: not desk.task_pids(run), 3.0)  # failure_grace + 1 s
+    assert time.monotonic() - began < 3.0
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    (ended,) = desk.named("RunEnded")
+    assert ended["cause_task"] == task
+    assert "SIGKILL" in ended["cause"]
+    desk.nothing_is_left(run)
+
+
+def test_an_exit_code_is_told_with_the_last_lines(desk: Desk) -> None:
+    desk.script(
+        "t.py",
+        "import os, sys, time\n"
+        "if '\"index\": 1' in os.environ['TF_CONFIG']:\n"
+        "    print('the reason is here'); sys.exit(3)\n"
+        "time.sleep(600)\n",
+    )
+    viewer = desk.launch("--", "t.py")
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    (ended,) = desk.named("RunEnded")
+    assert ended["cause_task"] == "worker/1"
+    assert ended["last_lines"][-1] == "the reason is here"
+    assert "3" in ended["cause"]
+    desk.nothing_is_left(desk.run_id())
+
+
+def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
+    first, second = desk.cluster.hosts
+    desk.script("t.py", STUBBORN)
+    desk.write_hosts([first, second])
+    text = desk.hosts.read_text().split("[[host]]")
+    text[2] = text[2].replace(f'\npython = "{second.python}"', '\npython = "/no/such/python"')
+    desk.hosts.write_text("[[host]]".join(text))
+    viewer = desk.launch("--", "t.py")
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert second.name in viewer.stdout + viewer.stderr
+    assert "/no/such/python" in viewer.stdout + viewer.stderr
+    desk.nothing_is_left(desk.run_id())
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_a_stopped_run_leaves_nothing(desk: Desk, signals: list[signal.Signals]) -> None:
+    desk.write_hosts(
+        desk.cluster.hosts, job="[job]\ngrace = 1.5" if len(signals) == 1 else "[job]\ngrace = 600"
+    )
+    desk.script("t.py", FAMILY)
+    viewer = desk.launch("--", "t.py")
+    run = desk.run_id()
+    until("both families are up", lambda: viewer.stdout.count("family is up") == 2)
+    assert len(desk.task_pids(run)) >= 8
+    for number in signals:
+        viewer.signal(number)
+        until("the request is told", lambda: desk.named("StopRequested", run))
+    assert viewer.wait(20) == ExitStatus.INTERRUPTED
+    desk.nothing_is_left(run)
+    assert desk.named("RunEnded")[0]["outcome"] == "stopped"
+
+
+def test_a_stop_in_the_first_moments(desk: Desk) -> None:
+    desk.script("t.py", STUBBORN)
+    viewer = desk.launch("--", "t.py")
+    desk.run_id()
+    viewer.signal(signal.SIGINT)  # in whatever phase it is by now
+    assert viewer.wait(45) == ExitStatus.INTERRUPTED
+    for path in desk._runs():
+        desk.nothing_is_left(path.name)
+
+
+def test_what_a_finished_task_left_behind_is_ended(desk: Desk) -> None:
+    viewer = desk.launch("--", "sh", "-c", "setsid sleep 600 & sleep 600 & echo done")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.nothing_is_left(desk.run_id())

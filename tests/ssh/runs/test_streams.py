@@ -1,0 +1,131 @@
+"""Not a byte lost or doubled, and nothing raw on the terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk, until
+
+# Every shape of output that has broken a launcher; 25,000 rounds of four lines.
+LOUD = r"""
+import os, subprocess, sys
+out = sys.stdout.buffer
+for n in range(int(sys.argv[1])):
+    out.write(b"plain line %d of this task\n" % n)
+    out.write(b"bar 1\rbar 2\rbar %d\n" % n)
+    out.write(b"bad \xff\xfe utf-8 \xc3 and \x00 NUL\n")
+    out.write(b"\x1b[2J\x1b]0;title\x07[bold]markup[/foo] :warning: \x1b[31mred\x1b[0m\n")
+out.write(b"x" * 1_000_000 + b"\n")
+out.write("\u2028 \x85 \x0c one line\n".encode())
+out.flush()
+subprocess.run("echo to stderr > /dev/stderr; echo teed | tee /dev/stderr", shell=True, check=True)
+open("/dev/stdout", "w").write("reopened\n")
+print("no newline at the end", end="")
+"""
+
+
+def test_a_hundred_thousand_lines_of_every_kind_from_four_tasks(four: Desk) -> None:
+    four.script("t.py", LOUD)
+    viewer = four.launch("--", "t.py", "25000")
+    assert viewer.wait(120) == ExitStatus.OK, viewer.stderr
+    run = four.run_id()
+    four.logs_are_identical(run)
+    log = (four.run_folder() / "logs/1/worker-3.log").read_bytes()
+    assert log.count(b"\n") == 100_000 + 6
+    assert b"\x00" in log
+    assert b"\xff\xfe" in log
+    shown = viewer.out.read_bytes()
+    assert shown.count(b"plain line 24999 of this task") == 4
+    assert shown.count(b"bar 24999\n") == 4
+    assert b"bar 1\r" not in shown
+    assert shown.count(b"[bold]markup[/foo] :warning: ") == 100_000
+    for raw in (b"\x1b", b"\x00", b"\x07", b"\r"):
+        assert raw not in shown
+    assert b"no newline at the end\n" in shown
+
+
+def test_json_is_json_and_nothing_else(desk: Desk) -> None:
+    import json
+
+    viewer = desk.launch("--json", "--", "sh", "-c", "echo one; echo '{not json'")
+    assert viewer.wait() == ExitStatus.OK
+    events = [json.loads(line) for line in viewer.stdout.splitlines()]
+    assert [e["text"] for e in events if e["event"] == "LogLine"].count("{not json") == 2
+    names = [e["event"] for e in events]
+    assert names[0] == "RunPlanned"
+    assert names[-1] == "RunEnded"
+    assert names.index("TaskExited") > names.index("LogLine")
+
+
+TICKING = """
+import os, sys, time
+n = 0
+while not os.path.exists(sys.argv[1]):
+    n += 1
+    print("line", n, flush=True)
+    time.sleep(0.005)
+"""
+
+
+def test_a_host_whose_sshd_is_killed_is_lost_and_found(desk: Desk) -> None:
+    desk.script("t.py", TICKING)
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer.shows("line 5")
+    run = desk.run_id()
+    server = desk.cluster.servers[1]
+    desk.kill_sshd(server)
+    until("the loss is told", lambda: desk.named("HostLost", run))
+    tasks = len(desk.task_pids(run))
+    desk.start_sshd(server)
+    until("it is found again", lambda: desk.named("HostRecovered", run))
+    assert tasks == 2
+    (desk.folder / "enough").touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.logs_are_identical(run)
+    numbers = [
+        int(line.split()[1]) for line in (desk.run_folder() / "logs/1/worker-1.log").read_text().splitlines()
+    ]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a full disk is a small tmpfs, which needs root to mount")
+def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
+    import subprocess
+
+    host = desk.cluster.hosts[1]
+    state = Path(host.state or "")
+    state.mkdir(mode=0o700, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", str(state)], check=True)
+    try:
+        desk.script(
+            "t.py",
+            "import os, sys\n"
+            "line = 'y' * 99\n"
+            "for n in range(40_000): print(line)\n"
+            "print('trained to the end')\n"
+            "open(sys.argv[1] + os.environ['TF_CONFIG'][-2], 'w').write('done')\n",
+        )
+        viewer = desk.launch("--", "t.py", str(desk.folder / "done-"))
+        assert viewer.wait() == ExitStatus.OK, viewer.stderr
+        assert len(list(desk.folder.glob("done-*"))) == 1
+        gaps = desk.named("LogGap")
+        assert gaps
+        assert all(gap["task"] == "worker/1" and gap["count"] > 0 for gap in gaps)
+    finally:
+        subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(desk: Desk) -> None:
+    desk.script("t.py", TICKING)
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    viewer.shows("line 5")
+    viewer.signal(signal.SIGPIPE)
+    run = desk.run_id()
+    (desk.folder / "enough").touch()
+    until("the run has ended", lambda: desk.named("RunEnded", run))
+    assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"

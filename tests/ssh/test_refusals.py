@@ -1,0 +1,393 @@
+"""Everything that keeps a host from being reached is one error: what, why, and what to try."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import HostError
+from orchestrator.model import Host
+from orchestrator.rehearsal import Cluster, sshd
+from orchestrator.ssh import SshConnector
+from orchestrator.transport import Link
+
+Edit = Callable[..., Host]
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def host(cluster: Cluster, tmp_path: Path) -> Host:
+    """A host whose ssh_config and known_hosts are the test's own to spoil."""
+    known = tmp_path / "known_hosts"
+    shutil.copy(cluster.known_hosts, known)
+    config = tmp_path / "ssh_config"
+    config.write_text(cluster.ssh_config.read_text().replace(str(cluster.known_hosts), str(known)))
+    return replace(cluster.hosts[0], ssh_config=str(config))
+
+
+@pytest.fixture
+def known_hosts(host: Host) -> Path:
+    assert host.ssh_config
+    return Path(host.ssh_config).with_name("known_hosts")
+
+
+@pytest.fixture
+def configure(host: Host) -> Edit:
+    """Put options in front of those the host has."""
+
+    def configure(*lines: str) -> Host:
+        assert host.ssh_config
+        path = Path(host.ssh_config)
+        path.write_text("\n".join([f"Host {host.ssh}", *lines, ""]) + path.read_text())
+        return host
+
+    return configure
+
+
+def refused(connector: SshConnector, host: Host, timeout: float = 20) -> HostError:
+    with pytest.raises(HostError) as caught:
+        connector.connect(host, timeout)
+    error = caught.value
+    assert error.host == host.name
+    assert host.name not in error.what  # so that hosts that fail alike can be folded
+    assert error.why
+    assert error.hint
+    return error
+
+
+def own_line(known_hosts: Path, cluster: Cluster) -> tuple[str, str]:
+    """The line of the first host, and that of another one."""
+    mine, other = known_hosts.read_text().splitlines()[:2]
+    assert mine.startswith(f"[{cluster.hosts[0].address}]")
+    return mine, other
+
+
+# --- the host's key ---
+
+
+def test_an_unknown_host_key_is_refused_with_a_way_to_accept_it(
+    connector: SshConnector, host: Host, known_hosts: Path
+) -> None:
+    known_hosts.write_text("")
+    error = refused(connector, host)
+    assert error.kind == "hostkey-unknown"
+    accept = error.hint.partition("answers now: ")[2]
+    assert accept.startswith("ssh -o StrictHostKeyChecking=accept-new")
+    subprocess.run(["sh", "-c", accept], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    SshConnector().connect(host, 20).close()  # what the hint says works
+
+
+@pytest.mark.parametrize("strict", ["yes", "ask"])
+def test_strict_and_ask_refuse_and_write_nothing(
+    connector: SshConnector, host: Host, configure: Edit, known_hosts: Path, strict: str
+) -> None:
+    configure(f"StrictHostKeyChecking {strict}")
+    known_hosts.write_text("# mine\n")
+    assert refused(connector, host).kind == "hostkey-unknown"
+    assert known_hosts.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize("strict", ["accept-new", "no"])
+@pytest.mark.parametrize("hashed", ["yes", "no"])
+def test_accept_new_remembers_a_key_once_and_never_replaces_it(
+    cluster: Cluster, configure: Edit, known_hosts: Path, strict: str, hashed: str
+) -> None:
+    host = configure(f"StrictHostKeyChecking {strict}", f"HashKnownHosts {hashed}")
+    connector = SshConnector()
+    mine, other = own_line(known_hosts, cluster)
+    known_hosts.write_text("# no newline at the end")
+    for _ in range(2):
+        connector.connect(host, 20).close()
+    lines = known_hosts.read_text().splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("|1|") == (hashed == "yes")
+    assert lines[1].split()[1:] == mine.split()[1:]
+    openssh = ["ssh", "-F", str(host.ssh_config), "-o", "StrictHostKeyChecking=yes", host.ssh, "true"]
+    subprocess.run(openssh, check=True, capture_output=True)  # OpenSSH reads what we wrote
+    known_hosts.write_text(f"{mine.split()[0]} {' '.join(other.split()[1:])}\n")
+    assert refused(SshConnector(), host).kind == "hostkey-changed"
+
+
+def test_a_changed_host_key_is_refused_and_the_line_named(
+    connector: SshConnector, cluster: Cluster, host: Host, known_hosts: Path
+) -> None:
+    mine, other = own_line(known_hosts, cluster)
+    known_hosts.write_text(f"# first\n{mine.split()[0]} {' '.join(other.split()[1:])}\n")
+    error = refused(connector, host)
+    assert error.kind == "hostkey-changed"
+    assert f"{known_hosts}:2" in error.why
+    assert "ssh-keygen -R" in error.hint
+
+
+def test_a_revoked_host_key_is_refused_even_if_it_is_known(
+    connector: SshConnector, cluster: Cluster, host: Host, known_hosts: Path
+) -> None:
+    mine, _ = own_line(known_hosts, cluster)
+    known_hosts.write_text(f"{mine}\n@revoked * {' '.join(mine.split()[1:])}\n")
+    error = refused(connector, host)
+    assert error.kind == "hostkey-revoked"
+    assert f"{known_hosts}:2" in error.why
+
+
+def test_a_certificate_authority_is_named_as_what_we_cannot_check(
+    connector: SshConnector, cluster: Cluster, host: Host, known_hosts: Path
+) -> None:
+    _, other = own_line(known_hosts, cluster)
+    known_hosts.write_text(f"@cert-authority * {' '.join(other.split()[1:])}\n")
+    error = refused(connector, host)
+    assert error.kind == "hostkey-unknown"
+    assert "certificate authority" in error.why
+
+
+# --- the login ---
+
+
+def test_a_wrong_user(connector: SshConnector, host: Host) -> None:
+    error = refused(connector, replace(host, user="nobody-of-that-name"))
+    assert (error.kind, error.what) == ("auth", "refused the login")
+    assert 'no key was accepted for user "nobody-of-that-name"' in error.why
+    assert f"ssh -F {host.ssh_config} nobody-of-that-name@{host.ssh}" in error.hint
+    assert "identity" in error.hint
+
+
+def test_a_wrong_key(connector: SshConnector, host: Host, tmp_path: Path) -> None:
+    sshd.write_key(tmp_path / "stranger")
+    path = Path(str(host.ssh_config))
+    path.write_text(path.read_text().replace("IdentityFile", "#"))
+    error = refused(connector, replace(host, identity=str(tmp_path / "stranger")))
+    assert error.kind == "auth"
+    assert str(tmp_path / "stranger") in error.why
+
+
+def test_no_key_at_all(connector: SshConnector, host: Host) -> None:
+    path = Path(str(host.ssh_config))
+    path.write_text(path.read_text().replace("IdentityFile", "IdentityFile none\n#"))
+    error = refused(connector, host)
+    assert error.kind == "auth"
+    assert "there was no key to offer" in error.why
+
+
+def test_an_identity_that_is_not_there(connector: SshConnector, host: Host) -> None:
+    error = refused(connector, replace(host, identity="~/no such key"))
+    assert error.kind == "identity"
+    assert error.what == "has no identity file ~/no such key"
+
+
+def test_a_key_that_cannot_be_read_is_named(connector: SshConnector, host: Host, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n-----END OPENSSH PRIVATE KEY-----\n")
+    error = refused(connector, replace(host, user="nobody-of-that-name", identity=str(broken)))
+    assert f"{broken} is not a private key" in error.why
+
+
+def test_too_many_keys(connector: SshConnector, tmp_path: Path, configure: Edit) -> None:
+    for number in range(8):
+        sshd.write_key(tmp_path / f"key{number}")
+    host = configure(*(f"IdentityFile {tmp_path}/key{number}" for number in range(8)))
+    error = refused(connector, host)
+    assert error.kind == "auth"
+
+
+# --- the way there ---
+
+
+def test_a_closed_port(connector: SshConnector, host: Host) -> None:
+    (port,) = sshd.free_ports(1)
+    error = refused(connector, replace(host, port=port))
+    assert (error.kind, error.what) == ("refused", "refused the connection")
+    assert str(port) in error.why
+
+
+def test_a_name_that_does_not_resolve(
+    connector: SshConnector, configure: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> object:  # a real query would leave the machine
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    host = configure("HostName no-such-host.invalid")
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    error = refused(connector, host)
+    assert error.kind == "resolve"
+    assert "no-such-host.invalid" in error.why
+
+
+UNREACHABLE = """
+from orchestrator.connectors import connectors
+from orchestrator.errors import HostError
+from orchestrator.model import Host
+try:
+    connectors().connect(Host("h", "127.0.0.1", "127.0.0.1", ssh_config="/dev/null"), 5)
+except HostError as error:
+    print(error.kind, error.what, error.why, sep="|")
+"""
+
+
+def test_no_route() -> None:
+    """In a network namespace of its own nothing leads anywhere, not even loopback."""
+    argv = ["unshare", "-rn", sys.executable, "-c", UNREACHABLE]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip("no network namespaces here")
+    assert done.stdout.startswith("no-route|cannot be reached|Network is unreachable"), done
+
+
+def test_a_machine_that_does_not_answer(connector: SshConnector, configure: Edit) -> None:
+    """A full backlog drops what comes, as a firewall does."""
+    with ExitStack() as stack:
+        door = stack.enter_context(socket.socket())
+        door.bind(("127.0.0.1", 0))
+        door.listen(0)
+        for _ in range(4):
+            knock = stack.enter_context(socket.socket())
+            knock.setblocking(False)
+            knock.connect_ex(door.getsockname())
+        error = refused(
+            connector, configure("HostName 127.0.0.1", f"Port {door.getsockname()[1]}"), timeout=1
+        )
+    assert (error.kind, error.what) == ("timeout", "did not answer in time")
+
+
+@contextmanager
+def listener(serve: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Something on a port of 127.0.0.1 that is no sshd."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept: list[socket.socket] = []
+
+        def run() -> None:
+            while True:
+                try:
+                    client = server.accept()[0]
+                except OSError:
+                    return
+                kept.append(client)
+                serve(client)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for client in kept:
+                client.close()
+
+
+NOT_SSHD: list[tuple[str, Callable[[socket.socket], object], str]] = [
+    ("silent", lambda _: None, "no banner within 1 s"),
+    ("closes", lambda client: client.close(), "it hung up before its banner"),
+    (
+        "http",
+        lambda client: client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 60),
+        "speaks another protocol",
+    ),
+    ("odd", lambda client: client.sendall(b"SSH-1.0-antique\r\n"), "1.0 instead of 2.0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("serve", "why"), [case[1:] for case in NOT_SSHD], ids=[case[0] for case in NOT_SSHD]
+)
+def test_what_answers_is_no_ssh_server(
+    connector: SshConnector, configure: Edit, serve: Callable[[socket.socket], object], why: str
+) -> None:
+    with listener(serve) as port:
+        host = configure("HostName 127.0.0.1", f"Port {port}")
+        began = time.monotonic()
+        error = refused(connector, host, timeout=1)
+    assert error.kind in {"banner", "algorithms"}
+    assert why in error.why
+    assert time.monotonic() - began < 5
+
+
+def test_a_server_that_stops_in_the_middle_of_the_key_exchange(
+    connector: SshConnector, configure: Edit
+) -> None:
+    with listener(lambda client: client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
+        error = refused(connector, configure("HostName 127.0.0.1", f"Port {port}"), timeout=1)
+    assert error.kind == "timeout"
+    assert "key exchange" in error.why
+
+
+def test_connect_timeout_of_ssh_config_is_honoured(connector: SshConnector, configure: Edit) -> None:
+    with listener(lambda _: None) as port:
+        host = configure("HostName 127.0.0.1", f"Port {port}", "ConnectTimeout 1")
+        began = time.monotonic()
+        refused(connector, host, timeout=60)
+        assert time.monotonic() - began < 10
+
+
+def test_a_host_that_hangs_up_at_first_is_tried_again(
+    connector: SshConnector, cluster: Cluster, host: Host
+) -> None:
+    """As sshd does beyond MaxStartups."""
+    visits = 0
+    port = cluster.servers[0].port
+
+    def serve(client: socket.socket) -> None:
+        nonlocal visits
+        visits += 1
+        if visits <= 2:
+            client.close()
+            return
+        upstream = stack.enter_context(socket.create_connection((cluster.hosts[0].address, port)))
+        threading.Thread(target=_pipe, args=(client, upstream), daemon=True).start()
+        threading.Thread(target=_pipe, args=(upstream, client), daemon=True).start()
+
+    with ExitStack() as stack, listener(serve) as door:
+        config = Path(str(host.ssh_config))
+        config.write_text(
+            f"Host {host.ssh}\nHostName 127.0.0.1\nPort {door}\nHostKeyAlias known\n" + config.read_text()
+        )
+        known = config.with_name("known_hosts")
+        mine, _ = own_line(known, cluster)
+        known.write_text(f"known {' '.join(mine.split()[1:])}\n")
+        connector.connect(host, 20).close()
+    assert visits == 3
+
+
+def _pipe(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def test_a_proxy_command_that_fails_says_what_it_said(connector: SshConnector, configure: Edit) -> None:
+    host = configure("ProxyCommand echo 'no bridge to %h' >&2; exit 3")
+    error = refused(connector, host)
+    assert error.kind == "proxy"
+    assert f"no bridge to {host.address}" in error.why
+
+
+@pytest.mark.parametrize("back", ["other", "third"])
+def test_a_proxy_jump_in_a_circle(connector: SshConnector, configure: Edit, back: str) -> None:
+    host = configure("ProxyJump other", "Host other", f"ProxyJump {back}", "Host third", "ProxyJump other")
+    error = refused(connector, host)
+    assert error.kind == "config"
+    assert "loop via other" in error.why or "circle" in error.why
+
+
+def test_a_bad_ssh_config_is_quoted(connector: SshConnector, configure: Edit) -> None:
+    error = refused(connector, configure("NoSuchKeyword yes"))
+    assert error.kind == "config"
+    assert "nosuchkeyword" in error.why
+
+
+def test_a_program_that_is_not_there_is_no_connection_error(link: Link) -> None:
+    channel = link.open(["no-such-program"])
+    assert channel.recv(100) == b""
+    assert channel.wait(10) == 127
+    assert b"not found" in channel.stderr_tail()

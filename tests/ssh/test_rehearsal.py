@@ -1,0 +1,171 @@
+"""The embedded cluster leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from orchestrator.connectors import connectors
+from orchestrator.errors import ClusterError
+from orchestrator.rehearsal import Cluster, sshd
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Hosts that have left behind what is hardest to find: double-forked, in a session of its own, deaf to TERM.
+PROGRAM = """
+import sys, time
+from orchestrator.connectors import connectors
+from orchestrator.rehearsal import Cluster
+with Cluster(2, homes=True) as cluster:
+    for host in cluster.hosts:
+        link = connectors().connect(host, 20)
+        code = "(trap '' TERM HUP; exec setsid sleep 98765.4321) </dev/null >/dev/null 2>&1 &"
+        assert link.open(["sh", "-c", code]).wait(10) == 0
+    print(cluster.folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def traces(folder: str) -> list[str]:
+    """Processes that belong to the cluster, and its folder."""
+    found = [folder] if Path(folder).exists() else []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if folder.encode() in environment:
+                found.append(entry.name)
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["leave", signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_trace_is_left(how: str | signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin
+    assert process.stdout
+    folder = process.stdout.readline().decode().strip()
+    assert len(traces(folder)) > 4  # the watcher's sshd's, sleepers and the folder
+    if isinstance(how, signal.Signals):
+        process.send_signal(how)
+    process.stdin.close()
+    process.wait(timeout=20)
+    process.stdout.close()
+    until(lambda: not traces(folder))
+
+
+def test_the_watcher_s_death_takes_the_servers_along() -> None:
+    with Cluster(2, homes=True) as cluster:
+        folder = str(cluster.folder)
+        listeners = [f"{server.folder}/sshd_config" for server in cluster.servers]
+        assert cluster.watcher
+        os.kill(cluster.watcher, signal.SIGKILL)
+        until(lambda: not any(_running(listener) for listener in listeners))
+    assert not traces(folder)
+
+
+def _running(text: str) -> bool:
+    return subprocess.run(["pgrep", "-f", text], capture_output=True, check=False).returncode == 0
+
+
+def test_hosts_share_servers_and_differ_in_everything_else() -> None:
+    with Cluster(10, servers=3, homes=True) as cluster:
+        assert len(cluster.servers) == 3
+        for values in (
+            {host.name for host in cluster.hosts},
+            {host.address for host in cluster.hosts},
+            {host.workdir for host in cluster.hosts},
+            {host.state for host in cluster.hosts},
+            {host.task_port for host in cluster.hosts},
+        ):
+            assert len(values) == 10
+        connector = connectors()
+
+        def answers(number: int) -> bytes:
+            link = connector.connect(cluster.hosts[number], 20)
+            heard = link.open(["echo", "here"]).recv(100)
+            link.close()
+            return heard
+
+        with ThreadPoolExecutor(10) as pool:
+            assert set(pool.map(answers, range(10))) == {b"here\n"}
+        connector.close()
+
+
+def test_the_ssh_program_can_use_it_too() -> None:
+    with Cluster(1, homes=True) as cluster:
+        argv = ["ssh", "-F", str(cluster.ssh_config), cluster.hosts[0].name, "echo", "here"]
+        assert subprocess.run(argv, capture_output=True, check=True).stdout == b"here\n"
+
+
+def test_a_taken_port_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        ports = [[taken.getsockname()[1]], sshd.free_ports(1)]
+        monkeypatch.setattr(sshd, "free_ports", lambda _: ports.pop(0))
+        with Cluster(1, homes=True) as cluster:
+            assert cluster.servers[0].port != taken.getsockname()[1]
+
+
+def test_without_sshd_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise ClusterError("the embedded cluster needs an SSH server", hint="apt install openssh-server")
+
+    monkeypatch.setattr(sshd, "binary", missing)
+    with pytest.raises(ClusterError, match="needs an SSH server"), Cluster(1):
+        pass
+
+
+UNPRIVILEGED = """
+import os
+from pathlib import Path
+from orchestrator.connectors import connectors
+from orchestrator.rehearsal import Cluster
+with Cluster(2, homes=True, parent=Path(".")) as cluster:
+    for host in cluster.hosts:
+        link = connectors().connect(host, 20)
+        channel = link.open(["id", "-u"])
+        print(channel.recv(100).decode().strip(), channel.wait(5))
+        link.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_it_works_without_root() -> None:
+    """As a user that exists only in a mount namespace of ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, 4242, 4242)
+        users = Path(folder) / "passwd"
+        users.write_text(f"{Path('/etc/passwd').read_text()}rehearser:x:4242:4242::{folder}:/bin/sh\n")
+        script = 'mount --bind "$1" /etc/passwd && cd "$2" && shift 2 && exec setpriv "$@"'
+        who = ["--reuid", "4242", "--regid", "4242", "--clear-groups", "env", f"PYTHONPATH={REPOSITORY}"]
+        argv = ["unshare", "-m", "sh", "-c", script, "-", str(users), folder, *who, sys.executable, "-c"]
+        done = subprocess.run([*argv, UNPRIVILEGED], capture_output=True, text=True, check=False)
+        if "Operation not permitted" in done.stderr and "unshare" in done.stderr:
+            pytest.skip("no mount namespaces here")
+        assert (done.stdout, done.stderr) == ("4242 0\n4242 0\n", "")
+        assert [entry.name for entry in Path(folder).iterdir()] == ["passwd"]

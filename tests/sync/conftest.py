@@ -1,0 +1,47 @@
+"""A session with a real agent behind a real sshd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from orchestrator.connectors import connectors
+from orchestrator.fleet import Session
+from orchestrator.rehearsal import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2, homes=True) as running:
+        yield running
+
+
+@pytest.fixture
+def sessions(cluster: Cluster) -> Iterator[Callable[[int], Session]]:
+    """Open a session with the n-th host."""
+    with ExitStack() as stack:
+        connector = connectors()
+        stack.callback(connector.close)
+
+        def open_session(number: int) -> Session:
+            host = cluster.hosts[number]
+            session = Session(host, connector.connect(host, 20), lambda _: None)
+            stack.callback(session.close)
+            session.start()
+            return session
+
+        yield open_session
+
+
+@pytest.fixture
+def session(sessions: Callable[[int], Session]) -> Session:
+    return sessions(0)
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> str:
+    """A workdir with a name that needs quoting everywhere."""
+    return str(tmp_path / "work'; echo foo \\ $HOME")

@@ -1,0 +1,263 @@
+"""Which files belong to a tree, with git and without."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.manifest import File, Symlink
+from orchestrator.sync import read_package, read_tree
+from orchestrator.sync.tree import Tree
+
+
+def write(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"content of {path}")
+
+
+def git(root: Path, *words: str) -> None:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example", "-c", "protocol.file.allow=always"]
+    subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
+
+
+def paths(tree: Tree) -> list[str]:
+    return [entry.path for entry in tree.manifest.entries]
+
+
+@pytest.fixture(params=["git", "plain"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    root = tmp_path / "a'; echo foo"
+    root.mkdir()
+    if request.param == "git":
+        git(root, "init", "-q")
+    return root
+
+
+def lines(*text: str) -> str:
+    return "\n".join(text) + "\n"
+
+
+RULES: list[tuple[str, dict[str, str], list[str], list[str], list[str]]] = [
+    ("nothing ignored", {}, [], ["a.py", "d/b.py"], []),
+    ("a file", {".gitignore": "b.py\n"}, [], ["a.py"], ["b.py", "d/b.py"]),
+    ("a folder", {".gitignore": "data/\n"}, [], ["a.py"], ["data/x", "d/data/y/z"]),
+    ("anchored", {".gitignore": "/data\n"}, [], ["d/data/y"], ["data/x"]),
+    ("negated", {".gitignore": lines("*.csv", "!keep.csv")}, [], ["keep.csv"], ["a.csv", "d/b.csv"]),
+    ("below a folder", {"d/.gitignore": "x\n"}, [], ["x", "e/x"], ["d/x", "d/f/x"]),
+    ("nearer wins", {".gitignore": "*.log\n", "d/.gitignore": "!b.log\n"}, [], ["d/b.log"], ["a.log"]),
+    ("ours", {".orchestrateignore": "*.h5\n"}, [], ["a.py"], ["m.h5", "d/m.h5"]),
+    ("ours below a folder", {"d/.orchestrateignore": "x\n"}, [], ["x"], ["d/x"]),
+    ("the job's", {}, ["*.tmp", "/out/"], ["a.py", "d/out/x"], ["b.tmp", "out/y"]),
+    ("caches", {}, [], ["a.py"], ["__pycache__/a.pyc", "d/__pycache__/b.pyc"]),
+    ("double star", {".gitignore": "d/**/x\n"}, [], ["x"], ["d/x", "d/e/f/x"]),
+    ("no folder of an excluded folder", {".gitignore": lines("d/", "!d/keep")}, [], ["a"], ["d/keep"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("ignore_files", "job", "kept", "left_out"), [rule[1:] for rule in RULES], ids=[rule[0] for rule in RULES]
+)
+def test_ignore_rules(
+    root: Path, ignore_files: dict[str, str], job: list[str], kept: list[str], left_out: list[str]
+) -> None:
+    write(root, *kept, *left_out)
+    for name, text in ignore_files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    assert paths(read_tree(root, job)) == sorted([*kept, *ignore_files])
+
+
+def test_odd_names_arrive_as_they_are(root: Path) -> None:
+    odd = ["ü.py", "two words", "it's", 'a"b', "new\nline", "back\\slash", "-dash", "*", "[x]", "d\x01e"]
+    write(root, *odd)
+    (root / os.fsdecode(b"latin-\xe9")).write_text("x")
+    assert paths(read_tree(root)) == sorted([*odd, os.fsdecode(b"latin-\xe9")])
+
+
+def test_links_modes_and_special_files(root: Path) -> None:
+    write(root, "a.py", "run.sh")
+    (root / "run.sh").chmod(0o700)
+    (root / "link").symlink_to("a.py")
+    (root / "dangling").symlink_to("/no/such/../place")
+    (root / "folder").mkdir()
+    (root / "to-folder").symlink_to("folder")
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as sock:
+        here = Path.cwd()
+        os.chdir(root)  # a socket's path must be short
+        try:
+            sock.bind("sock")
+        finally:
+            os.chdir(here)
+        tree = read_tree(root)
+    found = {entry.path: entry for entry in tree.manifest.entries}
+    assert sorted(found) == ["a.py", "dangling", "link", "run.sh", "to-folder"]
+    assert found["dangling"] == Symlink("dangling", "/no/such/../place")
+    assert [path for path, entry in found.items() if isinstance(entry, File) and entry.executable] == [
+        "run.sh"
+    ]
+    # git does not even list pipes and sockets
+    assert all(name in str(tree.notes) for name in ("pipe", "sock")) or (root / ".git").exists()
+
+
+def test_an_unreadable_file_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(root, "a.py", "secret.py")
+    original = Path.open
+
+    def refuse(self: Path, *args: object, **more: object) -> object:
+        if self.name == "secret.py":  # root may read everything
+            raise PermissionError(13, "Permission denied")
+        return original(self, *args, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError) as caught:
+        read_tree(root)
+    assert caught.value.what == "cannot read secret.py"
+    assert caught.value.why == "Permission denied"
+    assert ".orchestrateignore" in caught.value.hint
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read the code"):
+        read_tree(tmp_path / "nowhere")
+
+
+# --- git only ---
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    root.mkdir()
+    git(root, "init", "-q")
+    return root
+
+
+def commit(root: Path) -> None:
+    git(root, "add", "-A", "-f")
+    git(root, "commit", "-qm", "x")
+
+
+def test_tracked_files_that_are_ignored_or_deleted(repository: Path) -> None:
+    write(repository, "a.py", "tracked.log", "gone.py", "untracked-later")
+    commit(repository)
+    (repository / ".gitignore").write_text("*.log\n")
+    (repository / "gone.py").unlink()
+    write(repository, "new.py", "new.log")
+    assert paths(read_tree(repository)) == [".gitignore", "a.py", "new.py", "tracked.log", "untracked-later"]
+
+
+def test_a_folder_inside_a_repository(repository: Path) -> None:
+    write(repository, "outside.py", "project/a.py", "project/b.log", "project/d/c.py")
+    (repository / ".gitignore").write_text("*.log\n")
+    assert paths(read_tree(repository / "project")) == ["a.py", "d/c.py"]
+
+
+def test_a_folder_that_its_repository_ignores(repository: Path) -> None:
+    write(repository, "project/a.py", "project/b.log", "dotfile")
+    (repository / ".gitignore").write_text("*\n")
+    (repository / "project" / ".gitignore").write_text("*.log\n")
+    assert paths(read_tree(repository / "project")) == [".gitignore", "a.py"]
+
+
+def test_submodules(repository: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "-q")
+    write(library, "lib.py", "deep/x.py")
+    commit(library)
+    git(repository, "submodule", "add", "-q", str(library), "vendor/lib")
+    write(repository, "vendor/lib/untracked.py")
+    nested = repository / "nested"
+    nested.mkdir()
+    git(nested, "init", "-q")
+    write(nested, "n.py")
+    expected = [".gitmodules", "nested/n.py"]
+    expected += [f"vendor/lib/{name}" for name in ("deep/x.py", "lib.py", "untracked.py")]
+    assert paths(read_tree(repository)) == expected
+    git(repository, "commit", "-qm", "x")
+    git(repository, "submodule", "deinit", "-q", "-f", "vendor/lib")
+    tree = read_tree(repository)
+    assert paths(tree) == [".gitmodules", "nested/n.py"]
+    assert "vendor/lib is a submodule that is not checked out" in tree.notes[0]
+
+
+def test_a_conflict_names_a_file_once(repository: Path) -> None:
+    write(repository, "a.py")
+    commit(repository)
+    git(repository, "checkout", "-qb", "other")
+    (repository / "a.py").write_text("theirs")
+    commit(repository)
+    git(repository, "checkout", "-q", "-")
+    (repository / "a.py").write_text("ours")
+    commit(repository)
+    subprocess.run(["git", "merge", "other"], cwd=repository, check=False, capture_output=True)
+    assert paths(read_tree(repository)) == ["a.py"]
+
+
+def test_a_hook_s_git_variables_do_not_lead_elsewhere(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository, "a.py")
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    assert paths(read_tree(repository)) == ["a.py"]
+
+
+# --- digest ---
+
+CHANGES: list[tuple[str, Callable[[Path], object], bool]] = [
+    ("content", lambda root: (root / "a.py").write_text("other"), True),
+    ("a new file", lambda root: (root / "c.py").write_text(""), True),
+    ("the mode", lambda root: (root / "a.py").chmod(0o755), True),
+    ("a name", lambda root: (root / "a.py").rename(root / "A.py"), True),
+    ("a link's target", lambda root: (root / "m").rename(root / "l"), True),
+    ("only the time", lambda root: os.utime(root / "a.py", (1, 1)), False),
+    ("only the group's bits", lambda root: (root / "a.py").chmod(0o664), False),
+    ("an empty folder", lambda root: (root / "empty").mkdir(), False),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"), [change[1:] for change in CHANGES], ids=[change[0] for change in CHANGES]
+)
+def test_the_digest_tells_trees_apart(
+    tmp_path: Path, change: Callable[[Path], object], *, differs: bool
+) -> None:
+    write(tmp_path, "a.py", "b")
+    (tmp_path / "l").symlink_to("a.py")
+    (tmp_path / "m").symlink_to("b")
+    before = read_tree(tmp_path)
+    change(tmp_path)
+    after = read_tree(tmp_path)
+    assert (before.digest != after.digest) is differs
+
+
+def test_what_changed_since_the_tree_was_read(tmp_path: Path) -> None:
+    write(tmp_path, "same", "edited", "removed", "new-mode")
+    tree = read_tree(tmp_path)
+    assert tree.changed() == []
+    (tmp_path / "edited").write_text("CONTENT OF EDITED"[: len("content of edited")])
+    (tmp_path / "removed").unlink()
+    (tmp_path / "new-mode").chmod(0o755)
+    write(tmp_path, "added")  # not part of the tree: no reason to stop
+    assert tree.changed() == ["edited", "new-mode", "removed"]
+
+
+def test_a_package_keeps_its_name(tmp_path: Path) -> None:
+    write(tmp_path, "package/__init__.py", "package/data/x.txt", "package/__pycache__/x.pyc", "beside.py")
+    assert paths(read_package(tmp_path / "package")) == ["package/__init__.py", "package/data/x.txt"]
+
+
+def test_a_large_tree_gets_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.sync.tree.WARN_SIZE", 10)
+    write(tmp_path, "data.bin")
+    (note,) = read_tree(tmp_path).notes
+    assert "data.bin" in note
+    assert ".orchestrateignore" in note

@@ -1,0 +1,126 @@
+"""The whole of `launch` with real training, on real SSH servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk, until
+from tests.training import training_python
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 150.0  # seconds; four tasks share what cores there are
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, 2)
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, 4)
+
+
+def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
+    with Cluster(hosts, homes=True, python=training_python()) as cluster:
+        made = Desk(cluster, tmp_path)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def results(desk: Desk) -> list[dict[str, Any]]:
+    return [event["data"] for event in desk.named("TaskReported") if event["kind"] == "result"]
+
+
+def test_the_tutorials_parameters_on_four_hosts(four: Desk) -> None:
+    """Global batch 64 x 4, SGD 0.001, 3 epochs of 5 steps; preflight and validation included."""
+    words = ["--dataset", "digits", "--epochs", "3", "--steps-per-epoch", "5"]
+    viewer = four.launch("--", *words, fast=False)
+    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    found = results(four)
+    assert len(found) == 4
+    assert len({result["digest"] for result in found}) == 1
+    assert {result["steps"] for result in found} == {15}
+    four.logs_are_identical(four.run_id())
+    validated = four.named("HostValidated")
+    assert {event["host"] for event in validated} == {host.name for host in four.cluster.hosts}
+    assert all(event["steps_per_second"] > 0 and event["dataset"] for event in validated)
+    pairs = four.named("PairReported")
+    assert len(pairs) == 16
+    assert all(pair["tcp"] for pair in pairs)
+    # The built-in validation has no TF_CONFIG, and leaves nothing behind.
+    four.nothing_is_left(four.run_id())
+
+
+def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> None:
+    """It knows nothing of us; a peer that dies must not leave the others waiting."""
+    text = (ROOT / "examples/fit.py").read_text()
+    assert "orchestrat" not in text.replace("orchestrate launch", "")
+    desk.script("main.py", re.sub(r"epochs=\d+", "epochs=100_000", text))
+    viewer = desk.launch("--", "python", "main.py")
+    viewer.shows("Epoch 2/")
+    run = desk.run_id()
+    (victim,) = desk.task_pids(run, "worker/1")
+    os.kill(victim, signal.SIGKILL)
+    began = time.monotonic()
+    until("the others are gone", lambda: not desk.task_pids(run), 3.0)  # failure_grace + 1 s
+    assert time.monotonic() - began < 3.0
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    (ended,) = desk.named("RunEnded")
+    assert ended["cause_task"] == "worker/1"
+    assert "SIGKILL" in ended["cause"]
+    desk.nothing_is_left(run)
+
+
+def test_an_unchanged_tutorial_script_trains(desk: Desk) -> None:
+    desk.script("main.py", (ROOT / "examples/fit.py").read_text())
+    viewer = desk.launch("--", "main.py")
+    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    assert "TF_USE_LEGACY_KERAS=1" in viewer.stdout + viewer.stderr
+    accuracies = re.findall(r"worker/\d: accuracy (0\.\d+)", viewer.stdout)
+    assert len(accuracies) == 2
+    assert len(set(accuracies)) == 1
+
+
+def test_a_node_that_cannot_train_stops_the_launch(desk: Desk) -> None:
+    first, second = desk.cluster.hosts
+    desk.write_hosts([first, second])
+    broken = desk.folder / "bin" / "python"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho the library is broken >&2\nexit 9\n")
+    broken.chmod(0o755)
+    parts = desk.hosts.read_text().split("[[host]]")
+    parts[2] = parts[2].replace(
+        f"\npython = {json.dumps(second.python)}", f"\npython = {json.dumps(str(broken))}"
+    )
+    desk.hosts.write_text("[[host]]".join(parts))
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--skip-preflight", "--", "--dataset", "digits")
+    assert viewer.wait(LIMIT) == ExitStatus.RUN_FAILED
+    assert second.name in viewer.stderr
+    assert "the library is broken" in viewer.stdout + viewer.stderr
+    assert not desk.named("TaskStarted")
+    desk.nothing_is_left(desk.run_id())
+
+
+def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:
+    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 2")
+    text = (ROOT / "examples/fit.py").read_text()
+    desk.script("main.py", re.sub(r"epochs=\d+", "epochs=100_000", text))
+    viewer = desk.launch("--", "main.py")
+    viewer.shows("Epoch 2/")
+    viewer.signal(signal.SIGINT)
+    assert viewer.wait() == ExitStatus.INTERRUPTED
+    desk.nothing_is_left(desk.run_id())

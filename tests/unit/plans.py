@@ -1,0 +1,68 @@
+"""Plans for tests: made by hand from a few words, or any plan at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+
+from orchestrator import plan
+from orchestrator.model import Host, Inventory, Job, Role, RunPlan
+
+
+def make(
+    *hosts: Host,
+    job: Job | None = None,
+    command: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    script: str | None = None,
+) -> RunPlan:
+    return plan.assign(
+        Inventory(hosts, job or Job()),
+        command=command,
+        env=env or {},
+        name="",
+        run="r1",
+        owner="ada@laptop",
+        created=1e9,
+        environ=environ or {},
+        script=script,
+    )
+
+
+def host(name: str, role: str = "worker", **other: object) -> Host:
+    return Host(name, name, name, role=Role(role), **other)  # type: ignore[arg-type]
+
+
+_addresses = st.one_of(
+    st.from_regex(r"[a-z0-9-]{1,12}(\.[a-z0-9]{1,6})?", fullmatch=True),
+    st.ip_addresses().map(str),
+)
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> Inventory:
+    """Hosts of every role, some spare, at least one of them not."""
+    hosts: list[Host] = []
+    for number in range(draw(st.integers(1, 8))):
+        tasks = draw(st.integers(1, 4))
+        shares = draw(st.none() | st.integers(0, 3))
+        hosts.append(
+            Host(
+                name=f"h{number}",
+                ssh=f"h{number}",
+                address=draw(_addresses),
+                task_port=draw(st.integers(1024, 65532)),
+                tasks=tasks,
+                role=draw(st.sampled_from(Role)),
+                devices=None if shares is None else tuple(map(str, range(shares * tasks))),
+                spare=number > 0 and draw(st.booleans()),
+                env=draw(st.dictionaries(st.sampled_from(["A", "grpc_proxy"]), st.text(max_size=3))),
+            )
+        )
+    return Inventory(tuple(draw(st.permutations(hosts))))
+
+
+def plans() -> st.SearchStrategy[RunPlan]:
+    return inventories().map(lambda inventory: make(*inventory.hosts))

@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.checks import Needs, Seen, of_hosts, of_pairs
+from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.model import Host, Role
+
+NEEDS = Needs(tensorflow=True, legacy_keras=True)
+
+
+def seen(name: str = "gpu-01", **changes: Any) -> Seen:
+    """A host on which all is well; `changes` replace parts of its answers, by dotted-like names a__b."""
+    number = int(name[-2:])
+    host = Host(name, name, f"10.0.0.{number}", task_port=2222)
+    hello = {
+        "user": "train",
+        "python": "3.11.2",
+        "boot_id": name,
+        "netns": "net:[1]",
+        "state": "/var/tmp/o-1",
+    }
+    disk = {"free": 120e9, "total": 500e9, "fstype": "ext4"}
+    facts = {
+        "python": {"path": "/venv/bin/python", "version": "3.11.2", "ok": True, "error": ""},
+        "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1"},
+        "rsync": "/usr/bin/rsync",
+        "disk": {"state": disk, "workdir": {**disk, "path": "/home/t/o", "writable": True, "error": ""}},
+        "gpus": [],
+        "ephemeral": [32768, 60999],
+        "kill_user_processes": False,
+        "ip": ["127.0.0.1", f"10.0.0.{number}"],
+    }
+    listen: dict[str, Any] = {"listening": [2222], "busy": []}
+    one = Seen(host, (2222,), hello | {"state_error": None}, facts, listen)
+    return changed(one, **changes)
+
+
+def changed(one: Seen, **changes: Any) -> Seen:
+    """`facts__disk__state=None` replaces seen.facts["disk"]["state"]; `host__devices=...` a field."""
+    for path, value in changes.items():
+        first, *keys = path.split("__")
+        part = getattr(one, first)
+        if first == "host":
+            part = replace(part, **{keys[0]: value})
+        else:
+            part = _with(part, keys, value) if keys else value
+        one = replace(one, **{first: part})
+    return one
+
+
+def _with(part: Any, keys: list[str], value: Any) -> Any:
+    return {**part, keys[0]: _with(part[keys[0]], keys[1:], value) if keys[1:] else value}
+
+
+def said(checks: list[CheckReported], level: Level) -> list[tuple[str, str, str]]:
+    return [(check.host, check.check, check.found) for check in checks if check.level is level]
+
+
+def test_a_good_host_is_well_in_every_way() -> None:
+    checks = of_hosts([seen()], NEEDS)
+    assert [(check.check, check.found) for check in checks] == [
+        ("login", "train"),
+        ("agent", "3.11.2"),
+        ("python", "3.11.2"),
+        ("tensorflow", "2.21.0"),
+        ("tf_keras", "2.21.0"),
+        ("rsync", "ok"),
+        ("state", "ok"),
+        ("workdir", "ok"),
+        ("disk", "120 GB free"),
+        ("clock", "+0 ms"),
+        ("port", "2222"),
+    ]
+    assert {check.level for check in checks} == {Level.OK}
+
+
+W, F = Level.WARN, Level.FAIL
+GPUS = [{"index": i, "name": "A100", "memory": 80 << 30} for i in range(2)]
+STATE_ERROR = {"kind": "state", "what": "the state folder is on NFS", "why": "no locks", "hint": ""}
+LEASE = {"run": "tidy-otter", "task": "worker/0", "owner": "ann@laptop", "since": 1.0}
+SMALL = {"free": 4e9, "total": 9e9, "fstype": "ext4"}
+
+# (what the host says; the check, its level and what was found; a part of why, a part of the hint)
+ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
+    ({"hello__python": "3.7.3"}, ("agent", F, "Python 3.7.3"), "3.8 or newer", "agent_python"),
+    (
+        {"facts__python": {"path": None, "version": None, "ok": False, "error": "/x/python: No such file"}},
+        ("python", F, "python3 does not run"),
+        "No such file",
+        "`python`",
+    ),
+    (
+        {"facts__packages": {}},
+        ("tensorflow", F, "not installed"),
+        "/venv/bin/python does not have it",
+        "/venv/bin/python -m pip install tensorflow",
+    ),
+    (
+        {"facts__packages__tf-keras": None},
+        ("tf_keras", F, "not installed"),
+        "Keras 3",
+        "--no-deps 'tf_keras==2.21.*'",
+    ),
+    (
+        {"facts__packages__tf-keras": "2.20.1"},
+        ("tf_keras", F, "2.20.1 beside tensorflow 2.21.0"),
+        "must match",
+        "tf_keras==2.21.*",
+    ),
+    ({"facts__rsync": None}, ("rsync", W, "not installed"), "tar stream", "apt install rsync"),
+    ({"hello__state_error": STATE_ERROR}, ("state", F, "the state folder is on NFS"), "no locks", "`state`"),
+    (
+        {"facts__disk__workdir__writable": False, "facts__disk__workdir__error": "Read-only file system"},
+        ("workdir", F, "/home/t/o cannot be written"),
+        "Read-only file system",
+        "`workdir`",
+    ),
+    (
+        {"facts__disk__workdir__free": 4900000000.0},
+        ("disk", W, "4.9 GB free"),
+        "/home/t/o needs room",
+        "`workdir`",
+    ),
+    ({"facts__disk__workdir__free": 199000000.0}, ("disk", F, "199 MB free"), "checkpoints", "`workdir`"),
+    (
+        {"facts__disk__state": SMALL},
+        ("disk", W, "4.0 GB free"),
+        "/var/tmp/o-1 needs room for the tasks' logs",
+        "`state`",
+    ),
+    ({"clock": 1.4}, ("clock", W, "1.4 s ahead"), "", "set-ntp"),
+    ({"clock": -7200.0}, ("clock", W, "2 h 00 min behind"), "", "set-ntp"),
+    (
+        {"listen__busy": [{"port": 2222, "holder": "python3 pid 4242 (user bob)"}]},
+        ("port", F, "2222 taken"),
+        "2222: python3 pid 4242 (user bob)",
+        "`task_port`",
+    ),
+    (
+        {"listen__busy": [{"port": 2222, "holder": LEASE}]},
+        ("port", F, "2222 taken"),
+        "worker/0 of run tidy-otter (ann@laptop)",
+        "`task_port`",
+    ),
+    (
+        {"listen__busy": [{"port": 2222, "holder": None}]},
+        ("port", F, "2222 taken"),
+        "may not see",
+        "`task_port`",
+    ),
+    ({"ports": (40000,)}, ("port", W, "40000"), "32768 to 60999", "ip_local_reserved_ports=40000"),
+    (
+        {"facts__kill_user_processes": True},
+        ("linger", W, "off"),
+        "KillUserProcesses",
+        "loginctl enable-linger train",
+    ),
+    ({"host__devices": ("0",)}, ("gpu", W, "none seen"), "nvidia-smi", "`devices`"),
+    (
+        {"host__devices": ("0", "3", "GPU-ab"), "facts__gpus": GPUS},
+        ("gpu", F, "no GPU 3"),
+        "has 0, 1",
+        "`devices`",
+    ),
+    (
+        {"host__address": "203.0.114.7"},
+        ("exposure", W, "203.0.114.7 is a public address"),
+        "no authentication",
+        "firewall",
+    ),
+    ({"facts__ip": ["10.0.0.1", "8.8.8.8"]}, ("exposure", W, "8.8.8.8 is a public address"), "", ""),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected", "why", "hint"), ALONE)
+def test_what_is_wrong_with_a_host_is_said(
+    changes: dict[str, Any], expected: tuple[str, Level, str], why: str, hint: str
+) -> None:
+    bad = [one for one in of_hosts([seen(**changes)], NEEDS) if one.level is not Level.OK]
+    assert [(one.check, one.level, one.found) for one in bad] == [expected]
+    assert why in bad[0].why
+    assert hint in bad[0].hint
+
+
+FINE: list[dict[str, Any]] = [
+    {"facts__packages": {"tensorflow-cpu": "2.21.0", "tf-keras": "2.21.3"}},
+    {"facts__packages": {"tensorflow": "2.15.1", "keras": "2.15.0"}},  # Keras 2 inside
+    {"facts__packages": {"tensorflow": "2.9.0"}},
+    {"hello__python": "3.8.18"},
+    {"facts__disk__state": None, "clock": -0.9},
+    {"host__devices": ("0", "1"), "facts__gpus": GPUS},
+    {"facts__ip": ["127.0.0.1", "172.17.0.4", "2a02::1", "fe80::1%eth0"]},
+    {"host__address": "node-1.example.org"},
+    {"facts__kill_user_processes": None},
+]
+
+
+@pytest.mark.parametrize("changes", FINE)
+def test_nothing_is_said_of_what_is_well(changes: dict[str, Any]) -> None:
+    assert {one.level for one in of_hosts([seen(**changes)], NEEDS)} == {Level.OK}
+
+
+def test_a_job_that_is_no_python_needs_no_tensorflow() -> None:
+    checks = of_hosts([seen(facts__packages={})], Needs(tensorflow=False, legacy_keras=False))
+    assert said(checks, W) == [("gpu-01", "tensorflow", "not installed")]
+    assert not said(checks, F)
+
+
+VERSIONS: list[tuple[dict[str, Any], Level, str, str]] = [
+    (
+        {"facts__packages__tensorflow": "2.20.0", "facts__packages__tf-keras": "2.20.0"},
+        F,
+        "tensorflow",
+        "2.20.0",
+    ),
+    ({"facts__packages__tensorflow": "2.21.1"}, W, "tensorflow", "2.21.1"),
+    ({"facts__python__version": "3.10.4"}, W, "python", "3.10.4"),
+]
+
+
+@pytest.mark.parametrize(("changes", "level", "check", "found"), VERSIONS)
+def test_the_odd_ones_are_named(changes: dict[str, Any], level: Level, check: str, found: str) -> None:
+    cluster = [seen("gpu-01"), seen("gpu-02", **changes), seen("gpu-03")]
+    checks = of_hosts(cluster, NEEDS)
+    assert ("gpu-02", check, found) in said(checks, level)
+    assert {host for host, _, _ in said(checks, W) + said(checks, F)} == {"gpu-02"}
+    odd = next(one for one in checks if one.host == "gpu-02" and one.check == check and one.level is level)
+    assert "gpu-[01,03]" in odd.why
+
+
+def test_another_patch_level_of_python_is_no_matter() -> None:
+    cluster = [seen("gpu-01"), seen("gpu-02", facts__python__version="3.11.9")]
+    assert {one.level for one in of_hosts(cluster, NEEDS)} == {Level.OK}
+
+
+def test_one_machine_under_two_names_needs_two_ports() -> None:
+    first, twin = seen("gpu-01"), seen("gpu-02", hello__boot_id="gpu-01")
+    busy = changed(twin, listen__busy=[{"port": 2222, "holder": "python3 pid 1"}])
+    assert said(of_hosts([first, busy], NEEDS), F) == [("gpu-02", "machine", "is gpu-01 under another name")]
+    apart = of_hosts([first, changed(twin, ports=(2223,))], NEEDS)
+    assert ("gpu-02", "machine", "same as gpu-01") in said(apart, Level.OK)
+    contained = changed(twin, hello__netns="net:[2]")
+    assert not [one for one in of_hosts([first, contained], NEEDS) if one.check == "machine"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
+def test_loopback_is_wrong_only_between_machines(address: str) -> None:
+    first, other = seen("gpu-01", host__address=address), seen("gpu-02")
+    checks = of_hosts([first, other], NEEDS)
+    assert said(checks, F) == [("gpu-01", "address", f"{address} is a loopback address")]
+    assert "such as 10.0.0.1" in next(one.hint for one in checks if one.check == "address")
+    assert not said(of_hosts([first, changed(other, hello__boot_id="gpu-01", ports=(2223,))], NEEDS), F)
+
+
+def test_unequal_gpus_are_said_of_the_odd_one() -> None:
+    cluster = [seen(name, facts__gpus=GPUS) for name in ("gpu-01", "gpu-02")]
+    cluster += [seen("gpu-03", facts__gpus=GPUS[:1]), seen("cpu-04", host__role=Role.PS)]
+    assert said(of_hosts(cluster, NEEDS), W) == [("gpu-03", "devices", "1 GPU per task")]
+    halves = changed(cluster[0], host__tasks=2)
+    assert said(of_hosts([halves, cluster[2]], NEEDS), W) == []
+
+
+def test_a_shared_home_is_a_note() -> None:
+    cluster = [seen("gpu-01"), seen("gpu-02"), seen("gpu-03")]
+    checks = of_hosts(cluster, NEEDS, (("gpu-01", "gpu-02"), ("gpu-03",)))
+    assert [(one.host, one.found) for one in checks if one.check == "shared"] == [
+        ("gpu-01", "workdir of gpu-[01-02]"),
+        ("gpu-02", "workdir of gpu-[01-02]"),
+    ]
+
+
+def mesh(*hosts: str, **bad: str) -> list[PairReported]:
+    """All pairs, well but for `a_b="timed out"`: a does not reach b; `a_ALL`, `ALL_b`, ping_ALL likewise."""
+    pairs = []
+    for source in hosts:
+        for target in hosts:
+            mesh_wide = bad.get(f"{source}_ALL") if source != target else None
+            inward = bad.get(f"ALL_{target}") if source != target else None
+            why = bad.get(f"{source}_{target}") or mesh_wide or inward or ""
+            ping = {"no": False, "unknown": None}.get(bad.get("ping", ""), True)
+            port = f"10.0.0.{ord(target) - 96}:2222"
+            pairs.append(PairReported(source, target, port, not why, None if why else 0.3, ping, None, why))
+    return pairs
+
+
+REACH: list[tuple[list[PairReported], list[tuple[str, str]], str, str]] = [
+    (mesh("a", "b", "c"), [], "", ""),
+    (
+        mesh("a", "b", "c", a_b="timed out"),
+        [("b", "a cannot reach its task port 2222: timed out")],
+        "a firewall",
+        "open TCP port 2222 there: ufw allow 2222/tcp",
+    ),
+    (
+        mesh("a", "b", "c", ALL_b="refused"),
+        [("b", "no other host reaches its task port 2222: refused")],
+        "our agent listens",
+        "`address`",
+    ),
+    (
+        mesh("a", "b", "c", "d", c_ALL="no route"),
+        [("c", "reaches no other host: no route")],
+        "the others reach each other",
+        "outgoing",
+    ),
+    (
+        mesh("a", "b", a_ALL="timed out", b_ALL="timed out"),
+        [
+            ("b", "a cannot reach its task port 2222: timed out"),
+            ("a", "b cannot reach its task port 2222: timed out"),
+        ],
+        "",
+        "",
+    ),
+    (
+        mesh("a", "b", "c", b_b="timed out"),
+        [("b", "cannot reach its own address 10.0.0.2:2222: timed out")],
+        "NAT",
+        "itself included",
+    ),
+    (
+        mesh("a", "b", "c", a_c="does not resolve", b_c="does not resolve"),
+        [("c", "no other host reaches its task port 2222: does not resolve")],
+        "that name is not known",
+        "/etc/hosts",
+    ),
+    (
+        mesh("a", "b", "c", "d", a_b="answered by something else", c_b="timed out"),
+        [
+            ("b", "a cannot reach its task port 2222: answered by something else"),
+            ("b", "c cannot reach its task port 2222: timed out"),
+        ],
+        "another program",
+        "`address`",
+    ),
+    (
+        mesh("a", "b", a_b="a new reason"),
+        [("b", "a cannot reach its task port 2222: a new reason")],
+        "",
+        "firewall",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pairs", "failures", "why", "hint"), REACH)
+def test_pairs_are_concluded_to_the_host_to_mend(
+    pairs: list[PairReported], failures: list[tuple[str, str]], why: str, hint: str
+) -> None:
+    checks = of_pairs(pairs)
+    failed = [check for check in checks if check.level is Level.FAIL]
+    assert sorted((check.host, check.found) for check in failed) == sorted(failures)
+    assert all(check.check == "reach" for check in failed)
+    if failed:
+        assert why in failed[0].why
+        assert hint in failed[0].hint
+    fine = {check.host for check in checks if check.check == "reach" and check.level is Level.OK}
+    assert fine == {pair.target for pair in pairs} - {host for host, _ in failures}
+
+
+@pytest.mark.parametrize(
+    ("ping", "level", "found"),
+    [("", Level.OK, "ok"), ("no", Level.WARN, "no answer to ping"), ("unknown", Level.OK, "not measured")],
+)
+def test_a_missing_ping_is_no_failure(ping: str, level: Level, found: str) -> None:
+    checks = [check for check in of_pairs(mesh("a", "b", ping=ping)) if check.check == "ping"]
+    assert [(check.host, check.level, check.found) for check in checks] == [
+        ("a", level, found),
+        ("b", level, found),
+    ]
+
+
+def test_no_pairs_no_conclusions() -> None:
+    assert of_pairs([]) == []

@@ -1,0 +1,242 @@
+"""What hosts.toml means when nothing is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.config.places import locate
+from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, SYNONYMS, TABLES
+from orchestrator.model import Host, Inventory, Job, Role
+
+EVERYTHING = """
+[defaults]
+user = "train"
+port = 2200
+identity = "~/.ssh/cluster"
+ssh_config = "/etc/lab/ssh_config"
+python = "~/venv/bin/python"
+agent_python = "python3.9"
+workdir = "/data/train/"
+state = "/var/tmp/train"
+task_port = 3000
+tasks = 2
+role = "worker"
+devices = [0, "GPU-4f2c"]
+env = { A = "defaults", B = "defaults" }
+
+[[host]]
+name = "one"
+ssh = "bastion-one"
+address = "10.0.0.1"
+env = { A = "host" }
+
+[[host]]
+name = "two"
+address = "10.0.0.2"
+role = "chief"
+tasks = 1
+devices = []
+port = 22
+
+[[host]]
+name = "three"
+address = "10.0.0.3"
+spare = true
+
+[job]
+command = 'train.py --name "a b"'
+setup = "module load cuda\\nulimit -n 4096"
+env = { EMPTY = "", UNICODE = "é\\n$(x)" }
+forward = ["EXPERIMENT"]
+secrets = ["TOKEN"]
+grace = 10
+failure_grace = 0.5
+lifeline = 60
+ignore = ["*.ckpt"]
+validate = "pytest -x 'a b'"
+legacy_keras = false
+"""
+
+
+A, B, C = (f'\n[[host]]\nname = "{name}"\n' for name in "abc")
+
+
+def hosts(text: str) -> tuple[Host, ...]:
+    return config.parse(text).hosts
+
+
+def test_every_key() -> None:
+    def host(name: str, ssh: str, address: str, **other: object) -> Host:
+        fields: dict[str, object] = {
+            "user": "train",
+            "port": 2200,
+            "identity": "~/.ssh/cluster",
+            "ssh_config": "/etc/lab/ssh_config",
+            "python": "~/venv/bin/python",
+            "agent_python": "python3.9",
+            "workdir": "/data/train",
+            "state": "/var/tmp/train",
+            "task_port": 3000,
+            "tasks": 2,
+            "devices": ("0", "GPU-4f2c"),
+            "env": {"A": "defaults", "B": "defaults"},
+        }
+        return Host(name, ssh, address, **{**fields, **other})  # type: ignore[arg-type]
+
+    assert config.parse(EVERYTHING, "lab.toml") == Inventory(
+        hosts=(
+            host("one", "bastion-one", "10.0.0.1", env={"A": "host", "B": "defaults"}),
+            host("two", "10.0.0.2", "10.0.0.2", role=Role.CHIEF, tasks=1, devices=(), port=22),
+            host("three", "10.0.0.3", "10.0.0.3", spare=True),
+        ),
+        job=Job(
+            command=("train.py", "--name", "a b"),
+            setup="module load cuda\nulimit -n 4096",
+            env={"EMPTY": "", "UNICODE": "é\n$(x)"},
+            forward=("EXPERIMENT",),
+            secrets=("TOKEN",),
+            grace=10.0,
+            failure_grace=0.5,
+            lifeline=60.0,
+            ignore=("*.ckpt",),
+            validate="pytest -x 'a b'",
+            legacy_keras=False,
+        ),
+        source="lab.toml",
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "ssh", "address"),
+    [
+        ('ssh = "gpu-01"', "gpu-01", "gpu-01", "gpu-01"),
+        ('name = "gpu-01"', "gpu-01", "gpu-01", "gpu-01"),
+        ('address = "10.0.0.1"', "10.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ('name = "a"\naddress = "10.0.0.1"', "a", "10.0.0.1", "10.0.0.1"),
+        ('name = "a"\nssh = "gpu-01.lab"', "a", "gpu-01.lab", "gpu-01.lab"),
+        ('ssh = "alias"\naddress = "10.0.0.1"', "10.0.0.1", "alias", "10.0.0.1"),
+        ('ssh = "my+alias"\naddress = "10.0.0.1"', "10.0.0.1", "my+alias", "10.0.0.1"),
+        ('ssh = "local"\naddress = "127.0.0.1"', "127.0.0.1", "local", "127.0.0.1"),
+        ('address = "2001:DB8::10"', "2001:db8::10", "2001:db8::10", "2001:db8::10"),
+        ('address = "[2001:db8:0::5]"', "2001:db8::5", "2001:db8::5", "2001:db8::5"),
+        ('ssh = "fe80::1%eth0"\naddress = "10.0.0.1"', "10.0.0.1", "fe80::1%eth0", "10.0.0.1"),
+    ],
+)
+def test_name_ssh_and_address_stand_in_for_each_other(keys: str, name: str, ssh: str, address: str) -> None:
+    (host,) = hosts(f"[[host]]\n{keys}")
+    assert (host.name, host.ssh, host.address) == (name, ssh, address)
+
+
+@pytest.mark.parametrize(
+    ("given", "user", "host", "port"),
+    [
+        ("gpu", None, "gpu", None),
+        ("train@gpu", "train", "gpu", None),
+        ("gpu:2200", None, "gpu", 2200),
+        ("train@gpu:2200", "train", "gpu", 2200),
+        ("train@lab.org@gpu", "train@lab.org", "gpu", None),
+        ("[fd00::5]:2200", None, "fd00::5", 2200),
+        ("train@[fd00::5]", "train", "fd00::5", None),
+        ("fd00::5", None, "fd00::5", None),
+    ],
+)
+def test_ssh_targets(given: str, user: str | None, host: str, port: int | None) -> None:
+    (found,) = hosts(f'[[host]]\nssh = "{given}"')
+    assert (found.user, found.ssh, found.port) == (user, host, port)
+
+
+def test_what_ssh_says_wins_over_defaults() -> None:
+    (host,) = hosts('[defaults]\nuser = "a"\nport = 1\n[[host]]\nssh = "b@gpu:2"')
+    assert (host.user, host.port) == ("b", 2)
+
+
+def test_ranges_run_in_step() -> None:
+    found = hosts(
+        '[[host]]\nname = "gpu-[01-02,9]"\nssh = "train@gpu-[01-02,9].lab:2200"\naddress = "10.0.0.[1-3]"'
+    )
+    assert [(host.name, host.ssh, host.address, host.user, host.port) for host in found] == [
+        ("gpu-01", "gpu-01.lab", "10.0.0.1", "train", 2200),
+        ("gpu-02", "gpu-02.lab", "10.0.0.2", "train", 2200),
+        ("gpu-9", "gpu-9.lab", "10.0.0.3", "train", 2200),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[host]]\naddress = "fd00::[1-4]"',
+        '[[host]]\nssh = "[fd00::[1-4]]:22"',
+        A + 'ssh = "gpu"' + B + 'ssh = "gpu"\ntask_port = 2223',
+        A
+        + 'ssh = "localhost:2201"\naddress = "10.0.0.1"'
+        + B
+        + 'ssh = "localhost:2202"\naddress = "10.0.0.2"',
+        A + 'address = "127.0.0.1"' + B + 'address = "::1"\ntask_port = 3000',
+        A + 'role = "ps"' + B + C + 'role = "chief"',
+        A + 'role = "chief"' + B + 'role = "evaluator"',
+        '[defaults]\nrole = "ps"\n' + A + 'role = "chief"' + B + 'role = "worker"' + C + "spare = true",
+        A + '[host.env]\nA = "1"\n[defaults.env]\nA = "2"\n[job.env]\nA = "3"',
+        'job.command = ["train.py", "~/data", "$X"]\n' + A,
+        "job.command = \"bash -c 'train.py $X && echo ok'\"\n" + A,
+        'job.command = "~/bin/train --cost 5$"\n' + A,
+    ],
+)
+def test_unusual_but_right(text: str) -> None:
+    assert hosts(text)
+
+
+@pytest.mark.parametrize(
+    "change", [str, lambda text: "\ufeff" + text, lambda text: text.replace("\n", "\r\n")]
+)
+def test_byte_order_mark_and_line_ends_change_nothing(change: object, tmp_path: Path) -> None:
+    assert callable(change)
+    path = tmp_path / "hosts.toml"
+    path.write_bytes(change(EVERYTHING).encode())
+    assert config.load(path).hosts == config.parse(EVERYTHING).hosts
+
+
+def test_files_of_this_machine_are_found_from_the_inventory(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(A + 'identity = "keys/a"\nssh_config = "/etc/x"' + B + 'identity = "~/b"')
+    found = [(host.identity, host.ssh_config) for host in config.load(path).hosts]
+    assert found == [(f"{tmp_path}/keys/a", "/etc/x"), ("~/b", None)]
+
+
+def test_the_example_is_right_also_with_every_comment_removed() -> None:
+    text = (Path(__file__).parents[2] / "hosts.example.toml").read_text()
+    assert len(hosts(text)) == 4
+    shown = {line.split("=")[0].strip(" #") for line in text.split("\n") if "=" in line}
+    assert shown >= {*HOST_KEYS, *JOB_KEYS}
+
+
+def test_every_key_has_a_field_and_every_field_a_key() -> None:
+    fields = {name: set(kind.__dataclass_fields__) for name, kind in (("host", Host), ("job", Job))}
+    assert {name: set(TABLES[name][1]) for name in fields} == fields
+    assert set(HOST_KEYS) - set(DEFAULTS_KEYS) == {"name", "ssh", "address"}
+    assert set(SYNONYMS.values()) <= {*HOST_KEYS, *JOB_KEYS}
+    assert not set(SYNONYMS) & {*HOST_KEYS, *JOB_KEYS}
+
+
+def test_lines_are_found_past_long_texts_and_comments() -> None:
+    text = """# [job]
+[job]
+setup = '''
+[[host]]
+grace = 1
+'''
+"grace" = 2 # x
+[[ host ]]
+[ host . env ]
+A="["
+"""
+    assert locate(text) == {
+        ("job", 0, ""): 2,
+        ("job", 0, "setup"): 3,
+        ("job", 0, "grace"): 7,
+        ("host", 1, ""): 8,
+        ("host", 1, "env"): 9,
+        ("host", 1, "env.A"): 10,
+    }

@@ -1,0 +1,191 @@
+"""The environment of a task: what the tool sets, what the user sets, who wins, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator import environ
+from orchestrator.errors import UsageError
+from orchestrator.model import Job
+from tests.unit.plans import host, make
+
+KERAS = "because model.fit of Keras 3 fails on several tasks; turn off with legacy_keras = false under [job]"
+PROXY = "set grpc_proxy= because tasks that follow an http_proxy wait for each other without a word"
+BUFFER = "set PYTHONUNBUFFERED=1 so that output arrives as it is printed"
+
+
+def test_the_defaults_and_what_is_said() -> None:
+    plan = make(host("a"))
+    env = {name: value for name, value in plan.tasks[0].env.items() if name != "TF_CONFIG"}
+    assert env == {"PYTHONUNBUFFERED": "1", "grpc_proxy": "", "TF_USE_LEGACY_KERAS": "1"}
+    assert plan.notes == (BUFFER, PROXY, f"set TF_USE_LEGACY_KERAS=1 {KERAS}")
+
+
+def test_who_wins() -> None:
+    names = ["tool", "forward", "job", "host", "option"]
+    layers = {name: dict.fromkeys(names[place:], name) for place, name in enumerate(names)}
+    chosen = [environ.Default(name, "tool", "why") for name in names]
+    env, stood = environ.layer(chosen, *(layers[name] for name in names[1:]), tf_config="{}")
+    assert env == {**{name: name for name in names}, "TF_CONFIG": "{}"}
+    assert [default.name for default in stood] == ["tool"]
+
+
+def test_a_default_the_user_sets_is_not_ours_to_explain() -> None:
+    plan = make(
+        host("a", env={"grpc_proxy": "x"}),
+        host("b"),
+        job=Job(env={"PYTHONUNBUFFERED": ""}),
+        env={"TF_USE_LEGACY_KERAS": "0"},
+    )
+    assert plan.tasks[0].env["grpc_proxy"] == "x"
+    assert plan.tasks[1].env["TF_USE_LEGACY_KERAS"] == "0"
+    assert plan.notes == (PROXY.replace("= ", "= on worker/1 "),)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "script", "value", "note"),
+    [
+        (None, None, "1", KERAS),
+        (None, "import tensorflow as tf\ntf.keras.Sequential()", "1", KERAS),
+        (None, "import keras", None, "left TF_USE_LEGACY_KERAS alone since the script imports keras itself"),
+        (True, "import keras", "1", "as legacy_keras = true says"),
+        (False, None, None, None),
+    ],
+)
+def test_legacy_keras(wanted: bool | None, script: str | None, value: str | None, note: str | None) -> None:
+    plan = make(host("a"), job=Job(legacy_keras=wanted), script=script)
+    assert plan.tasks[0].env.get("TF_USE_LEGACY_KERAS") == value
+    said = [text for text in plan.notes if "KERAS" in text]
+    assert len(said) == (note is not None)
+    assert note is None or note in said[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "imports"),
+    [
+        ("import keras", True),
+        ("import os, keras.layers as layers", True),
+        ("from keras import layers", True),
+        ("from keras.layers import Dense", True),
+        ("def f():\n    try:\n        import keras\n    except ImportError: pass", True),
+        ("import keras\nprint(f'{x['a']}' '\nmatch 1:\n", True),
+        ("print 'python 2'\nfrom keras.models import Model", True),
+        ("import keras\0", True),
+        ("import tf_keras", False),
+        ("import keras_tuner", False),
+        ("from tensorflow import keras", False),
+        ("from tensorflow.keras import layers", False),
+        ("from . import keras", False),
+        ("from .keras import layers", False),
+        ("# import keras", False),
+        ("'''\nimport keras\n'''", False),
+        ("print 'import keras'", False),
+        ("x = '\\d'", False),
+        ("", False),
+        ("(" * 10000, False),
+    ],
+)
+def test_does_a_script_import_keras(source: str, imports: bool) -> None:
+    assert environ.imports_keras(source) is imports
+
+
+@pytest.mark.parametrize(
+    ("entry", "gpus", "note"),
+    [
+        (host("a"), [None], None),
+        (host("a", devices=("0", "1")), ["0,1"], "set CUDA_VISIBLE_DEVICES=0,1 as `devices` says"),
+        (
+            host("a", tasks=2, devices=("3", "GPU-x")),
+            ["3", "GPU-x"],
+            "set CUDA_VISIBLE_DEVICES as `devices` says",
+        ),
+        (host("a", devices=()), ["-1"], "set CUDA_VISIBLE_DEVICES=-1 as `devices = []` says"),
+        (
+            host("a", "ps", tasks=2),
+            ["-1", "-1"],
+            "set CUDA_VISIBLE_DEVICES=-1 since a ps task needs no GPU; give its host `devices` to change it",
+        ),
+        (host("a", "ps", devices=("0",)), ["0"], "set CUDA_VISIBLE_DEVICES=0 as `devices` says"),
+    ],
+)
+def test_devices(entry: object, gpus: list[str | None], note: str | None) -> None:
+    plan = make(entry)  # type: ignore[arg-type]
+    assert [task.env.get("CUDA_VISIBLE_DEVICES") for task in plan.tasks] == gpus
+    order = {task.env.get("CUDA_DEVICE_ORDER") for task in plan.tasks}
+    assert order == ({"PCI_BUS_ID"} if gpus[0] not in {None, "-1"} else {None})
+    assert [text for text in plan.notes if "VISIBLE" in text] == ([note] if note else [])
+
+
+def test_an_evaluator_beside_workers_is_named_in_the_note() -> None:
+    plan = make(host("a"), host("b", "evaluator"))
+    (note,) = (text for text in plan.notes if "CUDA" in text)
+    assert note.startswith("set CUDA_VISIBLE_DEVICES=-1 on evaluator/0 since an evaluator task needs no GPU")
+
+
+@pytest.mark.parametrize(
+    ("python", "command", "value"),
+    [
+        ("~/venv/bin/python", "train.R", "~/venv/bin/python"),
+        ("/opt/py/bin/python3", "Rscript train.R", "/opt/py/bin/python3"),
+        ("python3", "train.R", None),  # reticulate wants a path; the node puts the right one first on PATH
+        ("/opt/py/bin/python3", "train.py", None),
+    ],
+)
+def test_reticulate(python: str, command: str, value: str | None) -> None:
+    plan = make(host("a", python=python), command=tuple(command.split()))
+    assert plan.tasks[0].env.get("RETICULATE_PYTHON") == value
+
+
+def test_forwarded_names_take_their_value_from_the_controller() -> None:
+    plan = make(host("a"), job=Job(forward=("A", "B")), environ={"A": "1", "B": "", "C": "3"})
+    env = plan.tasks[0].env
+    assert (env["A"], env["B"], "C" in env) == ("1", "", False)
+
+
+def test_a_missing_forwarded_name_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        make(host("a"), job=Job(forward=("HOME", "RUN_NAME", "TEAM")), environ={"HOME": "/"})
+    assert caught.value.what == "RUN_NAME, TEAM are not set on this machine"
+    assert (
+        caught.value.why == "`forward` under [job] takes them from the environment orchestrate is called in"
+    )
+    assert caught.value.hint == "export RUN_NAME=..., or remove it from `forward`"
+
+
+def test_secret_values() -> None:
+    assert environ.secret_values(("TOKEN",), {"TOKEN": "hunter2", "A": "1"}) == {"TOKEN": "hunter2"}
+    with pytest.raises(UsageError) as caught:
+        environ.secret_values(("TOKEN",), {})
+    assert caught.value.what == "TOKEN is not set on this machine"
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["A"], "--env A: has no value"),
+        (["=1"], "--env =1: has no name"),
+        (["A B=1"], "--env A B: is not a name for a variable (letters, digits and _, and no digit first)"),
+        (
+            ["TF_CONFIG={}"],
+            "--env TF_CONFIG: orchestrate writes TF_CONFIG itself, for each task; it cannot be set by hand",
+        ),
+        (["ORCHESTRATE_RUN=1"], "--env ORCHESTRATE_RUN: names with ORCHESTRATE_ are orchestrate's own"),
+        (["TOKEN=hunter2"], "--env TOKEN: is a secret and may not be given as a value"),
+    ],
+)
+def test_options_that_cannot_be(options: list[str], what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(host("a"), env=environ.parse_assignments(options), job=Job(secrets=("TOKEN",)))
+    assert caught.value.what == what
+    assert "hunter2" not in f"{caught.value.what}{caught.value.why}{caught.value.hint}"
+
+
+def test_options() -> None:
+    assert environ.parse_assignments(["A=1", "B=x=y", "C=", "A=2"]) == {"A": "2", "B": "x=y", "C": ""}
+
+
+def test_nothing_replaces_tf_config() -> None:
+    env, _ = environ.layer((), {"TF_CONFIG": "mine"}, {"TF_CONFIG": "mine"}, tf_config="{}")
+    assert json.loads(env["TF_CONFIG"]) == {}

@@ -1,0 +1,259 @@
+"""The house of CONTRIBUTING.md: who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FLOORS = {
+    5: {"cli"},
+    4: {"render"},
+    3: {"phases", "keeper", "connectors"},
+    2: {"transport", "ssh", "local", "fleet", "sync", "bus", "store", "rehearsal"},
+    1: {
+        *{
+            "config",
+            "plan",
+            "tfconfig",
+            "checks",
+            "verdict",
+            "view",
+            "gang",
+            "lines",
+            "text",
+            "ends",
+            "lastwords",
+        },
+        *{"ranges", "environ", "explain", "redact", "manifest"},
+    },
+    0: {"errors", "model", "events", "node"},
+}
+FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+
+# Where nothing has an effect, neighbours may know each other; above, each effect stays behind its door.
+PURE = {0, 1}
+# The seam is types, whatever its floor.
+SEAM = "transport"
+
+# What the floors would allow and must not be: phases know the seam, not who stands behind it.
+FORBIDDEN = {
+    "phases": {"ssh", "local"},
+    "keeper": {"ssh", "local"},
+}
+
+# Foreign packages with a door of their own; the others stay out.
+DOORS = {
+    "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
+    "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
+    "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
+    "rich": ("orchestrator.render.live", "orchestrator.render.paint", "orchestrator.render.grid"),
+    "tensorflow": (),
+    "tf_keras": (),
+    "keras": (),
+    "numpy": (),
+}
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str  # orchestrator.ssh.resolve
+    path: Path
+
+    @property
+    def room(self) -> str:
+        """The part below `orchestrator`; "" for the package itself."""
+        return ".".join(self.name.split(".")[1:2])
+
+    @property
+    def package(self) -> str:
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Import:
+    source: Module
+    line: int
+    target: str  # absolute; for `from a import b` it is a.b where that is a module, else a
+    relative: bool
+    typing_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.source.path.relative_to(ROOT)}:{self.line}: {self.source.name} imports {self.target}"
+
+
+def modules(package: str) -> dict[str, Module]:
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = Module(name, path)
+    return found
+
+
+ORCHESTRATOR = modules("orchestrator")
+WORKER_ENTRY = modules("worker_entry")
+
+
+def imports(module: Module, known: dict[str, Module]) -> Iterator[Import]:
+    """Every import of a module, those inside functions and under TYPE_CHECKING too."""
+    tree = ast.parse(module.path.read_bytes())
+    guarded = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for branch in node.body
+        for inner in ast.walk(branch)
+    }
+    for node in ast.walk(tree):
+        typing_only = node in guarded
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, node.lineno, alias.name, relative=False, typing_only=typing_only)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = module.package.split(".")
+                anchor = anchor[: len(anchor) - node.level + 1]
+                base = ".".join([*anchor, base] if base else anchor)
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                target = name if name in known else base
+                yield Import(module, node.lineno, target, relative=node.level > 0, typing_only=typing_only)
+
+
+def all_imports(known: dict[str, Module]) -> list[Import]:
+    return [found for module in known.values() for found in imports(module, known)]
+
+
+def under(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def ours(found: Import) -> bool:
+    return under(found.target, "orchestrator")
+
+
+def room_of(name: str) -> str:
+    return ".".join(name.split(".")[1:2])
+
+
+def floors_allow(source: str, target: str) -> bool:
+    if target in ("", source):  # the package itself holds only the version
+        return True
+    if target in FORBIDDEN.get(source, set()):
+        return False
+    above, below = FLOOR_OF[source], FLOOR_OF[target]
+    return below < above or (below == above and (above in PURE or target == SEAM))
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(ORCHESTRATOR) > 5
+    assert any(ours(found) for found in all_imports(ORCHESTRATOR))
+
+
+def test_every_room_is_on_a_floor() -> None:
+    unknown = {module.room for module in ORCHESTRATOR.values()} - set(FLOOR_OF) - {""}
+    assert not unknown, f"put them on a floor, here and in CONTRIBUTING.md: {sorted(unknown)}"
+
+
+def test_imports_go_down() -> None:
+    wrong = [
+        str(found)
+        for found in all_imports(ORCHESTRATOR)
+        if ours(found) and found.source.room and not floors_allow(found.source.room, room_of(found.target))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "allowed"),
+    [
+        ("cli", "phases", True),
+        ("cli", "ssh", True),
+        ("phases", "fleet", True),
+        ("phases", "ssh", False),
+        ("phases", "local", False),
+        ("phases", "render", False),
+        ("keeper", "ssh", False),
+        ("render", "phases", True),
+        ("render", "cli", False),
+        ("fleet", "transport", True),
+        ("fleet", "ssh", False),
+        ("plan", "fleet", False),
+        ("plan", "tfconfig", True),
+        ("store", "bus", False),
+        ("node", "model", True),  # node/ has a stricter rule of its own below
+        ("config", "config", True),
+    ],
+)
+def test_the_rule_itself(source: str, target: str, *, allowed: bool) -> None:
+    assert floors_allow(source, target) is allowed
+
+
+def test_no_import_circles() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in ORCHESTRATOR}
+    for found in all_imports(ORCHESTRATOR):
+        if found.target in graph and found.target != found.source.name and not found.typing_only:
+            graph[found.source.name].add(found.target)
+    while free := {name for name, targets in graph.items() if not targets & set(graph)}:
+        for name in free:
+            del graph[name]
+    # What is left stands on a circle or above one; the first are named by following any edge.
+    circle: list[str] = []
+    name = min(graph, default="")
+    while name and name not in circle:
+        circle.append(name)
+        name = min(graph[name] & set(graph))
+    assert not circle, " -> ".join([*circle[circle.index(name) :], name])
+
+
+def test_node_is_shipped_alone() -> None:
+    """It becomes the package `orchestrate_node` on a host that has only Python."""
+    wrong = [
+        str(found)
+        for found in all_imports(ORCHESTRATOR)
+        if found.source.room == "node"
+        and not (
+            under(found.target, "orchestrator.node")
+            if found.relative
+            else found.target.partition(".")[0] in {*sys.stdlib_module_names, "orchestrate_node"}
+        )
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", sorted(DOORS))
+def test_foreign_packages_have_one_door(package: str) -> None:
+    wrong = [
+        str(found)
+        for found in all_imports(ORCHESTRATOR)
+        if under(found.target, package) and not under(found.source.name, *DOORS[package])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_worker_entry_stands_alone() -> None:
+    wrong = [str(found) for found in all_imports(WORKER_ENTRY) if ours(found)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_imported_is_declared() -> None:
+    declared = {
+        requirement.partition(">")[0].strip().replace("-", "_")
+        for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    }
+    missing = {
+        str(found)
+        for found in all_imports(ORCHESTRATOR)
+        if not ours(found)
+        and found.target.partition(".")[0] not in {*sys.stdlib_module_names, *declared, "orchestrate_node"}
+    }
+    assert not missing, "\n".join(sorted(missing))

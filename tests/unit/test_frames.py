@@ -1,0 +1,89 @@
+"""Frames: what goes in comes out, whatever the network does to the boundaries."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.node import frames
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+_FRAMES = st.tuples(st.dictionaries(st.text(), _VALUES, max_size=4), st.binary(max_size=200))
+
+
+def fed(pieces: list[bytes]) -> list[frames.Frame]:
+    decoder = frames.Decoder()
+    out = [frame for piece in pieces for frame in decoder.feed(piece)]
+    assert decoder.pending == 0
+    return out
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@given(sent=st.lists(_FRAMES, max_size=5), cuts=st.lists(st.integers(min_value=0), max_size=12))
+def test_any_split_of_any_stream_gives_the_frames_that_were_sent(
+    sent: list[tuple[dict[str, Any], bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(frames.encode(header, payload) for header, payload in sent)
+    assert fed(split(stream, cuts)) == sent
+
+
+def test_every_split_in_two_and_byte_by_byte() -> None:
+    sent: list[frames.Frame] = [
+        ({"id": 1, "op": "é\n"}, b"\x00\xff" * 3),
+        ({}, b""),
+        ({"stream": 2}, frames.MARKER),
+    ]
+    stream = b"".join(frames.encode(*frame) for frame in sent)
+    for cut in range(len(stream) + 1):
+        assert fed([stream[:cut], stream[cut:]]) == sent
+    assert fed([stream[i : i + 1] for i in range(len(stream))]) == sent
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        struct.pack(">II", frames.MAX_HEADER + 1, 0),
+        struct.pack(">II", 2, frames.MAX_PAYLOAD + 1),
+        b"Welcome to gpu-01, have a nice day\n",
+        struct.pack(">II", 2, 0) + b"[]",
+        struct.pack(">II", 2, 0) + b"{x",
+        struct.pack(">II", 4, 0) + b'"\xff"x',
+        struct.pack(">II", 0, 0),
+    ],
+)
+def test_what_is_not_a_frame_is_refused(bad: bytes) -> None:
+    with pytest.raises(ValueError):
+        frames.Decoder().feed(bad)
+
+
+def test_a_frame_that_the_other_end_would_refuse_is_never_made() -> None:
+    with pytest.raises(ValueError):
+        frames.encode({"x": "y" * frames.MAX_HEADER})
+    with pytest.raises(ValueError):
+        frames.encode({}, bytes(frames.MAX_PAYLOAD + 1))
+
+
+def test_a_cut_frame_is_pending() -> None:
+    decoder = frames.Decoder()
+    assert decoder.feed(frames.encode({"id": 1}, b"abc")[:-1]) == []
+    assert decoder.pending
+
+
+def test_a_large_payload_in_small_pieces_takes_no_quadratic_time() -> None:
+    stream = frames.encode({}, bytes(16 << 20))
+    decoder = frames.Decoder()
+    out = [frame for i in range(0, len(stream), 4096) for frame in decoder.feed(stream[i : i + 4096])]
+    assert [len(payload) for _, payload in out] == [16 << 20]

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.gang import Decision, End, decide, succeeded
+from orchestrator.model import Completion, TaskId
+
+OK = End(0, None, "", stopped=False, seconds=1, ended=10)
+BAD = End(3, None, "", stopped=False, seconds=1, ended=10)
+KILLED = End(None, 9, "", stopped=False, seconds=1, ended=10)
+LOST = End(None, None, "supervisor gone", stopped=False, seconds=1, ended=10)
+STOPPED = End(None, 15, "", stopped=True, seconds=1, ended=10)
+
+WORKERS = "worker/0 worker/1"
+CLUSTER = "chief/0 worker/0 ps/0"
+EVALUATED = "worker/0 worker/1 evaluator/0"
+
+
+def tasks(text: str) -> list[TaskId]:
+    return [TaskId.parse(word) for word in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("who", "ends", "completion", "decision", "good"),
+    [
+        (WORKERS, {}, Completion.ALL, Decision.GO_ON, False),
+        (WORKERS, {"worker/0": OK}, Completion.ALL, Decision.GO_ON, False),
+        (WORKERS, {"worker/0": OK, "worker/1": OK}, Completion.ALL, Decision.ENDED, True),
+        (WORKERS, {"worker/1": BAD}, Completion.ALL, Decision.STOP_FAILED, False),
+        (WORKERS, {"worker/1": KILLED}, Completion.ALL, Decision.STOP_FAILED, False),
+        (WORKERS, {"worker/1": LOST}, Completion.ALL, Decision.STOP_FAILED, False),
+        (WORKERS, {"worker/0": STOPPED, "worker/1": BAD}, Completion.ALL, Decision.ENDED, False),
+        (WORKERS, {"worker/0": STOPPED, "worker/1": STOPPED}, Completion.ALL, Decision.ENDED, False),
+        (CLUSTER, {"worker/0": OK}, Completion.CHIEF, Decision.GO_ON, False),
+        (CLUSTER, {"chief/0": OK}, Completion.CHIEF, Decision.STOP_COMPLETE, True),
+        (
+            CLUSTER,
+            {"chief/0": OK, "worker/0": STOPPED, "ps/0": STOPPED},
+            Completion.CHIEF,
+            Decision.ENDED,
+            True,
+        ),
+        (CLUSTER, {"ps/0": KILLED}, Completion.CHIEF, Decision.STOP_FAILED, False),
+        (EVALUATED, {"worker/0": OK, "worker/1": OK}, Completion.ALL, Decision.STOP_COMPLETE, True),
+    ],
+)
+def test_what_the_ends_ask_for(
+    who: str, ends: dict[str, End], completion: Completion, decision: Decision, good: bool
+) -> None:
+    known = {TaskId.parse(task): end for task, end in ends.items()}
+    assert decide(tasks(who), known, completion) is decision
+    assert succeeded(tasks(who), known, completion) is good

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import events as ev
+from orchestrator.events import Event, Level, Outcome, Phase, Stamped
+from orchestrator.render import DisplayGoneError, choose
+from orchestrator.render.jsonl import Jsonl
+from orchestrator.render.plain import Plain
+
+PLAN = ev.RunPlanned(
+    run="tidy-otter",
+    name="mnist",
+    owner="ann@laptop",
+    command=("train.py", "--note", "a b"),
+    tasks=(("worker/0", "gpu-01"), ("worker/1", "gpu-2"), ("ps/10", "cpu")),
+    notes=("TF_USE_LEGACY_KERAS=1 is set",),
+    folder="/runs/tidy-otter",
+)
+
+
+def exited(task: str, host: str, **how: object) -> ev.TaskExited:
+    known: dict[str, object] = {
+        "code": None,
+        "signal": None,
+        "lost": "",
+        "seconds": 41.2,
+        "ended": 0.0,
+        "stopped": False,
+    }
+    return ev.TaskExited(task=task, host=host, attempt="1", **(known | how))  # type: ignore[arg-type]
+
+
+def shown(*events: Event) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    renderer = Plain(out, err)
+    for at, event in enumerate(events):
+        renderer.handle(Stamped(float(at), event))
+    renderer.close()
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_story_of_a_run_that_fails() -> None:
+    out, err = shown(
+        PLAN,
+        ev.PhaseStarted(Phase.CONNECT, 3),
+        ev.HostConnected("gpu-01", 0.1),
+        ev.PhaseEnded(Phase.CONNECT, ok=True, seconds=0.25),
+        ev.PhaseStarted(Phase.PREFLIGHT, 3),
+        ev.CheckReported(
+            "gpu-01", "rsync", Level.WARN, "not found", "files go as a tar stream", "apt install rsync"
+        ),
+        ev.CheckReported(
+            "gpu-2", "rsync", Level.WARN, "not found", "files go as a tar stream", "apt install rsync"
+        ),
+        ev.CheckReported("cpu", "python", Level.OK, "3.11.2"),
+        ev.PhaseEnded(Phase.PREFLIGHT, ok=True, seconds=0.9),
+        ev.PhaseStarted(Phase.STAGE, 3),
+        ev.TreeSynced("gpu-01", "d1", 132, 1_200_000, 0.4, reused=False),
+        ev.TreeSynced("gpu-2", "d1", 132, 0, 0.1, reused=True),
+        ev.PhaseEnded(Phase.STAGE, ok=True, seconds=0.8),
+        ev.PhaseStarted(Phase.VALIDATE, 3),
+        ev.HostValidated("gpu-01", "digits", 2.31, 41.25, 6.0),
+        ev.PhaseEnded(Phase.VALIDATE, ok=True, seconds=6.1),
+        ev.PhaseStarted(Phase.FOLLOW, 3),
+        ev.TaskStarted("worker/0", "gpu-01", "1", 4242),
+        ev.TaskReady("worker/0", ""),
+        ev.LogLine("worker/0", "gpu-01", "\x1b[31m[bold]Epoch[/foo]\x1b[0m :warning:", 1.0),
+        ev.LogLine("worker/1", "gpu-2", "Epoch 1/3", 1.0),
+        ev.LogLine("ps/10", "cpu", "", 1.0),
+        ev.TaskProgressed("worker/0", 5, 0.5, 10.0),
+        ev.LogGap("worker/1", "node", 1024, "No space left on device"),
+        ev.HostLost("cpu", "no heartbeat for 15 s"),
+        ev.HostRecovered("cpu", 20.0),
+        exited("worker/1", "gpu-2", signal=9),
+        ev.StopRequested("failure", "worker/1 on gpu-2 was killed by SIGKILL", 2.0),
+        exited("worker/0", "gpu-01", signal=15, stopped=True, seconds=43.0),
+        exited("ps/10", "cpu", lost="the guard is gone"),
+        ev.RunEnded(
+            "tidy-otter",
+            Outcome.FAILED,
+            1,
+            52.0,
+            "worker/1 on gpu-2 was killed by SIGKILL after 41 s",
+            "worker/1",
+            ("Epoch 1/3", "step \x1b[2J5"),
+            "/runs/tidy-otter",
+            "look into dmesg on gpu-2",
+        ),
+    )
+    assert out.splitlines() == [
+        "worker/0 gpu-01 | [bold]Epoch[/foo] :warning:",
+        "worker/1 gpu-2  | Epoch 1/3",
+        "ps/10    cpu    | ",
+    ]
+    assert err.splitlines() == [
+        "run tidy-otter (mnist): 3 tasks on 3 hosts: train.py --note 'a b'",
+        "  note: TF_USE_LEGACY_KERAS=1 is set",
+        "connect: 3 hosts",
+        "connect: ok after 0.2 s",
+        "preflight: 3 hosts",
+        "warning: gpu-[01,2]: rsync: not found",
+        "  why: files go as a tar stream",
+        "  try: apt install rsync",
+        "preflight: ok after 0.9 s",
+        "stage: 3 hosts",
+        "stage: ok after 0.8 s: 132 files, 1.2 MB sent",
+        "validate: 3 hosts",
+        "gpu-01: trains alone: loss 2.3100, 41.2 steps/s on digits, 6.0 s",
+        "validate: ok after 6.1 s",
+        "worker/0 gpu-01: started, pid 4242",
+        "worker/0 gpu-01: ready",
+        "worker/1 gpu-2: 1,024 bytes of its log were lost on the node (No space left on device)",
+        "cpu: no word from it (no heartbeat for 15 s); its tasks may well go on",
+        "cpu: back after 20 s",
+        "worker/1 gpu-2: was killed by SIGKILL after 41 s",
+        "stopping the tasks: worker/1 on gpu-2 was killed by SIGKILL (TERM, then KILL after 2.0 s)",
+        "worker/0 gpu-01: was stopped after 43 s",
+        "ps/10 cpu: is lost after 41 s (the guard is gone)",
+        "",
+        "run tidy-otter failed after 52 s",
+        "  worker/0  gpu-01  was stopped            43 s",
+        "  worker/1  gpu-2   was killed by SIGKILL  41 s",
+        "  ps/10     cpu     is lost                41 s",
+        "  worker/1: 1.0 kB of its log were lost on the node",
+        "error: worker/1 on gpu-2 was killed by SIGKILL after 41 s",
+        "  its last lines:",
+        "    | Epoch 1/3",
+        "    | step 5",
+        "  try: look into dmesg on gpu-2",
+        "logs: /runs/tidy-otter/logs",
+    ]
+
+
+def test_the_summary_folds_many_tasks_that_ended_alike() -> None:
+    tasks = tuple((f"worker/{i}", f"gpu-{i:02}") for i in range(64))
+    plan = ev.RunPlanned("r1", "", "ann@laptop", (), tasks, (), "/runs/r1")
+    ends = [exited(task, host, code=0, seconds=40.0 + i % 3) for i, (task, host) in enumerate(tasks)]
+    _, err = shown(plan, *ends, ev.RunEnded("r1", Outcome.SUCCEEDED, 0, 50.0, "", "", (), "/runs/r1"))
+    assert err.splitlines()[-3:] == [
+        "run r1 succeeded after 50 s",
+        "  worker/[0-63]  gpu-[00-63]  finished  40 s to 42 s",
+        "logs: /runs/r1/logs",
+    ]
+
+
+ENDS: list[tuple[dict[str, object], str]] = [
+    ({"code": 0}, "finished"),
+    ({"code": 3}, "exited with 3"),
+    ({"signal": 11}, "was killed by SIGSEGV"),
+    ({"lost": "the guard is gone"}, "is lost"),
+    ({"stopped": True, "signal": 15}, "was stopped"),
+    ({"stopped": True, "code": 0}, "was stopped"),
+    ({"stopped": True, "code": 143}, "was stopped"),
+    ({"stopped": True, "signal": 9}, "was stopped, by SIGKILL"),
+    ({"stopped": True, "code": 42}, "was stopped, with exit status 42"),
+]
+
+
+@pytest.mark.parametrize(("how", "words"), ENDS)
+def test_an_end_is_worded_by_how_it_came(how: dict[str, object], words: str) -> None:
+    _, err = shown(exited("worker/0", "gpu-01", **how))
+    assert err.startswith(f"worker/0 gpu-01: {words} after 41 s")
+
+
+def test_text_of_others_cannot_move_the_cursor_either() -> None:
+    _, err = shown(
+        ev.HostFailed(
+            "gpu-01", Phase.CONNECT, "noise", "has \x1b[2Jthings", "line\nof \x1b]0;t\x07login", ""
+        ),
+        ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=1.0),
+        ev.HostLost("gpu-01", "bad\x1b[Hword"),
+        ev.RunEnded("r1", Outcome.FAILED, 1, 1.0, "bad\x1b[H host", "", ("\x1b[31mred",), "/r", "do\nthat"),
+    )
+    assert err.splitlines() == [
+        "error: gpu-01 has things",
+        "  why: line",
+        "       of login",
+        "connect: failed after 1.0 s",
+        "gpu-01: no word from it (badword); its tasks may well go on",
+        "",
+        "run r1 failed after 1.0 s",
+        "error: bad host",
+        "  its last lines:",
+        "    | red",
+        "  try: do",
+        "       that",
+        "more: /r/debug.log",
+    ]
+
+
+def test_a_run_that_cannot_start_is_told_by_its_hosts_and_only_once() -> None:
+    def refused(host: str) -> ev.HostFailed:
+        return ev.HostFailed(host, Phase.CONNECT, "auth", "refused the login", "no key", f"ssh {host}")
+
+    _, err = shown(
+        PLAN,
+        ev.PhaseStarted(Phase.CONNECT, 3),
+        refused("gpu-01"),
+        ev.HostConnected("cpu", 0.1),
+        refused("gpu-2"),
+        ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=2.0),
+        ev.RunEnded(
+            "r1", Outcome.CLUSTER, 3, 2.1, "connect: gpu-01 (and 1 more) refused", "", (), "/r", "ssh"
+        ),
+    )
+    assert err.splitlines()[2:] == [
+        "connect: 3 hosts",
+        "error: 2 hosts refused the login: gpu-[01,2]",
+        "  why: no key",
+        "  try: ssh gpu-01",
+        "connect: failed after 2.0 s",
+        "",
+        "run r1 did not start after 2.1 s",
+        "more: /r/debug.log",
+    ]
+
+
+def test_a_run_that_cannot_start_for_another_reason_says_which() -> None:
+    ended = ev.RunEnded("r1", Outcome.CLUSTER, 3, 2.1, "stage: the tree is gone", "", ("last",), "/r", "look")
+    _, err = shown(PLAN, ended)
+    assert err.splitlines()[4:] == [
+        "error: stage: the tree is gone",
+        "  its last lines:",
+        "    | last",
+        "  try: look",
+        "more: /r/debug.log",
+    ]
+
+
+def test_json_is_the_events_and_nothing_else() -> None:
+    out = io.StringIO()
+    renderer = Jsonl(out)
+    history = [Stamped(1.5, PLAN), Stamped(2.5, ev.LogLine("worker/0", "gpu-01", "\x1b[31mé\x1b[0m", 1.0))]
+    for stamped in history:
+        renderer.handle(stamped)
+    renderer.close()
+    assert "\x1b" not in out.getvalue()
+    assert [ev.decode(line.encode()) for line in out.getvalue().splitlines()] == history
+
+
+def test_the_display_is_chosen_by_where_stdout_goes() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    assert isinstance(choose(out, json=True, stderr=err), Jsonl)
+    assert isinstance(choose(out, json=False, stderr=err), Plain)
+
+
+@pytest.mark.parametrize("make", [Plain, lambda out, _: Jsonl(out)])
+def test_a_pipe_without_a_reader_is_said_once_and_harms_nothing_later(make: type[Plain]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as out:
+        renderer = make(out, io.StringIO())
+        with pytest.raises(DisplayGoneError):
+            renderer.handle(Stamped(1.0, ev.LogLine("worker/0", "gpu-01", "x", 1.0)))
+        out.write("a print of someone else")  # the flush at exit must not fail
+
+
+def test_a_closed_stream_is_a_gone_display() -> None:
+    out = io.StringIO()
+    out.close()
+    with pytest.raises(DisplayGoneError):
+        Jsonl(out).handle(Stamped(1.0, PLAN))
+
+
+def test_what_the_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w", encoding="ascii") as out:
+        Plain(out, io.StringIO()).handle(Stamped(1.0, ev.LogLine("worker/0", "g", "gr\xf6\xdfer", 1.0)))
+    assert (tmp_path / "out").read_bytes() == b"worker/0 g | gr\\xf6\\xdfer\n"
+
+
+def test_a_non_blocking_pipe_gets_every_byte() -> None:
+    script = """
+import os, sys
+sys.path[:0] = [sys.argv[1]]
+from orchestrator.render.sink import Sink
+os.set_blocking(1, False)
+Sink(sys.stdout).write("x" * 1_000_000)
+"""
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", script, root], check=True, capture_output=True, timeout=60)
+    assert len(done.stdout) == 1_000_000
+
+
+def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
+    again = "when it answers: orchestrate stop r1"
+    ended = ev.RunEnded(
+        "r1",
+        Outcome.STOPPED,
+        130,
+        9.0,
+        "stopped by the user",
+        "",
+        (),
+        "",
+        again,
+        unproven=("gpu-01", "gpu-02"),
+    )
+    _, err = shown(ev.StopRequested("user", "", 0.0), ended)
+    assert err.splitlines() == [
+        "stopping the tasks: a user asked for it (KILL at once)",
+        "",
+        "run r1 was stopped after 9.0 s",
+        "warning: gpu-[01-02]: no answer; whether anything of the run is left there is unknown",
+        "  try: when it answers: orchestrate stop r1",
+    ]

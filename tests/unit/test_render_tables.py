@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from orchestrator import events as ev
+from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
+from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.render.grid import grid
+from orchestrator.render.preflight import host_table, pair_matrix, preflight_table
+from orchestrator.render.tables import RunRow, runs_table, status_table
+from orchestrator.view import View, replay
+
+
+def test_a_grid_is_cut_into_blocks_that_fit() -> None:
+    rows = [["host", "python", "disk", "clock"], ["gpu-[01-08]", "3.11.2", "ok", "ok"]]
+    assert grid(rows) == ["host         python  disk  clock", "gpu-[01-08]  3.11.2  ok    ok"]
+    assert grid(rows, 24) == [
+        "host         python",
+        "gpu-[01-08]  3.11.2",
+        "",
+        "host         disk  clock",
+        "gpu-[01-08]  ok    ok",
+    ]
+    assert grid(rows, 5) == grid(rows, 13)  # never less than a column beside the first one
+    assert grid([]) == []
+
+
+def test_a_grid_counts_cells_and_lets_nothing_raw_through() -> None:
+    assert grid([["漢字", "x"], ["a\x1b[2J\x07", "y"]]) == ["漢字  x", "a␇    y"]
+    assert grid([["[bold]x[/foo]", ":warning:"], ["", ""]]) == ["[bold]x[/foo]  :warning:", ""]
+    assert grid([["a\tb", "\x1b[31mx"], ["é", "y" * 500]]) == ["a       b  x", "é          " + "y" * 500]
+
+
+def test_a_grid_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "5", "TTY_COMPATIBLE": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    assert grid([["host", "python"], ["gpu-01", "3.11.2"]]) == ["host    python", "gpu-01  3.11.2"]
+
+
+def checks(host: str, **found: tuple[Level, str]) -> list[CheckReported]:
+    return [
+        CheckReported(host, check, level, text, f"why {check}", "") for check, (level, text) in found.items()
+    ]
+
+
+OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
+
+
+def test_hosts_with_equal_rows_share_one() -> None:
+    cluster = [
+        *checks("gpu-01", login=(OK, "train"), python=(OK, "3.11.2"), disk=(OK, "120 GB free")),
+        *checks("gpu-02", login=(OK, "train"), python=(OK, "3.11.2"), disk=(OK, "180 GB free")),
+        *checks("gpu-03", login=(OK, "train"), python=(OK, "3.11.2"), disk=(WARN, "4 GB free")),
+        *checks("gpu-04", login=(OK, "train"), python=(FAIL, "does not run")),
+        CheckReported("gpu-02", "python", OK, "3.11.2"),
+    ]
+    assert host_table(cluster) == [
+        "host         login  python  disk",
+        "gpu-[01-02]  train  3.11.2  ok",
+        "gpu-03       train  3.11.2  warn",
+        "gpu-04       train  FAIL    -",
+    ]
+
+
+def test_the_worst_of_two_findings_is_shown() -> None:
+    both = [*checks("a", tensorflow=(FAIL, "2.15.0")), *checks("a", tensorflow=(OK, "2.15.0"))]
+    assert host_table(both) == ["host  tensorflow", "a     FAIL"]
+
+
+def pair(source: str, target: str, why: str = "", icmp: bool | None = True, ms: float = 0.3) -> PairReported:
+    return PairReported(source, target, "10.0.0.1:2222", not why, None if why else ms, icmp, None, why)
+
+
+def mesh(hosts: list[str], **bad: str) -> list[PairReported]:
+    names = {name.replace("-", ""): name for name in hosts}
+    wrong = {tuple(names[part] for part in key.split("_")): why for key, why in bad.items()}
+    return [pair(a, b, wrong.get((a, b), "")) for a in hosts for b in hosts]
+
+
+def test_a_good_mesh_is_one_row() -> None:
+    hosts = [f"gpu-{i:02}" for i in range(1, 65)]
+    began = time.process_time()
+    assert pair_matrix(mesh(hosts)) == ["from \\ to    gpu-[01-64]", "gpu-[01-64]  ok 0.3 ms"]
+    assert time.process_time() - began < 5
+
+
+def test_a_closed_port_stands_out() -> None:
+    hosts = ["a-1", "a-2", "a-3", "b-1"]
+    assert pair_matrix(mesh(hosts, a1_b1="timed out", a2_b1="timed out", a3_b1="timed out")) == [
+        "from \\ to  a-[1-3]    b-1",
+        "a-[1-3]    ok 0.3 ms  timed out",
+        "b-1        ok 0.3 ms  ok 0.3 ms",
+    ]
+
+
+def test_hosts_that_see_each_other_badly_and_themselves_well_are_one_group() -> None:
+    hosts = ["a", "b", "c"]
+    pairs = [pair(x, y, "" if x == y else "refused") for x in hosts for y in hosts]
+    assert pair_matrix(pairs) == ["from \\ to  a, b, c", "a, b, c    refused; itself ok 0.3 ms"]
+
+
+def test_pings_and_missing_pairs_are_told_apart() -> None:
+    pairs = [pair("a", "a"), pair("a", "b", icmp=False, ms=12.34), pair("b", "b", icmp=None)]
+    assert pair_matrix(pairs) == [
+        "from \\ to  a          b",
+        "a          ok 0.3 ms  ok, no ping 12.3 ms",
+        "b          -          ok 0.3 ms",
+    ]
+
+
+def test_preflight_ends_with_the_problems() -> None:
+    found = [*checks("a", rsync=(WARN, "not installed")), *checks("b", rsync=(WARN, "not installed"))]
+    assert preflight_table(found, [pair("a", "a")], 80) == [
+        "host  rsync",
+        "a, b  warn",
+        "",
+        "from \\ to  a",
+        "a          ok 0.3 ms",
+        "",
+        "warning: a, b: rsync: not installed",
+        "  why: why rsync",
+    ]
+    assert preflight_table([], [], 80) == []
+
+
+HOSTS = (Host("gpu-01", "gpu-01", "10.0.0.1"), Host("gpu-02", "gpu-02", "10.0.0.2"))
+
+
+def plan(run: str = "tidy-otter", command: tuple[str, ...] = ("train.py",)) -> RunPlan:
+    tasks = tuple(TaskSpec(TaskId(Role.WORKER, i), host.name, 2222, (), {}) for i, host in enumerate(HOSTS))
+    return RunPlan(
+        run, "mnist", "ann@laptop", 0.0, HOSTS, {}, tasks, command, Completion.ALL, 30.0, 2.0, 3600.0, ()
+    )
+
+
+def view(*events: ev.Event) -> View:
+    planned = ev.RunPlanned(
+        "tidy-otter", "mnist", "ann", (), (("worker/0", "gpu-01"), ("worker/1", "gpu-02")), (), "/r"
+    )
+    return replay([Stamped(100.0 + at, event) for at, event in enumerate((planned, *events))])
+
+
+ENDED = ev.RunEnded("tidy-otter", Outcome.FAILED, 1, 52.0, "worker/1 failed", "worker/1", (), "/r")
+
+
+@pytest.fixture
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_utc")
+def test_runs_are_a_line_each() -> None:
+    rows = [
+        RunRow(plan(), view(ENDED), kept=False),
+        RunRow(plan("r2", ("python", "-c", "x" * 60)), view(ev.PhaseStarted(Phase.FOLLOW, 2)), kept=True),
+        RunRow(plan("r3", ()), view(), kept=False),
+        RunRow(plan("r4"), view(), kept=True),
+    ]
+    assert runs_table(rows, json=False) == [
+        "run         name   began             state    took  tasks  command",
+        "tidy-otter  mnist  1970-01-01 00:00  failed   52 s  2      train.py",
+        "r2          mnist  1970-01-01 00:00  running        2      python -c " + "x" * 39 + "…",
+        "r3          mnist  1970-01-01 00:00  unkept         2      (built in)",
+        "r4          mnist  1970-01-01 00:00  running        2      train.py",
+    ]
+    facts = json.loads(runs_table(rows, json=True)[0])
+    assert (facts["run"], facts["state"], facts["status"], facts["hosts"]) == (
+        "tidy-otter",
+        "failed",
+        1,
+        ["gpu-01", "gpu-02"],
+    )
+    assert runs_table([], json=False) == []
+
+
+def node(
+    state: str, attempt: str = "1", task: str = "worker/0", **more: Any
+) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(attempt, task): {"state": {"state": state, "pid": 7, **more}}}
+
+
+def test_status_is_what_the_nodes_say() -> None:
+    started = (
+        ev.TaskStarted("worker/0", "gpu-01", "1", 7),
+        ev.TaskProgressed("worker/0", 120, 0.5, 41.2),
+        ev.TaskStarted("worker/1", "gpu-02", "1", 8),
+    )
+    lines = status_table(
+        plan(), view(*started), node("running"), {"gpu-02": "timed out"}, kept=True, json=False
+    )
+    assert lines == [
+        "run tidy-otter (mnist): running, kept by a process of this machine",
+        "  task      host    attempt  state",
+        "  worker/0  gpu-01  1        running  step 120  loss 0.5000  41.2 steps/s",
+        "  worker/1  gpu-02  1        unknown  timed out",
+    ]
+
+
+STATES: list[tuple[dict[tuple[str, str], dict[str, Any]], str]] = [
+    ({}, "worker/0  gpu-01           not started"),
+    (node("running"), "worker/0  gpu-01  1        running"),
+    (node("exited", exit_code=3), "worker/0  gpu-01  1        exited       exit status 3"),
+    (node("exited", exit_signal=9), "worker/0  gpu-01  1        exited       killed by SIGKILL"),
+    (node("lost", message="the guard is gone"), "worker/0  gpu-01  1        lost         the guard is gone"),
+    (
+        node("running", gaps=[{"bytes": 10}, {"bytes": 2}]),
+        "worker/0  gpu-01  1        running      12 bytes of its log were lost",
+    ),
+    (
+        {**node("exited", exit_code=1), **node("running", "2"), **node("exited", "validate")},
+        "worker/0  gpu-01  2        running",
+    ),
+]
+
+
+@pytest.mark.parametrize(("states", "line"), STATES)
+def test_a_task_s_state_is_its_last_attempt_s(
+    states: dict[tuple[str, str], dict[str, Any]], line: str
+) -> None:
+    lines = status_table(plan(), view(), states, {}, kept=False, json=False)
+    assert lines[0].endswith("unkept, no keeper on this machine")
+    assert lines[2].strip() == line
+
+
+def test_status_as_json_is_one_object() -> None:
+    (line,) = status_table(
+        plan(), view(ENDED), node("exited", exit_signal=9), {"gpu-02": "x"}, kept=False, json=True
+    )
+    facts = json.loads(line)
+    assert facts["unreachable"] == {"gpu-02": "x"}
+    assert [(task["task"], task["state"], task["exit_signal"]) for task in facts["tasks"]] == [
+        ("worker/0", "exited", 9),
+        ("worker/1", "unknown", None),
+    ]

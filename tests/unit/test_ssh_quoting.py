@@ -1,0 +1,33 @@
+"""Command lines are split into the same words by every login shell."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.ssh import quoting
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
+def test_a_posix_shell_reads_the_words_back(argv: list[str]) -> None:
+    assert shlex.split(quoting.join(["x", *argv])) == ["x", *argv]
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["python3", "-V"], "python3 -V"),
+        (["a b", "c"], "'a b' c"),
+        (["~/bin/python", "~/x"], "~/bin/python '~/x'"),
+        (["~/my env/bin/python"], "~/'my env/bin/python'"),
+        (["~other/x"], "'~other/x'"),
+        (["it's"], "'it'\\''s'"),
+        (["a!b\\c"], "'a'\\!'b'\\\\'c'"),
+        ([""], "''"),
+    ],
+)
+def test_how_it_looks(argv: list[str], line: str) -> None:
+    assert quoting.join(argv) == line

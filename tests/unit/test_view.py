@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from orchestrator import events as ev
+from orchestrator.events import Event, Level, Outcome, Phase, Stamped
+from orchestrator.view import HostState, TaskState, View, apply, replay
+
+PLAN = ev.RunPlanned(
+    "r1", "", "ann@laptop", ("train.py",), (("worker/0", "gpu-01"), ("worker/1", "gpu-02")), (), "/runs/r1"
+)
+STARTED = [ev.TaskStarted("worker/0", "gpu-01", "1", 11), ev.TaskStarted("worker/1", "gpu-02", "1", 12)]
+
+
+def after(*events: Event) -> View:
+    return replay([Stamped(float(at), event) for at, event in enumerate(events, 100)])
+
+
+def states(view: View) -> dict[str, str]:
+    return {task.task: str(view.state(task)) for task in view.tasks.values()}
+
+
+def exited(task: str, host: str, code: int | None = 0, attempt: str = "1") -> ev.TaskExited:
+    return ev.TaskExited(task, host, attempt, code, None, "", 5.0, 200.0, stopped=False)
+
+
+def test_a_planned_run_knows_its_tasks_and_hosts() -> None:
+    view = after(PLAN)
+    assert states(view) == {"worker/0": "planned", "worker/1": "planned"}
+    assert [host.state for host in view.hosts.values()] == [HostState.WAITING] * 2
+    assert view.began == 100
+
+
+def test_a_task_goes_through_its_states() -> None:
+    story: list[tuple[Event, str]] = [
+        (STARTED[0], "started"),
+        (ev.TaskReady("worker/0", "2 tasks"), "ready"),
+        (ev.TaskProgressed("worker/0", 5, 0.5, 10.0), "training"),
+        (ev.HostLost("gpu-01", "connection reset"), "unknown"),
+        (ev.HostRecovered("gpu-01", 3.0), "training"),
+        (exited("worker/0", "gpu-01"), "ended"),
+        (ev.HostLost("gpu-01", "connection reset"), "ended"),
+    ]
+    view = after(PLAN)
+    for event, state in story:
+        view = apply(view, event)
+        assert states(view)["worker/0"] == state
+
+
+def test_progress_keeps_what_a_report_leaves_out() -> None:
+    view = after(
+        PLAN,
+        STARTED[0],
+        ev.TaskProgressed("worker/0", 5, 0.5, 10.0),
+        ev.TaskProgressed("worker/0", 6, None, None),
+    )
+    task = view.tasks["worker/0"]
+    assert (task.step, task.loss, task.steps_per_second) == (6, 0.5, 10.0)
+
+
+def test_a_restart_begins_afresh_and_forgets_the_stop() -> None:
+    first = after(
+        PLAN,
+        *STARTED,
+        ev.TaskProgressed("worker/0", 5, 0.5, 1.0),
+        ev.StopRequested("failure", "worker/1", 2.0),
+    )
+    assert first.stop is not None
+    ended = apply(apply(first, exited("worker/0", "gpu-01")), exited("worker/1", "gpu-02", 3))
+    again = apply(ended, ev.TaskStarted("worker/1", "gpu-09", "2", 13), 500)
+    assert again.stop is None
+    task = again.tasks["worker/1"]
+    assert (task.host, task.attempt, task.pid, task.started, task.exited) == ("gpu-09", "2", 13, 500, None)
+    assert again.hosts["gpu-09"].state is HostState.WAITING
+
+
+def test_phases_begin_and_end() -> None:
+    view = after(ev.PhaseStarted(Phase.CONNECT, 2), ev.PhaseEnded(Phase.CONNECT, ok=True, seconds=0.5))
+    assert view.phase is None
+    view = apply(view, ev.PhaseStarted(Phase.PREFLIGHT, 2), 7.0)
+    assert view.phase is not None
+    assert (view.phase.phase, view.phase.started) == (Phase.PREFLIGHT, 7.0)
+    view = apply(view, ev.PhaseEnded(Phase.PREFLIGHT, ok=False, seconds=1.0))
+    assert [(p.phase, p.ok, p.seconds) for p in view.phases] == [
+        ("connect", True, 0.5),
+        ("preflight", False, 1.0),
+    ]
+
+
+def test_a_host_keeps_what_was_found_before_the_run_was_planned() -> None:
+    check = ev.CheckReported("gpu-01", "python", Level.OK, "3.11.2")
+    view = after(
+        ev.HostConnected("gpu-01", 0.1), check, PLAN, ev.HostFailed("gpu-02", Phase.STAGE, "x", "w", "y", "h")
+    )
+    assert view.hosts["gpu-01"].checks == (check,)
+    assert [view.hosts[name].state for name in ("gpu-01", "gpu-02")] == [
+        HostState.CONNECTED,
+        HostState.FAILED,
+    ]
+
+
+def test_log_lines_cost_nothing() -> None:
+    view = after(PLAN)
+    assert apply(view, ev.LogLine("worker/0", "gpu-01", "x", 1.0)) is view
+
+
+def test_lost_bytes_are_counted_and_dropped_lines_are_not() -> None:
+    gaps = [ev.LogGap("worker/0", "node", 10, "disk full"), ev.LogGap("worker/0", "display", 5, "slow")]
+    assert after(PLAN, *gaps, gaps[0]).tasks["worker/0"].missing == 20
+
+
+def test_a_stop_an_adoption_and_the_end_are_remembered() -> None:
+    end = ev.RunEnded("r1", Outcome.STOPPED, 130, 9.0, "", "", (), "/runs/r1")
+    view = after(PLAN, ev.RunAdopted("r1", "bob@desk"), ev.StopRequested("user", "Ctrl-C", 30.0), end)
+    assert (view.keeper, view.stop_asked, view.ended) == ("bob@desk", 102.0, end)
+
+
+def test_every_state_has_a_name_of_its_own() -> None:
+    assert len({str(state) for state in TaskState}) == len(TaskState)
