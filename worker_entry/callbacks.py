@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from worker_entry.failure import ExpectedError
 from worker_entry.job import Job
+from worker_entry.schedule import decayed
 from worker_entry.steps import Steps
 
 
@@ -46,13 +47,6 @@ def _asked_for(job: Job) -> Iterator[Any]:
         path = Path(options.csv).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         yield keras.CSVLogger(str(path), append=True)
-
-
-def decayed(rate: float, epoch: int) -> float:
-    """The tutorial's: 1e-3, from the third epoch on 1e-4, from the seventh on 1e-5."""
-    if epoch < 3:
-        return rate
-    return rate / 10 if epoch < 7 else rate / 100
 
 
 class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]

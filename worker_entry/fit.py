@@ -31,7 +31,6 @@ def run(job: Job) -> Trained:
             optimizer=models.optimizer(job.options),
             loss=network.loss(),
             metrics=["accuracy"],
-            jit_compile=job.options.jit,
         )
         model.optimizer.build(model.trainable_variables)
         steps = Steps(job, model, model.optimizer, settle=_settle(job))

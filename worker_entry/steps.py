@@ -8,7 +8,7 @@ from typing import Any
 from worker_entry.backup import Backup
 from worker_entry.job import Job
 from worker_entry.pace import Pace
-from worker_entry.stopping import Saved, Stop
+from worker_entry.stopping import CoordinationService, Saved, Stop
 
 
 class Steps:
@@ -37,7 +37,9 @@ class Steps:
         if job.folder is not None:
             self._backup = Backup(job.folder, job.cluster, job.strategy, model, optimizer)
             self.done = self._backup.restore()
-            self._stop = Stop(job.cluster, synchronous=not job.asynchronous)
+            together = () if job.asynchronous else tuple(map(str, job.cluster.trainers))
+            self._stop = Stop(str(job.cluster.task), together, CoordinationService())
+            self._stop.obey_sigterm()
             if self.done:
                 print(f"goes on at step {self.done + 1}, from {job.folder}")
         self._saved = self.done

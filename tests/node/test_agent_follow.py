@@ -385,10 +385,14 @@ def test_every_word_of_the_keeper_renews_the_lifeline(lab: Lab) -> None:
 
 
 def test_sweep_kills_what_an_ended_task_left_and_names_it(lab: Lab) -> None:
-    """A process that a task's end did not reach: simulated by one that only bears the cookie."""
+    """A process that a task's end did not reach: simulated by one that only bears the cookie.
+
+    It is looked for where a task did not end by itself; elsewhere the guard has proven the end.
+    """
     agent = lab.agent()
-    lab.start(agent, "true")
+    lab.start(agent, "sleep", "1000")
     lab.start(agent, "sleep", "1000", task="worker/1")
+    agent.request("stop", run=lab.run, attempt="1", tasks=["worker/0"], grace=5.0, kill=False)
     until(lambda: states(agent, lab.run)[0]["tasks"][0]["state"]["state"] == "exited")
     stray = os.posix_spawnp(
         "sleep", ["sleep", "1000"], {**os.environ, "ORCHESTRATE_TASK": f"{lab.run}/1/worker/0/abc"}
