@@ -116,6 +116,8 @@ def _validated(event: ev.HostValidated) -> str:
 
 def _stopping(event: ev.StopRequested) -> str:
     patience = f"TERM, then KILL after {duration(event.grace)}" if event.grace else "KILL at once"
+    if event.by == "user" and event.grace:
+        patience += "; sooner: Ctrl-C again, or stop --now"
     return f"stopping the tasks: {event.why or _BECAUSE.get(event.by, event.by)} ({patience})"
 
 

@@ -318,3 +318,18 @@ def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
         "warning: gpu-[01-02]: no answer; whether anything of the run is left there is unknown",
         "  try: when it answers: orchestrate stop r1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        (
+            ev.StopRequested("user", "", 30.0),
+            "a user asked for it (TERM, then KILL after 30 s; sooner: Ctrl-C again, or stop --now)",
+        ),
+        (ev.StopRequested("user", "asked again", 0.0), "asked again (KILL at once)"),
+        (ev.StopRequested("completion", "", 30.0), "the work is done (TERM, then KILL after 30 s)"),
+    ],
+)
+def test_whoever_asked_for_a_stop_is_told_how_to_be_done_sooner(stop: ev.StopRequested, said: str) -> None:
+    assert shown(stop)[1] == f"stopping the tasks: {said}\n"
