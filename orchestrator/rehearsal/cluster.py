@@ -149,7 +149,8 @@ class Cluster:
         for number, ((address, _), task_port) in enumerate(zip(doors, task_ports, strict=True), start=1):
             name = f"{self._name}-{number:0{width}}"
             home = self.folder / "hosts" / name
-            home.mkdir(mode=0o700, parents=True)
+            temporary = home / "tmp"  # TensorFlow leaves files there when it is killed
+            temporary.mkdir(mode=0o700, parents=True)
             entries.append(
                 Host(
                     name=name,
@@ -161,6 +162,7 @@ class Cluster:
                     workdir=str(home / "work"),
                     state=str(home / "state"),
                     task_port=task_port,
+                    env={"TMPDIR": str(temporary)},
                 )
             )
         return tuple(entries)
