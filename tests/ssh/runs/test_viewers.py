@@ -149,9 +149,9 @@ def test_which_run_is_meant(desk: Desk) -> None:
         assert desk.launch("--", "true").wait() == ExitStatus.OK
     first, second = sorted(path.name for path in desk._runs())
     root = desk.run_folder(first).parent
-    (root / "20200101-000000-aaaa").mkdir()  # a launch that was killed in its first moment
+    (root / f"{start}0101-000000-aaaa").mkdir()  # a launch that was killed in its first moment
     (root / "a file").touch()
-    start = os.path.commonprefix([first, second])
+    start = first[:4]  # the year
     for verb in ("tail", "stop", "status"):
         unknown = desk.start(verb, "nosuch")
         assert unknown.wait() == ExitStatus.USAGE
@@ -253,7 +253,6 @@ def test_stop_gets_through_when_the_disk_here_is_full(desk: Desk, disk: Path) ->
     fill(disk)
     viewer.signal(signal.SIGINT)
     until("they are gone", lambda: not desk.task_pids(run), 20)
-    desk.nothing_is_left(run)
     while viewer.process.poll() is None:  # it waits for the logs; who has no patience goes
         viewer.signal(signal.SIGINT)
         time.sleep(0.3)
