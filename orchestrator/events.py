@@ -67,6 +67,13 @@ class RunLeft:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """Something the user should know that is no failure: what was left out, what is very large."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class PhaseStarted:
     phase: Phase
     hosts: int
@@ -248,6 +255,7 @@ Event: TypeAlias = (
     RunPlanned
     | RunAdopted
     | RunLeft
+    | Noted
     | PhaseStarted
     | PhaseEnded
     | HostConnected

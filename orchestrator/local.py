@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -111,8 +112,6 @@ class LocalChannel:
 
     def recv(self, limit: int) -> bytes:
         """At least one byte, b"" at the end of stdout or after `close`."""
-        import select  # noqa: PLC0415 - a name that would hide the method's subject at the top
-
         poll = select.poll()
         try:
             poll.register(self._out, select.POLLIN)

@@ -155,6 +155,8 @@ def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterato
     tasks: dict[tuple[str, str], list[str]] = {}
     values: dict[tuple[str, str], list[str]] = {}
     for default, task in stood:
+        if not default.note:
+            continue
         tasks.setdefault((default.name, default.note), []).append(str(task))
         values.setdefault((default.name, default.note), []).append(default.value)
     for (name, note), who in tasks.items():

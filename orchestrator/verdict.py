@@ -86,10 +86,13 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], told: dict[str,
     peer = exits.get(lastwords.accused(told[first.task]))
     if peer is None or failed(peer):
         return _verdict(first, _cause(first, told[first.task]), told[first.task])
-    cause = f"{peer.task} on {peer.host} stopped answering, says {first.task} on {first.host}"
-    hint = (
-        f"it was frozen, or {first.host} lost the way to {peer.host}: orchestrate preflight tests every pair"
-    )
+    if peer.code == 0 and not peer.stopped:
+        what = "finished while the others still needed it"
+        hint = "steps_per_epoch, epochs and the amount of data must be equal on all tasks"
+    else:
+        what = "stopped answering"
+        hint = f"it was frozen, or {first.host} lost the way to it: orchestrate preflight tests every pair"
+    cause = f"{peer.task} on {peer.host} {what}, says {first.task} on {first.host}"
     return Verdict(peer.task, peer.host, cause, told[peer.task], hint)
 
 

@@ -115,6 +115,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _planned(view, event, at)
         case ev.RunAdopted():
             return replace(view, keeper=event.by)
+        case ev.Noted():
+            return view
         case ev.RunLeft():
             return replace(view, keeper="")
         case ev.PhaseStarted():

@@ -15,5 +15,5 @@ def training_python() -> str:
     if importlib.util.find_spec("tensorflow"):
         return sys.executable
     raise AssertionError(
-        "no TensorFlow to test with: run scripts/test, or name a Python that has it in ORCHESTRATE_TEST_PYTHON"
+        "no TensorFlow to test with: run scripts/test, or name one in ORCHESTRATE_TEST_PYTHON"
     )

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from worker_entry import cluster, environment, options
-from worker_entry.failure import EXIT_FAILED, EXIT_OK, EXIT_SAVED, EXIT_USAGE, ExpectedError, UsageError
+from worker_entry.failure import EXIT_FAILED, EXIT_USAGE, ExpectedError, UsageError
 from worker_entry.report import Reporter
 
 
@@ -16,14 +16,14 @@ def main(argv: Sequence[str]) -> int:
     wanted = options.parse(argv)
     if wanted.validate is not None:
         os.environ.pop("TF_CONFIG", None)  # each node on its own
+        wanted = options.for_validation(wanted, *wanted.validate)
     reporter = Reporter.from_environment()
     try:
         who = cluster.parse(os.environ.get("TF_CONFIG"))
         environment.prepare()
         from worker_entry import training
 
-        if not training.run(wanted, who, reporter):
-            return EXIT_SAVED
+        return training.run(wanted, who, reporter)
     except UsageError as error:
         return _end(error, reporter, EXIT_USAGE)
     except ExpectedError as error:
@@ -34,7 +34,6 @@ def main(argv: Sequence[str]) -> int:
         traceback.print_exc()
         reporter.error(f"{type(error).__name__}: {_first_line(str(error))}")
         return EXIT_FAILED
-    return EXIT_OK
 
 
 def _end(error: ExpectedError, reporter: Reporter, status: int) -> int:

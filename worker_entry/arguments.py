@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import NoReturn
 from worker_entry.failure import EXIT_USAGE, UsageError
 from worker_entry.schedule import VALIDATION
 
-STRATEGIES = ("auto", "one-device", "mirrored", "multi-worker")
+STRATEGIES = ("auto", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
 DATASETS = ("mnist", "fashion_mnist", "digits", "synthetic")
 
 
@@ -54,6 +55,9 @@ def _where(made: Parser) -> None:
     )
     group.add_argument(
         "--communication", choices=("auto", "ring", "nccl"), default="auto", help="collectives between tasks"
+    )
+    group.add_argument(
+        "--tpu", default=os.environ.get("TPU_NAME"), metavar="NAME", help="(default: $TPU_NAME)"
     )
     group.add_argument(
         "--start-timeout",
@@ -161,6 +165,12 @@ def _output(made: Parser) -> None:
     )
     group.add_argument("--tensorboard-dir", metavar="DIR", help="logs for TensorBoard (fit)")
     group.add_argument("--csv", metavar="FILE", help="the metrics of each epoch (fit)")
+
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="load what was saved, with and without the strategy, and fail unless it scores the same",
+    )
 
 
 def _check(made: Parser) -> None:

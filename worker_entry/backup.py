@@ -55,9 +55,7 @@ class Backup:
         _ = self._checkpoint.save_counter
         # In a parameter-server cluster the files would else be written on the ps machines.
         remote = bool(cluster.jobs.get("ps"))
-        self._options = tf.train.CheckpointOptions(
-            experimental_io_device="/job:localhost" if remote else None
-        )
+        self._options = tf.train.CheckpointOptions(experimental_io_device="/job:chief" if remote else None)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, str(folder / slug(cluster.task)), max_to_keep=KEEP, checkpoint_name="step"
         )

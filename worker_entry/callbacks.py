@@ -16,11 +16,12 @@ import tensorflow as tf
 
 from worker_entry.failure import ExpectedError
 from worker_entry.job import Job
+from worker_entry.schedule import decayed
 from worker_entry.steps import Steps
 
 
 def make(job: Job, steps: Steps) -> list[Any]:
-    return [StepCallback(steps), *([] if job.options.validate else _asked_for(job))]
+    return [StepCallback(steps), *_asked_for(job)]
 
 
 def _asked_for(job: Job) -> Iterator[Any]:
@@ -48,13 +49,6 @@ def _asked_for(job: Job) -> Iterator[Any]:
         yield keras.CSVLogger(str(path), append=True)
 
 
-def decayed(rate: float, epoch: int) -> float:
-    """The tutorial's: 1e-3, from the third epoch on 1e-4, from the seventh on 1e-5."""
-    if epoch < 3:
-        return rate
-    return rate / 10 if epoch < 7 else rate / 100
-
-
 class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Tells `Steps` of each step as it ends; the loss is read from the device only when it is asked for."""
 
@@ -64,7 +58,12 @@ class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = steps
 
     def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
-        self._steps.ended(lambda: float(logs["loss"]))
+        self._steps.ended(lambda: _loss(logs))
+
+
+def _loss(logs: Any) -> float:
+    """With parameter servers the logs of a step are a promise, kept when some worker has done it."""
+    return float((logs.fetch() if hasattr(logs, "fetch") else logs)["loss"])
 
 
 class RatePrinter(tf.keras.callbacks.Callback):  # type: ignore[misc]

@@ -33,11 +33,13 @@ class Cluster:
         return sum(len(addresses) for addresses in self.jobs.values()) > 1
 
     @property
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(Task(kind, i) for kind in KINDS for i in range(len(self.jobs.get(kind, ()))))
+
+    @property
     def trainers(self) -> tuple[Task, ...]:
         """The tasks that take part in a synchronous step, leader first."""
-        return tuple(
-            Task(kind, i) for kind in ("chief", "worker") for i in range(len(self.jobs.get(kind, ())))
-        )
+        return tuple(task for task in self.tasks if task.kind in ("chief", "worker"))
 
     @property
     def leader(self) -> Task:

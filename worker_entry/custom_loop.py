@@ -10,6 +10,7 @@ import tensorflow as tf
 from worker_entry import models
 from worker_entry.data import pipeline
 from worker_entry.job import Job, Trained
+from worker_entry.scoring import Score
 from worker_entry.steps import Steps
 
 EPOCHS_A_CHECKPOINT = 2  # the tutorial's
@@ -21,12 +22,11 @@ class Loop:
     def __init__(self, job: Job) -> None:
         self._job = job
         with job.strategy.scope():
-            network = models.build(job.options, job.source)
-            self.model = network.model
+            self.network = models.build(job.options, job.source)
+            self.model = self.network.model
             self.optimizer = models.optimizer(job.options)
             self.optimizer.build(self.model.trainable_variables)
-            self._from_logits = network.from_logits
-            self._losses = network.loss(job.options.reduction)
+            self._losses = self.network.loss(job.options.reduction)
             self.train_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
             self.test_loss = tf.keras.metrics.Mean()
             self.test_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
@@ -67,7 +67,9 @@ class Loop:
 
     def _test_on_replica(self, images: Any, labels: Any) -> None:
         outputs = self.model(images, training=False)
-        each = tf.keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=self._from_logits)
+        each = tf.keras.losses.sparse_categorical_crossentropy(
+            labels, outputs, from_logits=self.network.from_logits
+        )
         self.test_loss.update_state(each)
         self.test_accuracy.update_state(labels, outputs)
 
@@ -75,7 +77,9 @@ class Loop:
 def run(job: Job) -> Trained:
     loop = Loop(job)
     strategy, schedule, steps = job.strategy, job.schedule, loop.steps
-    data = pipeline.train_batches(job.source, job.global_batch, job.options.seed, steps.done)
+    data = pipeline.train_batches(
+        job.source, job.global_batch, job.options.seed, skip=steps.done, tasks=len(job.cluster.trainers)
+    )
     batches = iter(strategy.experimental_distribute_dataset(data))
     test = strategy.experimental_distribute_dataset(pipeline.test_batches(job.source, job.global_batch))
     first_epoch, first_step = schedule.position(steps.done)
@@ -95,11 +99,10 @@ def run(job: Job) -> Trained:
     if loss is None:
         _evaluate(loop, test)
     return Trained(
-        model=loop.model,
+        network=loop.network,
         loss=loss,
         accuracy=accuracy,
-        test_loss=float(loop.test_loss.result()),
-        test_accuracy=float(loop.test_accuracy.result()),
+        score=Score(float(loop.test_loss.result()), float(loop.test_accuracy.result())),
         steps=steps.done,
         steps_per_second=steps.pace.steps_per_second,
         seconds=steps.pace.seconds,

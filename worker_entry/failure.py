@@ -7,6 +7,7 @@ from typing import Final
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_TERMED: Final = 128 + 15  # a serving task left on SIGTERM while its chief lived on
 EXIT_SAVED: Final = 75  # EX_TEMPFAIL: stopped by SIGTERM, state saved, start again to go on
 
 

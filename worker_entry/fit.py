@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from worker_entry import callbacks, models
+import tensorflow as tf
+
+from worker_entry import callbacks, models, scoring
 from worker_entry.data import pipeline
 from worker_entry.job import Job, Trained
 from worker_entry.steps import Steps
@@ -28,15 +31,14 @@ def run(job: Job) -> Trained:
             optimizer=models.optimizer(job.options),
             loss=network.loss(),
             metrics=["accuracy"],
-            jit_compile=job.options.jit,
         )
         model.optimizer.build(model.trainable_variables)
-        steps = Steps(job, model, model.optimizer)
+        steps = Steps(job, model, model.optimizer, settle=_settle(job))
     logs: dict[str, list[float]] = {}
     if steps.done < job.schedule.steps:
         model._training_state = Position(*job.schedule.position(steps.done))  # noqa: SLF001
         logs = model.fit(
-            pipeline.train_batches(job.source, job.global_batch, job.options.seed, steps.done),
+            _batches(job, steps.done),
             epochs=job.schedule.epochs,
             steps_per_epoch=job.schedule.steps_per_epoch,
             callbacks=callbacks.make(job, steps),
@@ -44,14 +46,31 @@ def run(job: Job) -> Trained:
         ).history
         model._training_state = None  # noqa: SLF001
     steps.close()
-    test_loss, test_accuracy = model.evaluate(pipeline.test_batches(job.source, job.global_batch), verbose=0)
+    score = scoring.of(job, network)
     return Trained(
-        model=model,
+        network=network,
         loss=logs["loss"][-1] if logs else None,
         accuracy=logs["accuracy"][-1] if logs else None,
-        test_loss=test_loss,
-        test_accuracy=test_accuracy,
+        score=score,
         steps=steps.done,
         steps_per_second=steps.pace.steps_per_second,
         seconds=steps.pace.seconds,
+    )
+
+
+def _settle(job: Job) -> Callable[[], None]:
+    """With parameter servers `fit` runs ahead of the workers; a checkpoint has to wait for them."""
+    if not job.asynchronous:
+        return lambda: None
+    join: Callable[[], None] = tf.distribute.coordinator.ClusterCoordinator(job.strategy).join
+    return join
+
+
+def _batches(job: Job, skip: int) -> Any:
+    if job.asynchronous:
+        return tf.keras.utils.experimental.DatasetCreator(
+            lambda _context: pipeline.worker_batches(job.source, job.options.batch_size)
+        )
+    return pipeline.train_batches(
+        job.source, job.global_batch, job.options.seed, skip=skip, tasks=len(job.cluster.trainers)
     )

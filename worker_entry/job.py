@@ -8,9 +8,11 @@ from typing import Any
 
 from worker_entry.cluster import Cluster
 from worker_entry.data.source import Source
-from worker_entry.options import Options
+from worker_entry.models import Network
+from worker_entry.options import Options, folder
 from worker_entry.report import Reporter
 from worker_entry.schedule import Schedule
+from worker_entry.scoring import Score
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,13 @@ class Job:
 
     @property
     def folder(self) -> Path | None:
-        """Of checkpoints; a validation must not touch the job's."""
-        if self.options.checkpoint_dir is None or self.options.validate is not None:
-            return None
-        return Path(self.options.checkpoint_dir).expanduser()
+        """Of checkpoints."""
+        return folder(self.options.checkpoint_dir)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether workers compute for parameter servers at their own pace, led by us, the chief."""
+        return bool(self.cluster.jobs.get("ps"))
 
     @property
     def replicas(self) -> int:
@@ -40,11 +45,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Trained:
-    model: Any
+    network: Network
     loss: float | None  # None: a checkpoint of the last step was there, nothing was left to train
     accuracy: float | None
-    test_loss: float
-    test_accuracy: float
+    score: Score
     steps: int
     steps_per_second: float
     seconds: float

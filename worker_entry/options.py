@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worker_entry import arguments
@@ -19,6 +19,7 @@ class Options:
     communication: str
     devices: tuple[str, ...]
     start_timeout: float
+    tpu: str | None
     dataset: str
     data_dir: str | None
     download: bool
@@ -43,7 +44,28 @@ class Options:
     export_dir: str | None
     tensorboard_dir: str | None
     csv: str | None
+    verify: bool
     validate: tuple[int, int] | None
+
+
+def for_validation(options: Options, epochs: int, steps: int) -> Options:
+    """The same model alone on one device; nothing of the job's is written, fetched or waited for."""
+    return replace(
+        options,
+        strategy="one-device",
+        devices=(),
+        download=False,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        early_stopping=None,
+        checkpoint_dir=None,
+        save_every=None,
+        weights_dir=None,
+        export_dir=None,
+        tensorboard_dir=None,
+        csv=None,
+        verify=False,
+    )
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -71,6 +93,8 @@ def _problems(options: Options) -> Iterator[str]:
         yield from (f"{name} works with --loop fit only" for name, given in only_fit.items() if given)
     elif options.reduction != "none":
         yield "--reduction is for --loop custom; fit reduces by itself"
+    if options.verify and not (options.checkpoint_dir or options.export_dir):
+        yield "--verify needs --checkpoint-dir or --export-dir, or there is nothing to load"
     if options.save_every and not options.checkpoint_dir:
         yield "--save-every needs --checkpoint-dir"
 
@@ -87,6 +111,10 @@ def _dataset_problems(dataset: str) -> Iterator[str]:
         near = difflib.get_close_matches(dataset, arguments.DATASETS, n=1, cutoff=0.8)
         if near and not dataset.endswith("mnist"):
             yield f"argument --dataset: {dataset!r} is unknown; did you mean {near[0]}?"
+
+
+def folder(path: str | None) -> Path | None:
+    return Path(path).expanduser() if path else None
 
 
 def is_path(dataset: str) -> bool:

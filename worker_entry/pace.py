@@ -10,15 +10,14 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._started = clock()
-        self._after_first: float | None = None
         self._last = self._started
         self._steps = 0
+        self._first: tuple[float, int] | None = None  # when the first step (or group of steps) ended
 
-    def step(self) -> None:
+    def step(self, count: int = 1) -> None:
         self._last = self._clock()
-        self._steps += 1
-        if self._after_first is None:
-            self._after_first = self._last
+        self._steps += count
+        self._first = self._first or (self._last, count)
 
     @property
     def seconds(self) -> float:
@@ -26,8 +25,9 @@ class Pace:
 
     @property
     def steps_per_second(self) -> float:
-        if self._after_first is None:
+        if self._first is None:
             return 0.0
-        if self._steps == 1:
-            return 1 / max(self.seconds, 1e-9)
-        return (self._steps - 1) / max(self._last - self._after_first, 1e-9)
+        at, count = self._first
+        if self._steps == count:
+            return count / max(self.seconds, 1e-9)
+        return (self._steps - count) / max(self._last - at, 1e-9)

@@ -36,6 +36,14 @@ def multi_worker(cluster: Cluster, options: Options) -> Any:
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication)
 
 
+def parameter_server(cluster: Cluster, options: Options) -> Any:
+    """For the chief: the others answer it (see `serving`), and it must reach all of them to begin."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    others = [task for task in cluster.tasks if task != cluster.task]
+    with bounded(options.start_timeout, {str(task): cluster.address(task) for task in others}):
+        return tf.distribute.ParameterServerStrategy(resolver)
+
+
 @contextmanager
 def bounded(seconds: float, peers: Mapping[str, str]) -> Iterator[None]:
     """End this process with status 1 unless the body is over in time; a watcher names who is missing.

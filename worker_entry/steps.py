@@ -8,47 +8,75 @@ from typing import Any
 from worker_entry.backup import Backup
 from worker_entry.job import Job
 from worker_entry.pace import Pace
-from worker_entry.stopping import Saved, Stop
+from worker_entry.stopping import CoordinationService, Saved, Stop
 
 
 class Steps:
-    """To be made in the strategy's scope; restores the model when there is a checkpoint."""
+    """To be made in the strategy's scope; restores the model when there is a checkpoint.
+
+    `settle` waits for steps that were only sent off; it is called before a save.
+    """
 
     def __init__(
-        self, job: Job, model: Any, optimizer: Any, *, epochs_a_save: int = 1, synchronous: bool = True
+        self,
+        job: Job,
+        model: Any,
+        optimizer: Any,
+        *,
+        epochs_a_save: int = 1,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         self._job = job
+        self._settle = settle
         self._every = job.options.save_every or epochs_a_save * job.schedule.steps_per_epoch
         self._backup: Backup | None = None
         self._stop: Stop | None = None
+        self._loss: Callable[[], float] | None = None
+        self._reported = 0
         self.done = 0
         if job.folder is not None:
             self._backup = Backup(job.folder, job.cluster, job.strategy, model, optimizer)
             self.done = self._backup.restore()
-            self._stop = Stop(job.cluster, synchronous=synchronous)
+            together = () if job.asynchronous else tuple(map(str, job.cluster.trainers))
+            self._stop = Stop(str(job.cluster.task), together, CoordinationService())
+            self._stop.obey_sigterm()
             if self.done:
                 print(f"goes on at step {self.done + 1}, from {job.folder}")
+        self._saved = self.done
         left = job.schedule.steps - self.done
         job.reporter.ready(f"{job.replicas} replicas, {left} of {job.schedule.steps} steps to do")
         self.pace = Pace()
 
-    def ended(self, loss: Callable[[], float]) -> None:
-        """One more step is done. Raises Saved when it was the last before a stop."""
-        self.done += 1
-        self.pace.step()
-        last = self.done == self._job.schedule.steps
-        if last or self._job.reporter.progress_due():
-            self._job.reporter.progress(self.done, loss(), self.pace.steps_per_second)
+    def ended(self, loss: Callable[[], float], count: int = 1) -> None:
+        """So many more steps are done. Raises Saved when they were the last before a stop."""
+        self.done += count
+        self._loss = loss
+        self.pace.step(count)
+        if self._job.reporter.progress_due():
+            self._report(loss)
         if self._backup is None or self._stop is None:
             return
         stop = self._stop.now(self.done)
-        if stop or last or self.done % self._every == 0:
-            self._backup.save(self.done)
-        if stop and not last:
+        if stop or self.done // self._every > self._saved // self._every:
+            self._save(self._backup)
+        if stop and self.done < self._job.schedule.steps:
             self._stop.close()
             raise Saved(self.done)
 
     def close(self) -> None:
-        """All steps are done."""
+        """No more steps: all are done, or training has stopped early."""
+        if self._loss is not None and self._reported < self.done:
+            self._report(self._loss)
+        if self._backup is not None and self._saved < self.done:
+            self._save(self._backup)
         if self._stop is not None:
             self._stop.close()
+
+    def _report(self, loss: Callable[[], float]) -> None:
+        self._reported = self.done
+        self._job.reporter.progress(self.done, loss(), self.pace.steps_per_second)
+
+    def _save(self, backup: Backup) -> None:
+        self._settle()
+        self._saved = self.done
+        backup.save(self.done)

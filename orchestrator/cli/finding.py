@@ -95,6 +95,5 @@ def with_local_hosts(plan: RunPlan, inventory: Inventory) -> RunPlan:
 
 def _unknown(wanted: str | None, where: str) -> UsageError:
     what = "there is no run yet" if wanted is None else f"there is no run {wanted!r}"
-    return UsageError(
-        what, why=f"none in {runs_root()}, {where}", hint="orchestrate runs lists what is known"
-    )
+    hint = "orchestrate launch starts one" if wanted is None else "orchestrate runs lists what is known"
+    return UsageError(what, why=f"none in {runs_root()}, {where}", hint=hint)

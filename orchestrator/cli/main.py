@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     debug = "--debug" in _ours(argv)
     try:
         arguments = parse(argv)
+        _keep_logging_off_the_terminal()
         verb = importlib.import_module(f"orchestrator.cli.{arguments.verb}")
         return int(verb.main(arguments))
     except OrchestrateError as error:
@@ -59,6 +60,13 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return int(ExitStatus.BUG)
+
+
+def _keep_logging_off_the_terminal() -> None:
+    """Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words."""
+    import logging
+
+    logging.lastResort = logging.NullHandler()
 
 
 def _ours(argv: Sequence[str]) -> Sequence[str]:

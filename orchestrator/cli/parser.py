@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -31,30 +32,18 @@ _VERBS = {
 }
 
 
+_ALONE = ("-h", "--help", "--version")  # the options that need no verb
+_COMMANDED = ("launch", "rehearse")  # the verbs that take a command after --
+
+
 class _Parser(argparse.ArgumentParser):
-    """Raises UsageError, with the nearest valid word, instead of leaving the process."""
+    """Raises UsageError instead of leaving the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=self._hint(message))
+        raise UsageError(f"{self.prog}: {message}", hint=f"{self.prog} --help")
 
-    def _hint(self, message: str) -> str:
-        words = [word.strip("',") for word in message.split()]
-        known = _words(self)
-        for word in words:
-            if word not in known and (near := difflib.get_close_matches(word, known, 1, 0.6)):
-                return f"did you mean {near[0]}?"
-        return f"{self.prog} --help"
-
-
-def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """Every option and verb that a parser and those below it know."""
-    words: list[str] = []
-    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to list them
-        words += action.option_strings
-        if isinstance(action.choices, dict):
-            for name, below in action.choices.items():
-                words += [name, *_words(below)]
-    return words
+    def options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -65,14 +54,52 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         ours, command = ours[:split], ours[split + 1 :]
         if not command:
             raise UsageError("nothing stands after --", hint="leave -- out to train worker_entry's MNIST")
-    arguments = _parser().parse_args(ours)
-    if command and arguments.verb not in ("launch", "rehearse"):
+    _check_verb(ours)
+    parser, verbs = build()
+    arguments, unknown = parser.parse_known_args(ours)
+    if unknown:
+        raise _unknown(unknown, arguments.verb, verbs[arguments.verb])
+    if command and arguments.verb not in _COMMANDED:
         raise UsageError(f"orchestrate {arguments.verb} takes no command after --")
     arguments.command = tuple(command)
     return arguments
 
 
-def _parser() -> argparse.ArgumentParser:
+def _check_verb(ours: Sequence[str]) -> None:
+    """Raise UsageError for a first word that is no verb: argparse would list the verbs and guess nothing."""
+    if not ours:
+        raise UsageError(
+            "orchestrate needs a verb", why=f"one of {', '.join(_VERBS)}", hint="orchestrate --help"
+        )
+    if ours[0] in _VERBS or ours[0] in _ALONE:
+        return
+    if ours[0].startswith("-"):
+        near = difflib.get_close_matches(ours[0], _ALONE, 1)
+        hint = f"did you mean {near[0]}?" if near else f"orchestrate VERB {ours[0]} ..."
+        raise UsageError(f"{ours[0]} stands before a verb", why="options come after it", hint=hint)
+    near = difflib.get_close_matches(ours[0], _VERBS, 1)
+    raise UsageError(
+        f"{ours[0]!r} is no verb of orchestrate",
+        why=f"the verbs are {', '.join(_VERBS)}",
+        hint=f"orchestrate {near[0]}" if near else "orchestrate --help",
+    )
+
+
+def _unknown(words: Sequence[str], verb: str, parser: _Parser) -> UsageError:
+    """What is wrong with the first word that nobody takes, and what was probably meant."""
+    word = words[0]
+    if word.startswith("-"):
+        near = difflib.get_close_matches(word.partition("=")[0], parser.options(), 1)
+        hint = f"did you mean {near[0]}?" if near else f"orchestrate {verb} --help"
+        return UsageError(f"orchestrate {verb} has no option {word}", hint=hint)
+    if verb in _COMMANDED:
+        hint = f"orchestrate {verb} -- {shlex.join(words)}"
+        return UsageError(f"{word!r} stands before --", why="the command to run comes after it", hint=hint)
+    return UsageError(f"orchestrate {verb} has no use for {word!r}", hint=f"orchestrate {verb} --help")
+
+
+def build() -> tuple[_Parser, dict[str, _Parser]]:
+    """The parser, and those of its verbs."""
     parser = _Parser(
         prog="orchestrate",
         description=_DESCRIPTION,
@@ -81,11 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"orchestrate {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
+    subs: dict[str, _Parser] = {}
     for verb, text in _VERBS.items():
-        sub = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
+        subs[verb] = sub = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
         _ARGUMENTS[verb](sub)
-    return parser
+    return parser, subs
 
 
 def _hosts(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +177,11 @@ def _tail(parser: argparse.ArgumentParser) -> None:
         "--task", action="append", default=[], type=_task, metavar="worker/1", help="only this task's lines"
     )
     parser.add_argument(
-        "-n", type=_lines, default=100, metavar="N", help="of each log, begin with its last N lines (or: all)"
+        "-n",
+        type=_lines,
+        default=100,
+        metavar="N",
+        help="of each log, begin with its last N lines (default: 100; or: all)",
     )
     parser.add_argument("--no-follow", action="store_true", help="print what is there and return")
     _json(parser)
@@ -211,4 +243,4 @@ def _lines(text: str) -> float:
     return int(text)
 
 
-__all__: list[Any] = ["parse"]
+__all__: list[Any] = ["build", "parse"]

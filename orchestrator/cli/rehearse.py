@@ -26,8 +26,16 @@ def main(arguments: argparse.Namespace) -> int:
             del os.environ["XDG_STATE_HOME"]
         else:
             os.environ["XDG_STATE_HOME"] = kept
-        if arguments.keep_logs or status not in (ExitStatus.OK, ExitStatus.INTERRUPTED):
+        kept_logs = arguments.keep_logs or status not in (ExitStatus.OK, ExitStatus.INTERRUPTED)
+        if kept_logs:
             _keep(folder.path)
+    if status == ExitStatus.CLUSTER and arguments.python is None:
+        print("it trains with the Python that runs orchestrate; --python names another", file=sys.stderr)
+    if not kept_logs:
+        print(
+            "the rehearsal's servers, folders and logs are removed; --keep-logs keeps the logs",
+            file=sys.stderr,
+        )
     return status
 
 

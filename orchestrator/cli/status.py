@@ -41,4 +41,8 @@ def ask_nodes(plan: RunPlan) -> tuple[dict[tuple[str, str], dict[str, Any]], dic
         for run in reply.result["runs"]
         for task in run["tasks"]
     }
-    return states, {name: error.what for name, error in {**bad, **answers.bad}.items()}
+    said = {
+        name: f"{error.what}: {error.why}" if error.why else error.what
+        for name, error in {**bad, **answers.bad}.items()
+    }
+    return states, said

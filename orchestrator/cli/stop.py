@@ -11,7 +11,8 @@ from orchestrator.cli.finding import find_run
 from orchestrator.errors import ExitStatus
 from orchestrator.events import RunEnded
 from orchestrator.render import choose
-from orchestrator.store import RunReader
+from orchestrator.render.tables import state_word
+from orchestrator.store import RunReader, runs
 from orchestrator.store.reader import events_of
 
 _AGAIN = 0.05  # seconds
@@ -23,7 +24,10 @@ def main(arguments: argparse.Namespace) -> int:
     history = events_of(folder)
     over = next((s.event for s in reversed(history) if isinstance(s.event, RunEnded)), None)
     if over is not None and not over.unproven:
-        print(f"run {folder.run} is over already: {over.outcome.value}", file=sys.stderr)
+        print(f"run {folder.run} is over already: {state_word(over.outcome)}", file=sys.stderr)
+        others = () if arguments.run else [other.run for other in runs() if other.has_keeper()]
+        if others:
+            print(f"it was the newest; going on: {', '.join(others)}; orchestrate stop RUN", file=sys.stderr)
         return int(ExitStatus.OK)
     reader = RunReader(folder, wanted=lambda _task: False)
     reader.skip(len(history))  # what was before is not news

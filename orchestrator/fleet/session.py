@@ -254,7 +254,7 @@ class Session:
             "logs in, but does not run our agent",
             kind="no-agent",
             why=said or f"the login ended with status {status} and printed nothing",
-            hint="a ForceCommand, a nologin shell or a start-up file that waits for input does this; "
+            hint="a ForceCommand, a nologin shell or a start-up file that is slow or waits does this; "
             f"try: ssh {self.host.ssh} {python} -V",
         )
 

@@ -108,11 +108,8 @@ class Agent:
         os.set_blocking(self._stdin, False)
         self.loop.watch(self._stdin, READ, self._hear)
         self._look_whether_idle()
-        try:
-            while self._running:
-                self.loop.step()
-        finally:
-            self.jobs.close()
+        while self._running:
+            self.loop.step()
 
     def _look_whether_idle(self) -> None:
         left = self._heard + self._idle - time.monotonic()

@@ -1,15 +1,18 @@
 """Long work in a forked child, so that the loop is never blocked; the reply comes back over a pipe.
 
 A child leads a process group of its own. It is ended, with all that it started, when its reply is
-here, when its time is over, when the agent leaves, and (by PDEATHSIG) when the agent is killed.
+here, when its time is over, and (by PDEATHSIG) when the agent is gone for any reason. What is
+interrupted gets a moment between TERM and KILL: a user's setup may hold a lock that it removes.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import time
 
-from . import frames
+from . import frames, prctl
 from .fault import NodeError
 from .loop import READ, WRITE
 
@@ -22,6 +25,21 @@ if TYPE_CHECKING:
     Reply = Tuple[Dict[str, object], bytes]
     Work = Callable[[], Reply]  # its exceptions are replies too
     Done = Callable[[Reply], None]
+
+_MOMENT = 0.5  # seconds to clean up in
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MACHINE = (
+    *_FULL,
+    errno.EROFS,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+)
 
 
 class Feed:
@@ -81,35 +99,29 @@ class Jobs:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._running: Set[Job] = set()
         self._dying: List[int] = []
 
     def run(self, name: str, work: Work, done: Done, *, seconds: float, keep: Iterable[int] = ()) -> None:
         """Do `work` in a child and hand its reply to `done`; the child keeps only the descriptors `keep`."""
         self._reap()
+        prctl.load()
         reader, writer = os.pipe()
         try:
             pid = _fork(work, writer, {*keep, writer})
-        except BlockingIOError as error:
+        except OSError as error:
             os.close(reader)
             raise NodeError(
-                "resources",
+                "machine",
                 f"cannot start a process for `{name}`",
                 error.strerror or str(error),
-                "end other processes of this user on the machine, or raise its limit (ulimit -u)",
+                "the machine is short of memory, or this user has too many processes (ulimit -u)",
             ) from None
         finally:
             os.close(writer)
         job = Job(name, pid, reader, done)
-        self._running.add(job)
         os.set_blocking(reader, False)
         self._loop.watch(reader, READ, lambda: self._read(job))
         job.timer = self._loop.after(seconds, lambda: self._expire(job, seconds))
-
-    def close(self) -> None:
-        """Kill every child and all that it started."""
-        for job in list(self._running):
-            self._end(job)
 
     def _read(self, job: Job) -> None:
         try:
@@ -118,8 +130,10 @@ class Jobs:
         except BlockingIOError:
             return
         if replies:
+            _kill(job)
             self._finish(job, replies[0])
         elif not data:
+            _kill(job)
             self._finish(job, failure(_vanished(job)))
 
     def _expire(self, job: Job, seconds: float) -> None:
@@ -128,31 +142,28 @@ class Jobs:
             f"`{job.name}` did not end within {seconds:g} s",
             "a disk, a file system or a program does not answer",
         )
+        os.kill(job.pid, signal.SIGTERM)  # it ends its group; it is our child, so the pid is its own
+        self._loop.after(4 * _MOMENT, lambda: _kill(job) if job.pid in self._dying else None)
         self._finish(job, failure(error))
 
     def _finish(self, job: Job, reply: Reply) -> None:
-        self._end(job)
-        job.done(reply)
-
-    def _end(self, job: Job) -> None:
-        self._running.discard(job)
         if job.timer is not None:
             job.timer.cancel()
         self._loop.unwatch(job.pipe)
         os.close(job.pipe)
-        try:
-            os.killpg(job.pid, signal.SIGKILL)
-        except OSError:
-            pass  # it has left no group behind
         self._dying.append(job.pid)
-        self._loop.after(0.05, self._reap)
+        self._loop.after(2 * _MOMENT, self._reap)
+        job.done(reply)
 
     def _reap(self) -> None:
         self._dying = [pid for pid in self._dying if os.waitpid(pid, os.WNOHANG)[0] == 0]
 
 
 def failure(error: BaseException) -> Reply:
-    """The reply that carries an error; one that is not ours is a bug, told with its traceback."""
+    """The reply that carries an error; one that is neither ours nor the machine's is a bug."""
+    if isinstance(error, OSError) and error.errno in _MACHINE:
+        hint = "make room" if error.errno in _FULL else ""
+        error = NodeError("machine", f"the machine says: {error.strerror}", str(error.filename or ""), hint)
     if not isinstance(error, NodeError):
         import traceback
 
@@ -161,15 +172,19 @@ def failure(error: BaseException) -> Reply:
     return {"ok": False, "error": error.as_dict()}, b""
 
 
+def _kill(job: Job) -> None:
+    try:
+        os.killpg(job.pid, signal.SIGKILL)
+    except OSError:
+        pass  # it has left no group behind
+
+
 def _vanished(job: Job) -> NodeError:
     why = "something killed it: often the kernel, when memory is short"
     return NodeError("agent", f"the agent's helper for `{job.name}` vanished", why)
 
 
 def _fork(work: Work, writer: int, keep: Set[int]) -> int:
-    from . import prctl
-
-    prctl.load()
     agent = os.getpid()
     pid = os.fork()
     if pid:
@@ -193,13 +208,18 @@ def _own_group(pid: int) -> None:
 
 
 def _die_with(agent: int) -> None:
-    from . import prctl
-
-    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.signal(signal.SIGTERM, _end_group)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     prctl.die_with_parent(signal.SIGTERM)
     if os.getppid() != agent:
         os._exit(0)
+
+
+def _end_group(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(_MOMENT)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _forget_descriptors(keep: Set[int]) -> None:

@@ -94,7 +94,11 @@ def listen(agent: Agent, request: Request) -> Dict[str, Any]:
     ports = sorted({int(port) for port in request["ports"]})
     free = [port for port in ports if mesh.listen(port)]
     paths = agent.paths if agent.state_error is None else None
-    busy = [{"port": port, "holder": holder(port, paths)} for port in ports if port not in free]
+    busy = [
+        {"port": port, "holder": holder(port, paths, request.get("run", ""))}
+        for port in ports
+        if port not in free
+    ]
     return {"listening": free, "busy": busy}
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _REMOTE = (
     " 9p afs beegfs ceph cifs coda fuse fuseblk gfs2 gpfs lustre nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs "
 )
+_LOCAL_FUSE = "fuse.fuse-overlayfs"  # the root of a rootless container: layers on a local disk
 
 
 class TaskFolder(NamedTuple):
@@ -170,7 +171,7 @@ def type_of(path: str, mountinfo: bytes) -> str:
 
 def is_remote(kind: str) -> bool:
     """Whether locks, FIFOs and renames cannot be trusted on a file system of this type."""
-    return f" {kind} " in _REMOTE or kind.startswith("fuse.")
+    return f" {kind} " in _REMOTE or (kind.startswith("fuse.") and kind != _LOCAL_FUSE)
 
 
 def _unescape(field: bytes) -> bytes:

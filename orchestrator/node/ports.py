@@ -49,10 +49,10 @@ def lease(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"taken": sorted(taken), "conflicts": []}
 
 
-def holder(port: int, paths: Optional[Paths]) -> Any:
-    """Who has a port: the lease of a run of ours, else the process as far as /proc tells."""
+def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
+    """Who has a port: the lease of another run than the asking one, else the process as /proc tells."""
     leased = _leased(port, paths) if paths is not None else None
-    if leased is not None:
+    if leased is not None and leased["run"] != asker:
         return leased
     sockets = _sockets(port)
     if not sockets:

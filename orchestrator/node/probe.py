@@ -3,103 +3,186 @@
 from __future__ import annotations
 
 import errno
-import re
+import select
 import socket
 import struct
-import subprocess
 import threading
 import time
 
+from . import icmp
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
     from .agent import Agent, Request
 
+    Addresses = List[Tuple[int, Tuple[Any, ...]]]  # family and socket address
+
 _RTT = 68  # of tcpi_rtt (microseconds) in struct tcp_info
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
+_FOREIGN = "answered by something else"
 
 
 def probe(_agent: Agent, request: Request) -> Dict[str, Any]:
-    """Ask every target, all at once; runs in a child, whose threads may be left behind."""
-    timeout = float(request["timeout"])
-    nonce = request["nonce"]
-    targets = request["targets"]
-    results = [_unknown(target) for target in targets]
-    began = time.monotonic()
-    tcp = _start(_look_tcp, targets, nonce, timeout, results)
-    _join(tcp, began + 0.3)  # starting 64 pings at once would be measured as a slow network
-    icmp = _start(_look_icmp, targets, nonce, timeout, results)
-    _join(tcp + icmp, began + timeout + 1.0)
-    return {"results": results}
+    """Ask every target, all at once; runs in a child, whose threads may be left behind.
+
+    First TCP, then pings: both together would be in each other's way.
+    """
+    nonce, timeout, targets = request["nonce"], float(request["timeout"]), request["targets"]
+    deadline = time.monotonic() + timeout
+    found = _resolve(targets, deadline)
+    calls = [_Call(target, addresses, nonce) for target, addresses in zip(targets, found)]  # noqa: B905
+    _make(calls, deadline, timeout)
+    pings = icmp.ping((call.pinged for call in calls if call.pinged is not None), min(timeout, 3.0))
+    return {"results": [call.result(pings) for call in calls]}
 
 
-def _start(
-    look: Callable[..., None],
-    targets: List[Dict[str, Any]],
-    nonce: str,
-    timeout: float,
-    results: List[Dict[str, Any]],
-) -> List[threading.Thread]:
+class _Call:
+    """One target: its addresses in turn, until one is connected."""
+
+    def __init__(self, target: Dict[str, Any], addresses: Addresses, nonce: str) -> None:
+        self.socket: Optional[socket.socket] = None
+        self.expires = 0.0
+        self.pinged = (addresses[0][0], str(addresses[0][1][0])) if addresses else None
+        self._host = target["host"]
+        self._nonce = nonce
+        self.left = list(addresses)
+        self._ms: Optional[float] = None
+        self._why = "" if addresses else "does not resolve"
+        self._heard = b""
+        self._began = 0.0
+
+    def connect(self, timeout: float) -> None:
+        """Begin with the next address; without one the last reason stands."""
+        self.hang_up()
+        while self.left and self.socket is None:
+            family, address = self.left.pop(0)
+            self._began = time.monotonic()
+            self.expires = self._began + timeout
+            self._why = "timed out"  # unless it goes on
+            try:
+                self.socket = socket.socket(family, socket.SOCK_STREAM)
+                self.socket.setblocking(False)
+                self.socket.connect(address)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._why = _reason(error)
+                self.hang_up()
+
+    def go_on(self) -> None:
+        """The socket is ready; hangs up when there is no more to learn from it."""
+        assert self.socket is not None
+        try:
+            if self._ms is None:
+                self._connected(self.socket)
+            else:
+                self._hear(self.socket)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._why = _reason(error) if self._ms is None else _FOREIGN
+            self.hang_up()
+
+    @property
+    def connected(self) -> bool:
+        return self._ms is not None
+
+    def hang_up(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+    def result(self, pings: Dict[icmp.Address, icmp.Result]) -> Dict[str, Any]:
+        answered, ms = pings.get(self.pinged, (None, None)) if self.pinged is not None else (None, None)
+        return {
+            "host": self._host,
+            "tcp": not self._why,
+            "tcp_ms": self._ms,
+            "why": self._why,
+            "icmp": answered,
+            "icmp_ms": ms,
+        }
+
+    def _connected(self, peer: socket.socket) -> None:
+        code = peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, errno.errorcode.get(code, str(code)))
+        self._ms = _round_trip(peer) or round((time.monotonic() - self._began) * 1000, 3)
+        self._why = _FOREIGN  # until the right answer is here
+        peer.send(self._nonce.encode() + b"\n")
+
+    def _hear(self, peer: socket.socket) -> None:
+        data = peer.recv(1024)
+        self._heard += data
+        if not data or b"\n" in self._heard or len(self._heard) >= 1024:
+            self._why = _judge(self._heard, self._host, self._nonce)
+            self.hang_up()
+
+
+def _make(calls: List[_Call], deadline: float, timeout: float) -> None:
+    """Serve all calls until each has ended or its time is over."""
+    poll = select.poll()
+    open_calls: Dict[int, _Call] = {}
+
+    def begin(call: _Call) -> None:
+        share = max(0.05, min(timeout, deadline - time.monotonic()) / max(1, len(call.left)))
+        call.connect(share)
+        if call.socket is not None:
+            open_calls[call.socket.fileno()] = call
+            poll.register(call.socket, select.POLLOUT)
+
+    for call in calls:
+        begin(call)
+    while open_calls:
+        patience = min(call.expires for call in open_calls.values()) - time.monotonic()
+        ready = {fd for fd, _ in poll.poll(max(0, int(patience * 1000) + 1))}
+        now = time.monotonic()
+        for fd, call in list(open_calls.items()):
+            if fd in ready:
+                call.go_on()
+            elif call.expires <= now:
+                call.hang_up()
+            if call.socket is not None:
+                poll.modify(fd, select.POLLIN if call.connected else select.POLLOUT)
+                continue
+            poll.unregister(fd)
+            del open_calls[fd]
+            if not call.connected:
+                begin(call)
+
+
+def _resolve(targets: List[Dict[str, Any]], deadline: float) -> List[Addresses]:
+    """The addresses of each target; a name server that does not answer holds up only its own name."""
+    found: List[Addresses] = [[] for _ in targets]
     threads = []
-    for target, result in zip(targets, results):  # noqa: B905 - Python 3.8
-        threads.append(threading.Thread(target=look, args=(target, nonce, timeout, result), daemon=True))
-        threads[-1].start()
-    return threads
-
-
-def _join(threads: List[threading.Thread], deadline: float) -> None:
+    for number, target in enumerate(targets):
+        try:
+            found[number] = _look_up(target, socket.AI_NUMERICHOST)
+        except OSError:
+            thread = threading.Thread(target=_look_up_name, args=(target, found, number), daemon=True)
+            thread.start()
+            threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+    return list(found)
 
 
-def _unknown(target: Dict[str, Any]) -> Dict[str, Any]:
-    """What stays when a thread does not end in time: only a name server can hold one so long."""
-    return {
-        "host": target["host"],
-        "tcp": False,
-        "tcp_ms": None,
-        "why": "does not resolve",
-        "icmp": None,
-        "icmp_ms": None,
-    }
-
-
-def _look_tcp(target: Dict[str, Any], nonce: str, timeout: float, result: Dict[str, Any]) -> None:
-    deadline = time.monotonic() + timeout
+def _look_up_name(target: Dict[str, Any], found: List[Addresses], number: int) -> None:
     try:
-        addresses = socket.getaddrinfo(target["address"], int(target["port"]), type=socket.SOCK_STREAM)
+        found[number] = _look_up(target, 0)
     except (OSError, UnicodeError):
-        return
-    for family, _, _, _, address in addresses:
-        tcp, ms, why = _exchange(family, address, target["host"], nonce, deadline)
-        result.update(tcp=tcp, tcp_ms=ms, why=why)
-        if ms is not None:
-            return
+        pass  # it stays without an address
 
 
-def _exchange(
-    family: int, address: Any, host: str, nonce: str, deadline: float
-) -> Tuple[bool, Optional[float], str]:
-    """Whether the peer's agent answered, the time to connect (ms, None if it did not), and why not."""
-    connected = None
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as peer:
-            began = time.monotonic()
-            peer.settimeout(max(0.01, deadline - began))
-            peer.connect(address)
-            connected = _round_trip(peer) or round((time.monotonic() - began) * 1000, 3)
-            peer.sendall(nonce.encode() + b"\n")
-            why = _judge(_hear(peer, deadline), host, nonce)
-            return not why, connected, why
-    except socket.timeout:
-        return False, connected, "timed out" if connected is None else "answered by something else"
-    except OSError as error:
-        return False, connected, _reason(error) if connected is None else "answered by something else"
+def _look_up(target: Dict[str, Any], flags: int) -> Addresses:
+    entries = socket.getaddrinfo(target["address"], int(target["port"]), type=socket.SOCK_STREAM, flags=flags)
+    return [(family, address) for family, _, _, _, address in entries]
 
 
 def _round_trip(peer: socket.socket) -> Optional[float]:
-    """The handshake in ms as the kernel measured it: our own threads would be in the way of a clock."""
+    """The handshake in ms as the kernel measured it: our own work would be in the way of a clock."""
     try:
         info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT + 4)
         return float(struct.unpack_from("I", info, _RTT)[0] / 1000)
@@ -107,58 +190,19 @@ def _round_trip(peer: socket.socket) -> Optional[float]:
         return None
 
 
-def _hear(peer: socket.socket, deadline: float) -> bytes:
-    heard = b""
-    while not heard.endswith(b"\n") and len(heard) < 1024:
-        peer.settimeout(max(0.01, deadline - time.monotonic()))
-        data = peer.recv(1024)
-        if not data:
-            break
-        heard += data
-    return heard
-
-
 def _judge(heard: bytes, host: str, nonce: str) -> str:
     """Empty when it is the peer that was meant."""
-    said, _, name = heard.decode("utf-8", "replace").strip("\n").partition(" ")
+    said, _, name = heard.decode("utf-8", "replace").partition("\n")[0].partition(" ")
     if said != nonce:
-        return "answered by something else"
+        return _FOREIGN
     return "" if name in ("", host) else f"answered by {name}"
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError):
+    if error.errno == errno.ECONNREFUSED:
         return "refused"
     if error.errno == errno.ETIMEDOUT:
         return "timed out"
     if error.errno in _NO_ROUTE:
         return "no route"
     return error.strerror or str(error)
-
-
-def _look_icmp(target: Dict[str, Any], _nonce: str, timeout: float, result: Dict[str, Any]) -> None:
-    wait = str(max(1, round(timeout)))
-    argv = ["ping", "-n", "-q", "-c", "1", "-W", wait, str(target["address"])]
-    try:
-        ping = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout + 1.0,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    icmp, ms = _read_ping(ping.returncode, ping.stdout.decode("utf-8", "replace"))
-    result.update(icmp=icmp, icmp_ms=ms)
-
-
-def _read_ping(status: int, text: str) -> Tuple[Optional[bool], Optional[float]]:
-    """None where nothing was measured: ping is not permitted, or does not know the name."""
-    if status == 0:
-        times = re.search(r"= *[\d.]+/([\d.]+)/", text)
-        return True, float(times.group(1)) if times else None
-    if status == 1 and "permi" not in text.lower():
-        return False, None
-    return (False, None) if "nreachable" in text else (None, None)

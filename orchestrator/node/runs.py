@@ -55,6 +55,9 @@ def keep(agent: Agent, request: Request) -> Dict[str, Any]:
     kept: Dict[str, int] = agent.rooms.setdefault("keepers", {})  # with the lock
     words: Dict[str, int] = agent.rooms.setdefault("words", {})
     store_plan(paths, run, request.get("plan"))
+    if run in words and os.fstat(words[run]).st_nlink == 0:  # dropped meanwhile
+        kept.pop(run, None)
+        os.close(words.pop(run))
     if run not in words:
         words[run] = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         agent.on_word = _Word(words)

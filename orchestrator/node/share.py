@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 from .fault import NodeError
 from .paths import plain_name
-from .trees import remove
+from .trees import age, remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def _refresh(folder: str) -> None:
 def _forget_stale(workdir: str) -> None:
     for name in os.listdir(workdir):
         path = os.path.join(workdir, name)
-        if name.startswith(".share-") and time.time() - os.lstat(path).st_mtime > _STALE:
+        if name.startswith(".share-") and age(path) > _STALE:
             remove(path)
 
 

@@ -31,7 +31,7 @@ class Tail:
         self._log = _File(folder.log, log)
         self._report = _File(folder.report, report)
         self._times = Times(folder.idx, log)
-        self._seen: Tuple[int, int] = (0, 0)
+        self._seen: Optional[Dict[str, Any]] = None
         self._state: Optional[Dict[str, Any]] = None  # not yet told
 
     def close(self) -> None:
@@ -51,11 +51,9 @@ class Tail:
 
     def _look_at_state(self) -> None:
         try:
-            found = os.stat(self.folder.state)
-            seen = (found.st_mtime_ns, found.st_ino)
-            if seen != self._seen:
-                self._state = state.read(self.folder)
-                self._seen = seen
+            found = state.read(self.folder)  # a stat may be the same for two that were written in a row
+            if found != self._seen:
+                self._seen = self._state = found
         except FileNotFoundError:
             pass  # the run was dropped; the files that are open can still be read
 

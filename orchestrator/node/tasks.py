@@ -7,6 +7,7 @@ import os
 from . import control, procs, state
 from . import start as starting
 from .fault import NodeError
+from .paths import make_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _too_early(agent: Agent, request: Request) -> bool:
 def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
     """Keep the run's public plan as it was given, once: whoever takes over has nothing else."""
     path = paths.run_json(run)
-    os.makedirs(paths.run(run), 0o700, exist_ok=True)
+    make_private(paths.run(run))
     if plan is None or os.path.exists(path):
         return
     beside = f"{path}.{os.getpid()}"
@@ -135,13 +136,24 @@ def sweep(agent: Agent, request: Request) -> None:
 
 
 def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
-    ended = [folder for folder in paths.tasks(run) if is_over(paths, folder)]
-    if len(ended) == len(paths.tasks(run)):
+    """Tasks that their own guard saw to the end, alone and untold, have left nothing by its proof.
+
+    For all others every process of the machine is looked at.
+    """
+    folders = paths.tasks(run)
+    ended = [folder for folder in folders if is_over(paths, folder)]
+    doubtful = [folder for folder in ended if not _ended_by_itself(folder)]
+    if doubtful and len(ended) == len(folders):
         return {"killed": procs.sweep(run)}
     killed: List[Dict[str, Any]] = []
-    for folder in ended:
+    for folder in doubtful:
         killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
     return {"killed": killed}
+
+
+def _ended_by_itself(folder: TaskFolder) -> bool:
+    known = state.read(folder)
+    return bool(known["state"] == state.EXITED and known["want"] == state.WANT_RUN)
 
 
 def is_over(paths: Paths, folder: TaskFolder) -> bool:

@@ -95,17 +95,17 @@ def _begin(trees: str, incoming: str) -> Dict[str, Any]:
         raise unwritable(incoming, error) from None
     for name in names:
         path = os.path.join(trees, name)
-        if name.startswith(".incoming-") and path != incoming and _age(path) > _STALE:
+        if name.startswith(".incoming-") and path != incoming and age(path) > _STALE:
             remove(path)
     return {"incoming": incoming, "base": _newest(trees, names)}
 
 
 def _newest(trees: str, names: List[str]) -> Optional[str]:
     paths = [os.path.join(trees, name) for name in names if not name.startswith(".")]
-    return min(paths, key=_age) if paths else None
+    return min(paths, key=age) if paths else None
 
 
-def _age(path: str) -> float:
+def age(path: str) -> float:
     try:
         return time.time() - os.lstat(path).st_mtime
     except OSError:
@@ -136,7 +136,8 @@ def _compare(incoming: str, manifest: List[Dict[str, Any]]) -> List[str]:
     known = set()
     for entry in manifest:
         known.add(entry["path"])
-        why = _fault_of(os.path.join(incoming, entry["path"]), entry)
+        outside = entry["path"].startswith("/") or ".." in entry["path"].split("/")
+        why = "out of the tree" if outside else _fault_of(os.path.join(incoming, entry["path"]), entry)
         if why:
             wrong.append(f"{entry['path']}: {why}")
     for found in walk(incoming) if os.path.isdir(incoming) else ():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from .fault import NodeError
 from .paths import plain_name
 from .trees import folder_of, remove, unwritable
 
@@ -19,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def make(_agent: Agent, request: Request) -> Dict[str, Any]:
-    """Copy the trees, the first one wins; once per run, also when hosts that share the folder all ask."""
+    """Copy the trees, the first one wins; once per run, also when hosts that share the folder all ask.
+
+    Nothing is made while a tree is missing, or one of `also`: the reply then names what is.
+    """
     trees = folder_of(request)
     work = os.path.join(run_folder(request["workdir"], request["run"]), "work")
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
-    if os.path.isdir(work):
-        return {"work": work}
+    wanted = [*request["digests"], *request.get("also", ())]
+    missing = [digest for digest in wanted if not os.path.isdir(os.path.join(trees, digest))]
+    if missing or os.path.isdir(work):
+        return {"work": work, "missing": missing}
     sources = [os.path.join(trees, digest) for digest in request["digests"]]
-    for source in sources:
-        if not os.path.isdir(source):
-            raise NodeError(
-                "tree", f"there is no tree {source}", "it was never synced, or was removed", "sync again"
-            )
     try:
         os.makedirs(made)
         for source in sources:
@@ -40,7 +39,7 @@ def make(_agent: Agent, request: Request) -> Dict[str, Any]:
         remove(made)
         if not os.path.isdir(work):
             raise unwritable(work, error) from None
-    return {"work": work}
+    return {"work": work, "missing": []}
 
 
 def run_folder(workdir: str, run: str) -> str:

@@ -115,6 +115,6 @@ def _held(name: str, conflicts: list[dict[str, Any]]) -> HostError:
         name,
         f"has task port {ports} taken by run {first['run']}",
         kind="lease",
-        why=f"{first['task']} of run {first['run']} ({first['owner']}) holds it{when}",
+        why=f"{first['owner']} launched it; it holds the port{when}",
         hint=f"orchestrate stop {first['run']}, or launch with --other-ports",
     )

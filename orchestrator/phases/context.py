@@ -95,6 +95,7 @@ class Run:
     replan: Callable[[Mapping[str, int]], RunPlan] | None = None  # host -> first task port
     stop: StopFlag = field(default_factory=StopFlag)
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
+    synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there
     builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
     lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
     unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet

@@ -63,13 +63,16 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan) -> Findings:
     groups = _shared(fleet, hosts, nonce)
     listening = ask(
         "listen",
-        {host.name: {"ports": ports[host.name], "nonce": nonce, "host": host.name} for host in hosts},
+        {
+            host.name: {"run": plan.run, "ports": ports[host.name], "nonce": nonce, "host": host.name}
+            for host in hosts
+        },
     )
     targets = [
         {"host": host.name, "address": host.address, "port": port}
         for host in hosts
         if host.name in listening
-        for port in ports[host.name]
+        for port in listening[host.name].result["listening"]  # a taken port has a check of its own
     ]
     probed = ask(
         "probe",
@@ -130,7 +133,7 @@ def _shared(fleet: Fleet, hosts: Sequence[Host], nonce: str) -> list[tuple[str, 
     fleet.ask("share_clean", fields, hosts=names)
     groups: dict[frozenset[str], None] = {}
     for name, reply in read.good.items():
-        group = frozenset(reply.result["hosts"]) & read.good.keys()
+        group = frozenset(host for host in reply.result["hosts"] if host in read.good)
         if len(group) > 1 and name in group:
             groups[group] = None
     order = {host.name: number for number, host in enumerate(hosts)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.events import Phase, TreeSynced
+from orchestrator.errors import HostError
+from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
-from orchestrator.model import Host
 from orchestrator.phases.context import Run, fail_on, phase
 from orchestrator.sync import Tree, TreeResult, push, read_package, read_tree
 
@@ -28,9 +28,15 @@ def _stage(run: Run, shared: Mapping[str, str]) -> None:
         trees.insert(0, _read(run))
     if not run.options.validate and len(trees) > 1:
         trees.pop()  # nothing will run it
-    leaders = [host for host in run.hosts if shared.get(host.name, host.name) == host.name]
-    _push(run, leaders, trees)
-    _make_work(run, trees[0].digest, leaders)
+    for note in (note for tree in trees for note in tree.notes):
+        run.bus.emit(Noted(note))
+    leaders = [host.name for host in run.hosts if shared.get(host.name, host.name) == host.name]
+    others = [host.name for host in run.hosts if host.name not in leaders]
+    missing = _make_work(run, trees, leaders)
+    if missing:
+        _push(run, trees, missing)
+    unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
+    fail_on(run.bus, Phase.STAGE, {name: _unseen(run, name, trees) for name, trees in unseen.items()})
     for name, session in run.fleet.sessions.items():
         run.builtin[name] = f"{session.host.workdir}/trees/{builtin.digest}"
 
@@ -49,49 +55,47 @@ def is_builtin(command: Sequence[str]) -> bool:
     return not command or command[0].startswith("-")
 
 
-def _push(run: Run, leaders: list[Host], trees: list[Tree]) -> None:
-    digests = [tree.digest for tree in trees]
-    present = run.fleet.ask(
-        "tree_has",
-        lambda session: {"workdir": session.host.workdir, "digests": digests},
-        hosts=[host.name for host in leaders],
+def _make_work(run: Run, trees: list[Tree], hosts: list[str]) -> dict[str, list[Tree]]:
+    """Make the run's folder from the first tree where all trees are there; return what is missing where."""
+    fields = {"run": run.id, "digests": [trees[0].digest], "also": [tree.digest for tree in trees[1:]]}
+    answers = run.fleet.ask(
+        "work_make", lambda session: {"workdir": session.host.workdir, **fields}, hosts=hosts
     )
-    fail_on(run.bus, Phase.STAGE, present.bad)
-    work: list[tuple[Session, Tree]] = []
-    for name, reply in present.good.items():
+    fail_on(run.bus, Phase.STAGE, answers.bad)
+    missing: dict[str, list[Tree]] = {}
+    for name, reply in answers.good.items():
+        run.work[name] = reply.result["work"]
+        absent = [tree for tree in trees if tree.digest in reply.result["missing"]]
+        if absent:
+            missing[name] = absent
         for tree in trees:
-            if tree.digest in reply.result["present"]:
+            if tree not in absent and tree.digest not in run.synced.setdefault(name, set()):
+                run.synced[name].add(tree.digest)
                 run.bus.emit(TreeSynced(name, tree.digest, tree.files, 0, 0.0, reused=True))
-            else:
-                work.append((run.fleet.sessions[name], tree))
+    return missing
 
+
+def _unseen(run: Run, name: str, trees: list[Tree]) -> HostError:
+    return HostError(
+        name,
+        "does not see the code that was synced",
+        kind="tree",
+        why=f"there is no trees/{trees[0].digest} in {run.plan.host(name).workdir}",
+        hint="a shared folder that is slow to show new files does this: launch again",
+    )
+
+
+def _push(run: Run, trees: list[Tree], missing: Mapping[str, list[Tree]]) -> None:
     def one(item: tuple[Session, Tree]) -> TreeResult:
         session, tree = item
         result = push(session, tree, session.host.workdir)
+        run.synced.setdefault(session.host.name, set()).add(tree.digest)
         run.bus.emit(
             TreeSynced(session.host.name, tree.digest, tree.files, result.sent, result.seconds, result.reused)
         )
         return result
 
     for tree in trees:  # two trees of one host go one after the other, hosts side by side
-        items = [item for item in work if item[1] is tree]
+        items = [(run.fleet.sessions[name], tree) for name, absent in missing.items() if tree in absent]
         answers = run.fleet.each(items, lambda item: item[0].host.name, one)
         fail_on(run.bus, Phase.STAGE, answers.bad)
-
-
-def _make_work(run: Run, digest: str, leaders: list[Host]) -> None:
-    answers = run.fleet.ask(
-        "work_make",
-        lambda session: {"workdir": session.host.workdir, "run": run.id, "digests": [digest]},
-        hosts=[host.name for host in leaders],
-    )
-    fail_on(run.bus, Phase.STAGE, answers.bad)
-    others = [host.name for host in run.hosts if host.name not in answers.good]
-    follow = run.fleet.ask(
-        "work_make",
-        lambda session: {"workdir": session.host.workdir, "run": run.id, "digests": [digest]},
-        hosts=others,
-    )
-    fail_on(run.bus, Phase.STAGE, follow.bad)
-    for name, reply in (answers.good | follow.good).items():
-        run.work[name] = reply.result["work"]

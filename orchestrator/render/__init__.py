@@ -12,6 +12,8 @@ from orchestrator.render.sink import DisplayGoneError
 
 __all__ = ["DisplayGoneError", "Renderer", "choose"]
 
+_DUMB = ("dumb", "unknown")  # terminals on which rich draws nothing over
+
 
 class Renderer(Protocol):
     def handle(self, stamped: Stamped) -> None:
@@ -25,7 +27,7 @@ def choose(stdout: TextIO, json: bool, stderr: TextIO) -> Renderer:
     """JSON lines when asked for, the live display on a terminal, plain lines elsewhere."""
     if json:
         return Jsonl(stdout)
-    if stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    if stdout.isatty() and os.environ.get("TERM", "dumb").lower() not in _DUMB:
         from orchestrator.render.live import Live  # noqa: PLC0415 - not everybody needs it
 
         return Live(stdout)

@@ -12,6 +12,9 @@ from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
+_PLURALS = {"fails": "fail", "follows": "follow", "has": "have", "is": "are", "logs": "log", "shows": "show"}
+_PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "was"}
+_VERBS = {*_PLURALS, *_PAST, "cannot"}
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
 
@@ -32,9 +35,10 @@ def lines(error: OrchestrateError) -> list[str]:
 
 def host_block(hosts: tuple[str, ...], what: str, why: str = "", hint: str = "") -> list[str]:
     """`gpu-02 refused the login`, or `3 hosts refused the login: gpu-[02-04]`."""
+    colon = "" if what.partition(" ")[0] in _VERBS else ":"  # a node may say a sentence of its own
     if len(hosts) == 1:
-        return block(f"{hosts[0]} {what}", why, hint)
-    return block(f"{len(hosts)} hosts {what}: {fold.names(hosts)}", why, hint)
+        return block(f"{hosts[0]}{colon} {what}", why, hint)
+    return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint)
 
 
 def coloured(text: str) -> str:
@@ -50,6 +54,12 @@ def report(error: OrchestrateError, stream: TextIO) -> None:
         sink.write("".join(f"{coloured(line) if colour else line}\n" for line in lines(error)))
     except (DisplayGoneError, ValueError):  # ValueError: it is closed
         return
+
+
+def _plural(what: str) -> str:
+    """`have no python3`, of several hosts, for `has no python3`."""
+    first, blank, rest = what.partition(" ")
+    return f"{_PLURALS.get(first, first)}{blank}{rest.replace('but does not', 'but do not')}"
 
 
 def _flat(error: OrchestrateError) -> Iterable[OrchestrateError]:

@@ -1,10 +1,18 @@
-"""Columns below each other, cut into several blocks where the terminal is too narrow. Pure."""
+"""Columns below each other, cut into several blocks where the terminal is too narrow. Pure.
+
+Rich lays out a block. Which columns make one is ours: rich would fold a table that is too wide inside its
+words, and neither a host's name nor a finding can be read, searched or copied then.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from orchestrator.text import plain
 
@@ -19,14 +27,13 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """
     if not rows:
         return []
-    columns = [[plain(row[place]) for row in rows] for place in range(len(rows[0]))]
+    columns = [[plain(row[place]).expandtabs() for row in rows] for place in range(len(rows[0]))]
     widths = [max(cell_len(cell) for cell in column) for column in columns]
     lines: list[str] = []
     for block in _blocks(widths, width):
         if lines:
             lines.append("")
-        lines += [_line([columns[place][row] for place in block], [widths[place] for place in block])
-                  for row in range(len(rows))]  # fmt: skip
+        lines += _lines([columns[place] for place in block], sum(widths) + _GAP * len(widths))
     return lines
 
 
@@ -43,6 +50,14 @@ def _blocks(widths: list[int], width: int | None) -> list[list[int]]:
     return blocks
 
 
-def _line(cells: list[str], widths: list[int]) -> str:
-    padded = (cell + " " * (width - cell_len(cell) + _GAP) for cell, width in zip(cells, widths, strict=True))
-    return "".join(padded).rstrip()
+def _lines(columns: list[list[str]], width: int) -> list[str]:
+    """One block, laid out by rich as bare text with room for everything."""
+    table = Table.grid(padding=(0, _GAP, 0, 0))
+    for _ in columns:
+        table.add_column(no_wrap=True, overflow="ignore")
+    for row in zip(*columns, strict=True):
+        table.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]

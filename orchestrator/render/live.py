@@ -10,15 +10,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from typing import TextIO
+from typing import TextIO, cast
+
+from rich.console import Console, ConsoleDimensions
+from rich.control import Control
+from rich.live import Live as RichLive
+from rich.segment import ControlType
+from rich.text import Text
 
 from orchestrator import events as ev
 from orchestrator.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
 from orchestrator.render.paint import Paint, Said
 from orchestrator.render.region import region
-from orchestrator.render.screen import Screen
-from orchestrator.render.sink import Sink, colours
+from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import gap, say
 from orchestrator.view import View, apply
 
@@ -29,9 +34,8 @@ PATIENCE = 1.0  # seconds a line waits for room; then the terminal counts as stu
 
 class Live:
     def __init__(self, stdout: TextIO) -> None:
-        self._sink = Sink(stdout)
-        self._paint = Paint(colour=colours(stdout))
-        self._screen = Screen(self._sink)
+        self._paint = Paint()
+        self._terminal = _Terminal(stdout)
         self._view = View()
         self._said: deque[Said] = deque()
         self._dropped: Counter[str] = Counter()
@@ -76,6 +80,7 @@ class Live:
 
     def _draw_on(self) -> None:
         try:
+            self._terminal.start()
             while self._draw():
                 pass
         except Exception as error:  # also a bug of ours: the main thread has to hear of it
@@ -94,13 +99,85 @@ class Live:
             self._dropped.clear()
             self._changed.notify_all()
         self._paint.learn(view)
-        rows = [] if closing else region(view, time.time(), max(2, self._screen.height // 2))
-        self._screen.draw(
-            [self._paint.line(one) for one in said],
-            [self._paint.row(row, self._screen.width - 1) for row in rows],
-        )
+        lines = [self._paint.line(one) for one in said]
+        if closing:
+            self._terminal.stop(lines)
+        else:
+            width, height = self._terminal.measure()
+            rows = region(view, time.time(), max(2, height // 2))
+            self._terminal.draw(lines, [self._paint.row(row, width - 1) for row in rows])
         self._frames += 1
         return not closing
+
+
+class _Terminal:
+    """Lines that scroll by and rows that stay below them, drawn by rich, in one write per frame.
+
+    Each method may take as long as the terminal stands still.
+    """
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._sink = Sink(stdout)
+        self._console = _Console(
+            file=cast("TextIO", self._sink),
+            force_terminal=True,
+            force_interactive=True,
+            legacy_windows=False,
+            color_system="auto" if colours(stdout) else None,
+            no_color=False,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        self._live = RichLive(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._rows: list[Text] = []  # as they stand on the screen
+
+    def start(self) -> None:
+        with self._console:
+            self._live.start()
+            self._console.show_cursor(show=True)  # a killed process leaves nothing to repair
+
+    def measure(self) -> ConsoleDimensions:
+        """The size from now on. Rich would ask the standard streams, which may be none or another."""
+        self._console.size = self._sink.size()
+        return self._console.size
+
+    def draw(self, lines: list[Text], rows: list[Text]) -> None:
+        """Nothing is written when nothing has changed. Rows must be narrower than the screen."""
+        with self._console:
+            wrapped = self._unwrap()
+            if wrapped or rows != self._rows:
+                self._rows = rows
+                self._live.update(Text("\n").join(rows), refresh=True)
+            if lines:
+                self._console.print(Text("\n").join(lines), soft_wrap=True)
+
+    def stop(self, lines: list[Text]) -> None:
+        """The last lines; the rows go."""
+        with self._console:
+            self.measure()
+            self.draw(lines, [])
+            self._live.stop()
+
+    def _unwrap(self) -> int:
+        """How many lines more the rows take since the screen became narrower; rich does not count them."""
+        width = self._console.width
+        more = sum(max(0, row.cell_len - 1) // width for row in self._rows)
+        self._console.control(Control(*((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)) * more))
+        return more
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process; who watches over a run goes on unseen."""
+        raise DisplayGoneError
 
 
 def _words(view: View, event: Event) -> list[Said]:

@@ -1,30 +1,24 @@
-"""Colour for the live display: what is said becomes one string of text and colour sequences. Pure.
+"""What the live display says, as rich's text: a colour for each task, and the colours of the log. Pure.
 
-Log text is data: no markup or emoji codes exist here, and what passes is `text.harmless`. We write the
-sequences ourselves: through rich a line costs 100 times as much, and 100,000 lines are a normal day.
+Log text is data: it never meets rich's markup or emoji codes, and what passes is `text.harmless`.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from rich.cells import cell_len, set_cell_size
+from rich.ansi import AnsiDecoder
+from rich.text import Text
 
 from orchestrator.events import LogLine
 from orchestrator.render.errors import coloured
 from orchestrator.render.prefix import Prefixes
 from orchestrator.render.region import Row
-from orchestrator.text import harmless, plain
+from orchestrator.text import harmless
 from orchestrator.view import View
 
 Said: TypeAlias = tuple[str, str] | LogLine  # a line of ours and its style, or a task's line
 
-_RESET = "\x1b[0m"
-_SGR = {
-    "bold": "1", "dim": "2",
-    "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
-    "bright green": "92", "bright blue": "94", "bright magenta": "95", "bright cyan": "96",
-}  # fmt: skip
 # Red is for failures.
 _OF_TASKS = (
     "cyan",
@@ -32,22 +26,20 @@ _OF_TASKS = (
     "magenta",
     "yellow",
     "blue",
-    "bright cyan",
-    "bright green",
-    "bright magenta",
-    "bright blue",
+    "bright_cyan",
+    "bright_green",
+    "bright_magenta",
+    "bright_blue",
 )
 
 
 class Paint:
-    """Lines and rows as they are written; without colour the bare text."""
+    """Lines and rows with their styles; a console without colours shows the bare text."""
 
-    def __init__(self, *, colour: bool) -> None:
-        self._colour = colour
+    def __init__(self) -> None:
         self._known: tuple[tuple[str, str], ...] = ()
         self._prefixes = Prefixes()
         self._styles: dict[str, str] = {}  # task -> its colour
-        self._made: dict[tuple[str, str], str] = {}  # (task, host) -> prefix in its colour
 
     def learn(self, view: View) -> None:
         """Give each task of the view its colour, and a prefix as wide as the others'."""
@@ -57,37 +49,26 @@ class Paint:
         self._known = known
         self._prefixes.learn(view)
         self._styles = {task: _OF_TASKS[place % len(_OF_TASKS)] for place, task in enumerate(view.tasks)}
-        self._made.clear()
 
-    def line(self, said: Said) -> str:
+    def line(self, said: Said) -> Text:
         """A line that scrolls by."""
         if isinstance(said, LogLine):
-            return self._prefix(said.task, said.host) + self._text(said.text)
+            prefix = self._prefixes.of(said.task, said.host)
+            return Text.assemble((prefix, self._styles.get(said.task, "")), _decoded(said.text))
         text, style = said
-        return coloured(text) if self._colour and not style else self._styled(text, style)
+        return Text(text, style) if style else _decoded(coloured(text))
 
-    def row(self, row: Row, width: int) -> str:
+    def row(self, row: Row, width: int) -> Text:
         """A row of the region, cut to `width` cells; the style `task` is the colour of the task it names."""
-        cells = []
-        for text, style in row:
-            shown = text if cell_len(text) <= width else set_cell_size(text, width)
-            width -= cell_len(shown)
-            cells.append(
-                self._styled(shown, self._styles.get(text.strip(), "") if style == "task" else style)
-            )
-        return "".join(cells).rstrip()
-
-    def _prefix(self, task: str, host: str) -> str:
-        made = self._made.get((task, host))
-        if made is None:
-            made = self._styled(self._prefixes.of(task, host), self._styles.get(task, ""))
-            self._made[task, host] = made
+        cells = [
+            (text, self._styles.get(text.strip(), "") if style == "task" else style) for text, style in row
+        ]
+        made = Text.assemble(*cells)
+        made.truncate(max(0, width))
+        made.rstrip()
         return made
 
-    def _text(self, text: str) -> str:
-        if text.isprintable():
-            return text
-        return harmless(text) + _RESET if self._colour else plain(text)
 
-    def _styled(self, text: str, style: str) -> str:
-        return f"\x1b[{_SGR[style]}m{text}{_RESET}" if self._colour and style and text else text
+def _decoded(text: str) -> Text:
+    """Text from elsewhere: of all that it may hold beside the printable only colours have an effect."""
+    return Text(text) if text.isprintable() else AnsiDecoder().decode_line(harmless(text))

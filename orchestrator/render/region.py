@@ -60,9 +60,14 @@ def _head(view: View, now: float) -> Row:
         return ((name, "bold"), (duration(now - view.began), "dim"))
     return (
         (name, "bold"),
-        (f"{phase.phase}: {_progress(view, phase)}", ""),
+        (f"{doing(phase.phase)}: {_progress(view, phase)}", ""),
         (_since(now - phase.started), "dim"),
     )
+
+
+def doing(phase: Phase) -> str:
+    """A phase as a state of the run: to us tasks are followed, to a person they run."""
+    return "running" if phase is Phase.FOLLOW else str(phase)
 
 
 def _since(seconds: float) -> str:

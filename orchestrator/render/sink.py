@@ -8,7 +8,7 @@ import select
 from typing import TextIO
 
 
-class DisplayGoneError(Exception):
+class DisplayGoneError(BrokenPipeError):
     """Nobody can see what we write any more (`| head` ended, the terminal was closed).
 
     The run goes on: whoever catches this stops showing it, and nothing else.
@@ -49,6 +49,14 @@ class Sink:
         if self._fd is None:
             raise OSError("the stream has no file descriptor")
         return self._fd
+
+    def size(self) -> os.terminal_size:
+        """Of the terminal; the usual size where it has none (some serial lines)."""
+        try:
+            size = os.get_terminal_size(self.fileno())
+        except OSError:
+            return os.terminal_size((80, 24))
+        return os.terminal_size((size.columns or 80, size.lines or 24))
 
     def _silence(self) -> None:
         """Keep the interpreter from failing once more when it flushes the stream at exit."""

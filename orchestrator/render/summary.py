@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator import ranges
 from orchestrator.ends import end
 from orchestrator.events import Level, Outcome, RunEnded
+from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
 from orchestrator.render.errors import block
 from orchestrator.text import duration, plain, size
@@ -42,11 +43,12 @@ def _where(ended: RunEnded, *, started: bool) -> list[str]:
 
 def ends(view: View) -> list[str]:
     """Task, host, end and time, aligned; tasks that ended alike share a row."""
+    tasks = sorted(view.tasks.values(), key=_rank)
     groups: dict[str, list[TaskView]] = {}
-    for task in view.tasks.values():
+    for task in tasks:
         groups.setdefault(_end(task), []).append(task)
-    if len(view.tasks) <= len(groups) + 4:  # a row each is short enough, and says more
-        rows = [(task.task, task.host, _end(task), _time([task])) for task in view.tasks.values()]
+    if len(tasks) <= len(groups) + 4:  # a row each is short enough, and says more
+        rows = [(task.task, task.host, _end(task), _time([task])) for task in tasks]
     else:
         rows = [
             (
@@ -64,6 +66,12 @@ def ends(view: View) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def _rank(task: TaskView) -> tuple[int, int]:
+    """In the order of TF_CONFIG: a viewer that came late has not seen the plan."""
+    parsed = TaskId.parse(task.task)
+    return list(Role).index(parsed.role), parsed.index
 
 
 def cause(view: View, ended: RunEnded) -> list[str]:

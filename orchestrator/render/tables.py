@@ -12,10 +12,11 @@ import msgspec
 
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render.grid import grid
-from orchestrator.render.region import numbers
+from orchestrator.render.region import doing, numbers
 from orchestrator.text import count, duration, signal_name
 from orchestrator.view import View
 
+_OUTCOMES = {"cluster": "not started"}
 _COMMAND = 50  # characters of a command that a list shows
 
 
@@ -55,7 +56,7 @@ def status_table(
         return [msgspec.json.encode({**run, "tasks": tasks}).decode()]
     keeper = "kept by a process of this machine" if kept else "no keeper on this machine"
     named = f" ({plan.name})" if plan.name else ""
-    head = f"run {plan.run}{named}: {run['state']}" + ("" if view.ended else f", {keeper}")
+    head = f"run {plan.run}{named}: {state_word(run['state'])}" + ("" if view.ended else f", {keeper}")
     cells = [[task["task"], task["host"], task["attempt"], task["state"], task["said"]] for task in tasks]
     return [head, *(f"  {line}" for line in grid([["task", "host", "attempt", "state", ""], *cells]))]
 
@@ -76,13 +77,18 @@ def _run_facts(row: RunRow) -> dict[str, Any]:
     }
 
 
+def state_word(state: str) -> str:
+    """An outcome or a phase as a person calls it."""
+    return _OUTCOMES.get(state, state)
+
+
 def _state(row: RunRow) -> str:
     """The outcome; before it the phase; "unkept" when nobody here would see the end."""
     if row.view.ended:
         return str(row.view.ended.outcome)
     if not row.kept:
         return "unkept"
-    return str(row.view.phase.phase) if row.view.phase else "running"
+    return doing(row.view.phase.phase) if row.view.phase else "running"
 
 
 def _run_cells(row: RunRow) -> list[str]:
@@ -92,7 +98,7 @@ def _run_cells(row: RunRow) -> list[str]:
         plan.run,
         plan.name,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(plan.created)),
-        _state(row),
+        state_word(_state(row)),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
         command if len(command) <= _COMMAND else command[: _COMMAND - 1] + "\u2026",

@@ -27,6 +27,8 @@ def say(view: View, event: Event) -> list[str]:
             said = _planned(event)
         case ev.RunAdopted():
             said = [f"run {event.run}: now kept by {event.by}"]
+        case ev.Noted():
+            said = [f"note: {event.text}"]
         case ev.RunLeft():
             return block(
                 f"run {event.run} is not kept from here, and goes on as it was", event.why, event.hint
@@ -114,6 +116,8 @@ def _validated(event: ev.HostValidated) -> str:
 
 def _stopping(event: ev.StopRequested) -> str:
     patience = f"TERM, then KILL after {duration(event.grace)}" if event.grace else "KILL at once"
+    if event.by == "user" and event.grace:
+        patience += "; sooner: Ctrl-C again, or stop --now"
     return f"stopping the tasks: {event.why or _BECAUSE.get(event.by, event.by)} ({patience})"
 
 

@@ -40,6 +40,10 @@ class KnownHosts:
             known = self._loaded[files]
         return tuple(key for key in known if any(key.covers(name) for name in target.key_names))
 
+    def types(self, target: Target) -> tuple[str, ...]:
+        """The types of the keys that are known for this target."""
+        return tuple(dict.fromkeys(key.type for key in self.for_target(target) if not key.marker))
+
     def remember(self, target: Target, blob: bytes) -> None:
         """Write a new key to the first user file, as `accept-new` promises."""
         if not target.user_known_hosts:

@@ -102,13 +102,6 @@ def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> Verdi
     return Verdict(Trust.UNKNOWN, authority=authority)
 
 
-def types_known(known: Iterable[KnownKey], names: Sequence[str]) -> tuple[str, ...]:
-    """The key types to ask the host for first, since one of those keys can be checked."""
-    known = list(known)
-    found = (key.type for name in names for key in known if not key.marker and key.covers(name))
-    return tuple(dict.fromkeys(found))
-
-
 def key_type(blob: bytes) -> str:
     length = int.from_bytes(blob[:4], "big")
     return blob[4 : 4 + length].decode("ascii", "replace")
@@ -140,6 +133,7 @@ def load(files: Sequence[Path]) -> tuple[KnownKey, ...]:
 def remember(file: Path, line: str) -> None:
     """Append a line; the folder is made if it is missing."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.touch(mode=0o600)
     with file.open("ab+") as stream:
         if stream.tell() and not _ends_with_newline(file):
             line = "\n" + line

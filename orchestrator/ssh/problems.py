@@ -9,6 +9,12 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import paramiko
+from paramiko.ssh_exception import (
+    ConfigParseError,
+    CouldNotCanonicalize,
+    IncompatiblePeer,
+    NoValidConnectionsError,
+)
 
 from orchestrator.errors import HostError
 from orchestrator.ssh import knownhosts
@@ -61,56 +67,46 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
 
 
 def _word(error: BaseException, target: Target) -> Problem:
+    """Without names and addresses where that can be, so that hosts which fail alike can be folded."""
     for kind, wording in TABLE:
         if isinstance(error, kind):
             return wording(error, target)
     return Problem("internal", "could not be connected to", f"{type(error).__name__}: {error}", _look(target))
 
 
-def _at(target: Target) -> str:
-    return f"{target.hostname} port {target.port}"
-
-
 def _look(target: Target, flags: str = "-v ") -> str:
-    return target.command.replace("ssh ", f"ssh {flags}", 1) + " true"
+    return target.command.replace("ssh ", f"ssh {flags}", 1)
 
 
 # --- one wording each ---
 
 
 def _host_key(error: HostKeyRefused, target: Target) -> Problem:
-    shown = f"{knownhosts.key_type(error.blob)} key {knownhosts.fingerprint(error.blob)}"
-    file = target.user_known_hosts[0] if target.user_known_hosts else "known_hosts"
-    name = target.key_names[0]
+    kind = knownhosts.key_type(error.blob)
+    shown = f"{kind} key {knownhosts.fingerprint(error.blob)}"
     match error.verdict.trust:
         case Trust.REVOKED:
-            return Problem(
-                "hostkey-revoked", "shows a host key that was revoked",
-                f"{error.verdict.where} revokes its {shown}",
-                "do not connect; ask who runs the machine for its new key",
-            )  # fmt: skip
+            what, why = "shows a host key that was revoked", f"{error.verdict.where} revokes its {shown}"
+            hint = "do not connect; ask who runs the machine for its new key"
+            return Problem("hostkey-revoked", what, why, hint)
         case Trust.CHANGED:
-            return Problem(
-                "hostkey-changed", "shows another host key than the one we know",
+            what = "shows another host key than the one we know"
+            why = (
                 f"its {shown} is not the one in {error.verdict.where}: "
-                "the machine was installed anew, or somebody is in between",
-                f"find out which; then: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(str(file))}, "
-                f"and {target.command}",
-            )  # fmt: skip
+                "the machine was installed anew, or somebody is in between"
+            )
+            file = error.verdict.where.rpartition(":")[0]
+            forget = shlex.join(["ssh-keygen", "-R", target.key_names[0], "-f", file])
+            return Problem(
+                "hostkey-changed", what, why, f"find out which; then: {forget}, and {target.command}"
+            )
         case Trust.UNKNOWN | Trust.KNOWN:
             note = " (a certificate authority is trusted for it, which only the ssh program can check)"
-            return Problem(
-                "hostkey-unknown", "shows a host key that we do not know",
-                f"its {shown} is in no known_hosts file{note if error.verdict.authority else ''}",
-                f"compare the fingerprint and answer yes in: {target.command}{_scan(target, file)}",
-            )  # fmt: skip
-
-
-def _scan(target: Target, file: object) -> str:
-    if target.jumps or target.proxy_command or target.known_as:
-        return ""
-    port = "" if target.port == 22 else f"-p {target.port} "
-    return f"; or, for a network you trust: ssh-keyscan {port}{target.hostname} >> {shlex.quote(str(file))}"
+            why = f"its {kind} key is in no known_hosts file{note if error.verdict.authority else ''}"
+            # The fingerprint is for `ssh` to show: with it no two hosts would be told of together.
+            trust = _look(target, "-o StrictHostKeyChecking=accept-new ")
+            hint = f"compare the fingerprint in: {target.command}; or trust whoever answers now: {trust} true"
+            return Problem("hostkey-unknown", "shows a host key that we do not know", why, hint)
 
 
 def _login(error: LoginRefused, target: Target) -> Problem:
@@ -127,9 +123,8 @@ def _login(error: LoginRefused, target: Target) -> Problem:
         why += f"; it takes only {' or '.join(error.allowed)}"
     if any("is encrypted" in problem for problem in error.unusable):
         return Problem("auth", "refused the login", why, "ssh-add the key, then try again")
-    return Problem(
-        "auth", "refused the login", why, f"{target.command}, or set `user` and `identity` under [defaults]"
-    )
+    hint = f"{target.command}, or set `user` and `identity` under [defaults]"
+    return Problem("auth", "refused the login", why, hint)
 
 
 def _listed(items: list[str], most: int = 4) -> str:
@@ -148,26 +143,33 @@ def _resolve(error: socket.gaierror, target: Target) -> Problem:
 
 
 def _timeout(error: TimeoutError, target: Target) -> Problem:
-    why = str(error) if isinstance(error, ConnectTimeout) else f"{_at(target)}: {reason(error)}"
-    return Problem("timeout", "did not answer in time", why, f"{_look(target)}, or a longer --timeout")
+    return Problem("timeout", "did not answer in time", f"port {target.port}: {reason(error)}", _look(target))
 
 
-def _several(error: paramiko.ssh_exception.NoValidConnectionsError, target: Target) -> Problem:
+def _several(error: NoValidConnectionsError, target: Target) -> Problem:
     return _word(next(iter(error.errors.values())), target)
 
 
 def _refused(error: ConnectionRefusedError, target: Target) -> Problem:
     del error
-    hint = f"is sshd running there, and on this port? nc -vz {target.hostname} {target.port}"
-    return Problem("refused", "refused the connection", f"nothing listens on {_at(target)}", hint)
+    why = f"nothing listens on port {target.port} there"
+    return Problem(
+        "refused", "refused the connection", why, f"start sshd there, or set `port`; {_look(target)}"
+    )
 
 
 def _lost(error: BaseException, target: Target) -> Problem:
-    return Problem("lost", "closed the connection", f"{_at(target)}: {reason(error)}", _look(target))
+    return Problem("lost", "closed the connection", reason(error), _look(target))
 
 
 def _banner(error: NoBanner, target: Target) -> Problem:
-    return Problem("banner", "did not answer as an SSH server", f"{_at(target)}: {error}", _look(target))
+    why = f"port {target.port}: {error}"
+    return Problem("banner", "did not answer as an SSH server", why, _look(target))
+
+
+def _hung_up(error: HungUp, target: Target) -> Problem:
+    hint = f"look into its log (MaxStartups? PerSourcePenalties? hosts.deny?): {_look(target)}"
+    return Problem("banner", "hung up at once, every time", f"port {target.port}: {error}", hint)
 
 
 def _incompatible(error: paramiko.SSHException, target: Target) -> Problem:
@@ -189,15 +191,15 @@ _CHANNEL_CODES = {
 def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
     default = ("command", "did not open a channel", "it has too many sessions (MaxSessions) or forbids them")
     kind, what, why = _CHANNEL_CODES.get(error.code, default) if target.jumps else default
-    return Problem(kind, what, f"{why} to {_at(target)}: {error.text}", _look(target))
+    return Problem(kind, what, f"{why}: {error.text}", _look(target))
 
 
 def _protocol(error: paramiko.SSHException, target: Target) -> Problem:
-    return Problem("protocol", "broke the SSH protocol", f"{_at(target)}: {reason(error)}", _look(target))
+    return Problem("protocol", "broke the SSH protocol", reason(error), _look(target))
 
 
 def _config(error: paramiko.SSHException, target: Target) -> Problem:
-    return Problem("config", "cannot be resolved from ssh_config", reason(error), f"ssh -G {target.alias}")
+    return Problem("config", "cannot be resolved from ssh_config", reason(error), _look(target, "-G "))
 
 
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
@@ -206,13 +208,12 @@ _TIMED_OUT = {errno.ETIMEDOUT}
 
 def _system(error: OSError, target: Target) -> Problem:
     if error.errno in _NO_ROUTE:
-        why = f"{_at(target)}: {reason(error)}"
-        return Problem("no-route", "cannot be reached", why, f"ip route get {target.hostname}")
+        return Problem("no-route", "cannot be reached", reason(error), _look(target))
     if error.errno in _TIMED_OUT:
         return _timeout(TimeoutError(*error.args), target)
     if error.errno in {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ENOTCONN}:
         return _lost(error, target)
-    return Problem("system", "could not be connected to", f"{_at(target)}: {reason(error)}", _look(target))
+    return Problem("system", "could not be connected to", reason(error), _look(target))
 
 
 TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
@@ -220,15 +221,16 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (paramiko.BadHostKeyException, _protocol),
     (LoginRefused, _login),
     (paramiko.AuthenticationException, _authentication),
+    (HungUp, _hung_up),
     (NoBanner, _banner),
     (paramiko.ProxyCommandFailure, _proxy),
     (paramiko.ChannelException, _channel),
-    (paramiko.ssh_exception.IncompatiblePeer, _incompatible),
-    (paramiko.ssh_exception.ConfigParseError, _config),
-    (paramiko.ssh_exception.CouldNotCanonicalize, _config),
+    (IncompatiblePeer, _incompatible),
+    (ConfigParseError, _config),
+    (CouldNotCanonicalize, _config),
     (paramiko.SSHException, _protocol),
     (socket.gaierror, _resolve),
-    (paramiko.ssh_exception.NoValidConnectionsError, _several),
+    (NoValidConnectionsError, _several),
     (TimeoutError, _timeout),
     (ConnectionRefusedError, _refused),
     (ConnectionError, _lost),

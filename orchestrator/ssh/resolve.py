@@ -1,30 +1,20 @@
-"""From a host entry to a `Target`: ssh_config as OpenSSH reads it.
-
-`ssh -G` answers where OpenSSH exists. paramiko's parser, which ignores Include and misreads some
-Match lines, is the fallback.
-"""
+"""From a host entry to a `Target`: the options of ssh_config with their tokens, paths and jumps resolved."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import re
-import shutil
 import socket
-import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
-
-import paramiko
 
 from orchestrator.errors import HostError
 from orchestrator.model import Host
+from orchestrator.ssh.options import Asked, BadConfigError, Options, first, options_for, split_destination
 from orchestrator.ssh.target import Strict, Target
-
-Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its values
 
 _DEFAULT_IDENTITIES = (
     "id_rsa",
@@ -42,21 +32,19 @@ _ACCEPTING = frozenset({"accept-new", "no", "off", "false"})
 def resolve(host: Host) -> Target:
     """The target of a host entry; user, port and identity of the entry win over ssh_config."""
     config = Path(host.ssh_config).expanduser() if host.ssh_config else None
-    if host.ssh_config:
-        config = Path(host.ssh_config).expanduser()
-    asked = _Asked(host.ssh, host.user, host.port, _identity(host))
-    target = _resolve(host.name, asked, config, ())
+    asked = Asked(host.ssh, host.user, host.port, _identity(host), config)
+    try:
+        target = _resolve(asked, ())
+    except BadConfigError as error:
+        flag = f"-F {config} " if config else ""
+        raise HostError(
+            host.name,
+            "cannot be resolved from ssh_config",
+            kind="config",
+            why=str(error),
+            hint=f"run: ssh {flag}-G {host.ssh}",
+        ) from error
     return replace(target, default_identities=False) if asked.identity else target
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What the command line of `ssh` would say."""
-
-    alias: str
-    user: str | None = None
-    port: int | None = None
-    identity: Path | None = None
 
 
 def _identity(host: Host) -> Path | None:
@@ -74,40 +62,24 @@ def _identity(host: Host) -> Path | None:
     return path
 
 
-def _resolve(name: str, asked: _Asked, config: Path | None, seen: tuple[str, ...]) -> Target:
-    options = _options(name, asked, config)
-    target = target_of(asked.alias, options)
-    hops = _jumps(options)
+def _resolve(asked: Asked, seen: tuple[str, ...]) -> Target:
+    options = options_for(asked)
+    target = target_of(asked, options)
+    hops = [_hop(text, asked) for text in _jumps(options)]
     if not hops:
         return target
     # As ssh does: the first hop is reached as its own entry says, the others through the one before.
-    chain = [_resolve_hop(name, hops[0], config, (*seen, target.alias))]
-    chain += [target_of(hop.alias, _options(name, hop, config)) for hop in map(_hop, hops[1:])]
-    return replace(target, jumps=(*chain[0].jumps, *(replace(hop, jumps=()) for hop in chain)))
+    if hops[0].alias in (*seen, target.alias):
+        path = " -> ".join([*seen, target.alias, hops[0].alias])
+        raise BadConfigError(f"ProxyJump runs in a circle: {path}")
+    nearest = _resolve(hops[0], (*seen, target.alias))
+    others = [target_of(hop, options_for(hop)) for hop in hops[1:]]
+    return replace(target, jumps=(*nearest.jumps, replace(nearest, jumps=()), *others))
 
 
-def _resolve_hop(name: str, hop: str, config: Path | None, seen: tuple[str, ...]) -> Target:
-    asked = _hop(hop)
-    if asked.alias in seen:
-        path = " -> ".join([*seen, asked.alias])
-        raise _config_error(name, f"ProxyJump runs in a circle: {path}", f"run: ssh -G {asked.alias}")
-    return _resolve(name, asked, config, seen)
-
-
-def _hop(text: str) -> _Asked:
+def _hop(text: str, behind: Asked) -> Asked:
     user, alias, port = split_destination(text)
-    return _Asked(alias, user, port)
-
-
-def split_destination(text: str) -> tuple[str | None, str, int | None]:
-    """`[ssh://][user@]host[:port]` in its parts; IPv6 with a port is in brackets."""
-    text = text.strip().removeprefix("ssh://").rstrip("/")
-    user, at, rest = text.rpartition("@")
-    bracketed = re.fullmatch(r"\[([^]]+)\](?::(\d+))?", rest)
-    plain = re.fullmatch(r"([^:]+):(\d+)", rest)
-    match = bracketed or plain
-    host, port = (match[1], match[2]) if match else (rest, None)
-    return (user if at else None), host, (int(port) if port else None)
+    return Asked(alias, user, port, config=behind.config)
 
 
 def _jumps(options: Options) -> list[str]:
@@ -115,79 +87,13 @@ def _jumps(options: Options) -> list[str]:
     return [] if value.lower() == "none" else [hop for hop in value.split(",") if hop.strip()]
 
 
-# --- asking for the options ---
-
-
-@cache
-def _ssh_binary() -> str | None:
-    return shutil.which("ssh")
-
-
-def _options(name: str, asked: _Asked, config: Path | None) -> Options:
-    binary = _ssh_binary()
-    if binary is None:
-        return read_without_ssh(asked.alias, asked.user, asked.port, asked.identity, config)
-    flags = {"-F": config, "-l": asked.user, "-p": asked.port, "-i": asked.identity}
-    argv = [binary, "-G", "-T"]
-    argv += [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
-    done = subprocess.run(
-        [*argv, "--", asked.alias],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="surrogateescape",
-        check=False,
-    )
-    if done.returncode != 0:
-        said = [line for line in done.stderr.strip().splitlines() if "terminating" not in line]
-        why = said[-1] if said else f"ssh -G exited with {done.returncode}"
-        raise _config_error(name, why, f"run: ssh -G {asked.alias}")
-    return parse_dump(done.stdout)
-
-
-def parse_dump(text: str) -> Options:
-    """The output of `ssh -G`: a keyword and its value a line; some keywords come several times."""
-    options: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        keyword, _, value = line.partition(" ")
-        options.setdefault(keyword.lower(), []).append(value)
-    return options
-
-
-def read_without_ssh(
-    alias: str, user: str | None, port: int | None, identity: Path | None, config: Path | None
-) -> Options:
-    """What paramiko's parser makes of the files; the entry's own values win."""
-    parsed = paramiko.SSHConfig()
-    files = [config] if config else [Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")]
-    for file in files:
-        if file.is_file():
-            with file.open(encoding="utf-8", errors="replace") as stream:
-                parsed.parse(stream)
-    given_user, bare, given_port = split_destination(alias)
-    found = parsed.lookup(bare)
-    several = {"identityfile", "certificatefile", "localforward", "remoteforward"}  # lists, says paramiko
-    options = {key: list(value) if key in several else [value] for key, value in found.items()}
-    options["hostname"] = [found.get("hostname", bare)]
-    if user or given_user:
-        options["user"] = [user or given_user or ""]
-    if port or given_port:
-        options["port"] = [str(port or given_port)]
-    if identity:
-        options["identityfile"] = [str(identity), *options.get("identityfile", [])]
-    return options
-
-
-# --- options to a target ---
-
-
-def target_of(alias: str, options: Options) -> Target:
+def target_of(asked: Asked, options: Options) -> Target:
     """The target that these options describe, without its jumps."""
     me = pwd.getpwuid(os.getuid()).pw_name  # as ssh does; the environment may say otherwise
-    hostname = first(options, "hostname", alias)
+    hostname = first(options, "hostname", asked.alias)
     port = int(first(options, "port", "22"))
     user = first(options, "user", me)
-    _, bare, _ = split_destination(alias)
+    _, bare, _ = split_destination(asked.alias)
     key_alias = _unless_none(first(options, "hostkeyalias", ""))
     local = socket.gethostname()
     tokens = {
@@ -208,6 +114,8 @@ def target_of(alias: str, options: Options) -> Target:
     command = _unless_none(first(options, "proxycommand", ""))
     return Target(
         alias=bare,
+        config=asked.config,
+        port_asked=asked.port is not None,
         hostname=hostname,
         port=port,
         user=user,
@@ -227,11 +135,6 @@ def target_of(alias: str, options: Options) -> Target:
         connect_timeout=_seconds(first(options, "connecttimeout", "none")),
         proxy_command=expand(command, tokens) if command else None,
     )
-
-
-def first(options: Options, keyword: str, default: str) -> str:
-    values = options.get(keyword)
-    return values[0] if values else default
 
 
 def _strict(value: str) -> Strict:
@@ -281,7 +184,3 @@ def _agent(value: str, tokens: Mapping[str, str]) -> str | None:
     if value.startswith("$") and not value.startswith("${"):
         return os.environ.get(value[1:])
     return str(_path(value, tokens))
-
-
-def _config_error(host: str, why: str, hint: str) -> HostError:
-    return HostError(host, "cannot be resolved from ssh_config", kind="config", why=why, hint=hint)

@@ -7,27 +7,26 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from typing import IO
 
 from orchestrator.ssh.problems import ConnectTimeout, ProxyFailed
-from orchestrator.ssh.target import Target
+from orchestrator.ssh.target import Deadline, Target
 
 _SILENCE = 60  # seconds of unanswered data after which the kernel gives the connection up
 _TRAILING = 5.0  # an address that does not answer leaves at least this much to the next one
 
 
-def tcp(target: Target, deadline: float) -> socket.socket:
+def tcp(target: Target, deadline: Deadline) -> socket.socket:
     """Connect to the first address that answers; raise the first address's error."""
     found = socket.getaddrinfo(target.hostname, target.port, target.family, socket.SOCK_STREAM)
     errors: list[OSError] = []
     for left, (family, kind, proto, _, address) in zip(range(len(found), 0, -1), found, strict=True):
-        remaining = deadline - time.monotonic()
+        remaining = deadline.left
         share = remaining if left == 1 else max(remaining / left, min(remaining, _TRAILING))
         sock = socket.socket(family, kind, proto)
         try:
             if share <= 0:
-                raise ConnectTimeout("connecting", 0)
+                raise ConnectTimeout("connecting", deadline.seconds)
             sock.settimeout(share)
             sock.connect(address)
             tune(sock)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,6 +15,22 @@ class Strict(StrEnum):
 
     REFUSE = "refuse"  # yes and ask: an unknown key is refused
     ACCEPT_NEW = "accept-new"  # accept-new, no and off: an unknown key is remembered
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When to give up, and after how long that is."""
+
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        return self.began + self.seconds - time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return self.left < 0.05
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,8 @@ class Target:
     strict: Strict = Strict.REFUSE
     hash_known_hosts: bool = False
     connect_timeout: float | None = None
+    config: Path | None = None  # another ssh_config than the user's
+    port_asked: bool = False  # the port is the inventory's, not ssh_config's
     proxy_command: str | None = None  # tokens expanded, for /bin/sh
     jumps: tuple[Target, ...] = ()  # the last one is next to the target
 
@@ -49,5 +69,6 @@ class Target:
     @property
     def command(self) -> str:
         """How a person reaches it with OpenSSH, for hints."""
-        port = "" if self.port == 22 else f"-p {self.port} "
-        return f"ssh {port}{self.user}@{self.alias}"
+        flags = ["-F", str(self.config)] if self.config else []
+        flags += ["-p", str(self.port)] if self.port_asked else []
+        return shlex.join(["ssh", *flags, f"{self.user}@{self.alias}"])

@@ -3,16 +3,19 @@
 The contract of `RunReader.poll`:
 1. Every event of events.jsonl comes once, in its order.
 2. Every line of a followed log comes once, in the order of its file, after the task's TaskStarted
-   and before its TaskExited.
+   and before its TaskExited; lines of several tasks come by their time.
 3. What a display cannot keep up with is dropped only with `drop_behind`, and then said as a LogGap.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -35,7 +38,8 @@ from orchestrator.model import TaskId
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.mirror import INDEX_RECORD
 
-_CHUNK = 1 << 18  # bytes of one log that one poll takes, so that tasks take turns
+_CHUNK = 1 << 18  # bytes of a log that are read at once
+_AT_ONCE = 20_000  # lines between two looks at the events
 
 
 @dataclass
@@ -51,6 +55,7 @@ class _Log:
     times_offset: int = 0
     ended: bool = False
     fd: int = -1
+    waiting: deque[Stamped] = field(default_factory=deque)  # read, and not handed out yet
 
 
 @dataclass
@@ -76,13 +81,12 @@ class RunReader:
         """What is new; ends when nothing more is there, though a loud log may have more at once."""
         for stamped in self._events():
             event = stamped.event
+            yield from self._lines(stamped.at)
             match event:
                 case HostConnected(host, _, clock):
                     self._clocks[host] = clock
                 case TaskStarted(task, host, attempt):
-                    yield stamped
                     self._begin(task, host, attempt)
-                    continue
                 case TaskExited(task, _, attempt):
                     yield from self._drain(self._logs.get((attempt, task)))
                 case RunAdopted():  # perhaps of a run that was over but for a host that did not answer
@@ -98,9 +102,7 @@ class RunReader:
                 case _:
                     pass
             yield stamped
-        for log in self._logs.values():
-            if not log.ended:
-                yield from self._read(log, _CHUNK)
+        yield from islice(self._lines(None), _AT_ONCE)
 
     def _events(self) -> Iterator[Stamped]:
         try:
@@ -129,33 +131,50 @@ class RunReader:
     def _splitter(self, task: str, host: str, offset: int) -> Splitter:
         return Splitter(task, host, offset=offset, clock=self._clocks.get(host, 0.0))
 
+    def _lines(self, until: float | None) -> Iterator[Stamped]:
+        """The lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
+        logs = [log for log in self._logs.values() if not log.ended and self._fill(log)]
+        heap = [(log.waiting[0].at, order, log) for order, log in enumerate(logs)]
+        heapq.heapify(heap)
+        while heap:
+            at, order, log = heap[0]
+            if until is not None and at > until:
+                return
+            yield log.waiting.popleft()
+            if self._fill(log):
+                heapq.heapreplace(heap, (log.waiting[0].at, order, log))
+            else:
+                heapq.heappop(heap)
+
     def _drain(self, log: _Log | None) -> Iterator[Stamped]:
+        """The rest of a log whose task has ended."""
         if log is None or log.ended:
             return
-        while (before := log.offset) is not None:
-            yield from self._read(log, _CHUNK)
-            if log.offset == before:
-                break
+        while self._fill(log):
+            yield log.waiting.popleft()
         yield from _stamp(log.splitter.end())
         log.ended = True
         if log.fd >= 0:
             os.close(log.fd)
             log.fd = -1
 
-    def _read(self, log: _Log, limit: int) -> Iterator[Stamped]:
-        if log.fd < 0:
-            try:
-                log.fd = os.open(log.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return
-        yield from self._skip(log)
-        data = os.pread(log.fd, limit, log.offset)
-        if not data:
-            return
-        log.offset += len(data)
-        yield from _stamp(log.splitter.feed(data, _new_times(log)))
+    def _fill(self, log: _Log) -> bool:
+        """Whether a line of the log is waiting, after reading on where none was."""
+        while not log.waiting:
+            if log.fd < 0:
+                try:
+                    log.fd = os.open(log.path, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    return False
+            self._skip(log)
+            data = os.pread(log.fd, _CHUNK, log.offset)
+            if not data:
+                return bool(log.waiting)
+            log.offset += len(data)
+            log.waiting.extend(_stamp(log.splitter.feed(data, _new_times(log))))
+        return True
 
-    def _skip(self, log: _Log) -> Iterator[Stamped]:
+    def _skip(self, log: _Log) -> None:
         """Leave out what a slow display will never catch up with, and say so."""
         if self.drop_behind is None:
             return
@@ -175,7 +194,7 @@ class RunReader:
         gap = LogGap(
             log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all"
         )
-        yield Stamped(time.time(), gap)
+        log.waiting.append(Stamped(time.time(), gap))
 
 
 def _stamp(lines: list[LogLine]) -> Iterator[Stamped]:

@@ -34,9 +34,10 @@ def list_files(root: Path, ignore: Sequence[str] = ()) -> Listing:
             hint="run orchestrate from the folder of your code",
         )
     listing = Listing()
-    if _in_git(root):
+    # git shows nothing of a folder that its repository ignores: a project in a home kept with git.
+    if _in_git(root) and (shown := list(_git_paths(root, listing))):
         rules = _Rules(root, (OURS,), (*_ALWAYS, *ignore))
-        listing.paths = [path for path in _git_paths(root, listing) if not rules.ignored(path)]
+        listing.paths = [path for path in shown if not rules.ignored(path)]
     else:
         rules = _Rules(root, (".gitignore", OURS), (*_ALWAYS, *ignore))
         listing.paths = list(_walk(root, "", rules))

@@ -89,7 +89,7 @@ def _entry(root: Path, path: str) -> Entry | None:
     try:
         found = full.lstat()
         if stat.S_ISLNK(found.st_mode):
-            return Symlink(path, os.readlink(full))  # noqa: PTH115 - the text as it is
+            return Symlink(path, os.readlink(full))
         if not stat.S_ISREG(found.st_mode):
             return None
         with full.open("rb") as stream:

@@ -11,10 +11,11 @@ from tests.node.lab import Lab
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """A run whose folders have a hostile name; whatever it leaves behind is ended, and a failure."""
     folder = tmp_path / 'a\'; echo "$(x)" é'
     folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))  # nobody's profile is part of `bash -l`
     made = Node(paths.open_root(str(folder / "state")), folder)
     yield made
     made.stop(kill=True)

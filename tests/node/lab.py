@@ -21,7 +21,8 @@ class Lab:
         self._agents: list[AgentClient] = []
 
     def agent(self, **options: Any) -> AgentClient:
-        made = AgentClient(options.pop("state", self.state), **options)
+        env = {"HOME": str(self.folder), **options.pop("env", {})}  # nobody's profile is part of `bash -l`
+        made = AgentClient(options.pop("state", self.state), env=env, **options)
         self._agents.append(made)
         return made
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.node import bootstrap
 from tests.node.agent_client import OLD_PYTHON, Silence
-from tests.node.lab import Lab
+from tests.node.lab import Lab, free_port
 
 SHELLS = ["sh", "bash", "csh", "fish"]
 old_python = pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
@@ -45,6 +45,16 @@ def test_python_3_8_runs_the_agent_and_a_task(lab: Lab) -> None:
     lab.follow(agent, "worker/0")
     assert lab.final(agent)["exit_code"] == 0
     assert agent.log("worker/0") == b"from an old one\n"
+    port, workdir = free_port(), str(lab.workdir)
+    assert agent.request("facts", python="python3", workdir=workdir)["python"]["ok"]
+    assert agent.request("listen", ports=[port], nonce="n")["listening"] == [port]
+    targets = [{"host": "h", "address": address, "port": port} for address in ("127.0.0.1", "localhost")]
+    results = agent.request("probe", nonce="n", timeout=5.0, targets=targets)["results"]
+    assert [result["tcp"] for result in results] == [True, True]
+    agent.request("tree_begin", workdir=workdir, digest="aa")
+    agent.request("tree_tar", bytes(10240), workdir=workdir, digest="aa", more=False)
+    assert agent.request("tree_seal", workdir=workdir, digest="aa", manifest=[])["ok"]
+    assert agent.request("work_make", workdir=workdir, run=lab.run, digests=["aa"])
 
 
 def test_a_missing_python_ends_with_the_shells_own_words(lab: Lab) -> None:
@@ -74,7 +84,7 @@ def test_hello_tells_who_and_where(lab: Lab) -> None:
     assert hello["netns"] == str(Path("/proc/self/ns/net").readlink())
     assert hello["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert hello["incarnation"].startswith(hello["boot_id"])
-    assert hello["home"] == str(Path.home())
+    assert hello["home"] == str(lab.folder)
     assert hello["state_error"] is None
 
 

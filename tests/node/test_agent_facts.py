@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,22 @@ def test_the_training_python_and_its_packages(lab: Lab) -> None:
     assert found["python"] == {"path": sys.executable, "version": version, "ok": True, "error": ""}
     assert found["packages"] == {"pytest": pytest.__version__, "no-such-package": None}
     assert found["prefix"] == sys.prefix
+
+
+def test_packages_are_found_by_any_spelling_and_as_importlib_finds_them(lab: Lab) -> None:
+    names = sorted({item.metadata["Name"] for item in metadata.distributions()})
+    found = facts(lab, packages=[*names, "PyTest", "mypy.extensions"])["packages"]
+    assert {name: found[name] for name in names} == {name: metadata.version(name) for name in names}
+    assert found["PyTest"] == pytest.__version__
+    assert found["mypy.extensions"] == metadata.version("mypy_extensions")
+
+
+def test_packages_without_pip_and_of_other_kinds(lab: Lab) -> None:
+    for name in ("Old_Style-1.0-py3.11.egg-info", "new.style-2.0rc1+cpu.dist-info", "noversion.egg-info"):
+        (lab.folder / "lib" / name).mkdir(parents=True)
+    packages = ["old-style", "New_Style", "noversion"]
+    found = facts(lab, packages=packages, setup=f"export PYTHONPATH={shlex.quote(str(lab.folder / 'lib'))}")
+    assert found["packages"] == {"old-style": "1.0", "New_Style": "2.0rc1+cpu", "noversion": None}
 
 
 @pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")

@@ -183,13 +183,14 @@ def test_unfollow_is_the_end_of_a_stream_and_of_no_other(lab: Lab) -> None:
 
 
 NO_INOTIFY = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && eval "$0"')
-unshared = pytest.mark.skipif(
-    subprocess.run([*NO_INOTIFY[:-1], "exit 0"], capture_output=True, check=False).returncode != 0,
-    reason="no user namespaces here",
-)
+SMALL_DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k,mode=700 x "$STATE" && eval "$0"')
 
 
-@unshared
+def works(*argv: str) -> bool:
+    return subprocess.run([*argv, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not works(*NO_INOTIFY), reason="no user namespaces here")
 def test_without_inotify_a_look_every_second_tells_all(lab: Lab) -> None:
     agent = lab.agent(shell=NO_INOTIFY)
     lab.start(agent, "sh", "-c", "echo one; sleep 0.5; echo two; exit 7")
@@ -384,10 +385,14 @@ def test_every_word_of_the_keeper_renews_the_lifeline(lab: Lab) -> None:
 
 
 def test_sweep_kills_what_an_ended_task_left_and_names_it(lab: Lab) -> None:
-    """A process that a task's end did not reach: simulated by one that only bears the cookie."""
+    """A process that a task's end did not reach: simulated by one that only bears the cookie.
+
+    It is looked for where a task did not end by itself; elsewhere the guard has proven the end.
+    """
     agent = lab.agent()
-    lab.start(agent, "true")
+    lab.start(agent, "sleep", "1000")
     lab.start(agent, "sleep", "1000", task="worker/1")
+    agent.request("stop", run=lab.run, attempt="1", tasks=["worker/0"], grace=5.0, kill=False)
     until(lambda: states(agent, lab.run)[0]["tasks"][0]["state"]["state"] == "exited")
     stray = os.posix_spawnp(
         "sleep", ["sleep", "1000"], {**os.environ, "ORCHESTRATE_TASK": f"{lab.run}/1/worker/0/abc"}
@@ -412,6 +417,25 @@ def test_drop_forgets_an_ended_run_and_refuses_a_living_one(lab: Lab) -> None:
     assert states(agent, None) == []
     assert not work.parent.exists()
     assert agent.request("drop", run=lab.run, workdir=str(lab.workdir)) == {}  # once more changes nothing
+
+
+def test_a_dropped_run_may_be_kept_anew(lab: Lab) -> None:
+    agent = lab.agent()
+    for _ in range(2):
+        assert agent.request("keep", run=lab.run, who="me", plan="{}")["granted"]
+        (run,) = states(lab.agent(), lab.run)
+        assert run["keeper"]["alive"]
+        agent.request("drop", run=lab.run)
+
+
+@pytest.mark.skipif(not works(*SMALL_DISK[:-1], 'mount -t tmpfs x "$PWD"'), reason="no mounts here")
+def test_a_full_disk_is_the_machines_word_and_no_bug(lab: Lab) -> None:
+    lab.state.mkdir(0o700)
+    agent = lab.agent(shell=SMALL_DISK, env={"STATE": str(lab.state)})
+    with pytest.raises(AgentError) as caught:
+        agent.request("keep", run=lab.run, who="me", plan="x" * 100_000)
+    assert (caught.value.kind, caught.value.hint) == ("machine", "make room")
+    assert "No space left on device" in caught.value.what
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc"])

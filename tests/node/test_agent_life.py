@@ -19,7 +19,7 @@ def test_an_unknown_operation_and_a_missing_field_are_errors_and_no_end(lab: Lab
     agent = lab.agent()
     with pytest.raises(AgentError, match="no operation 'dance'"):
         agent.request("dance")
-    with pytest.raises(AgentError, match="`probe` without 'timeout'"):
+    with pytest.raises(AgentError, match="`probe` without 'nonce'"):
         agent.request("probe")
     assert agent.request("ping")
 
@@ -89,10 +89,33 @@ def test_at_the_end_of_stdin_all_helpers_are_gone(lab: Lab) -> None:
     wait_gone(*family)
 
 
+@pytest.mark.parametrize("signum", [None, signal.SIGTERM, signal.SIGKILL])
+def test_a_setup_that_is_interrupted_may_clean_up(lab: Lab, signum: int | None) -> None:
+    """A login shell that is killed while it holds a lock makes every later login wait for it."""
+    agent = lab.agent()
+    lock = lab.folder / "lock"
+    setup = "cd; trap 'rm lock' EXIT; touch lock; sleep 1000"
+    agent.send("facts", python="python3", workdir=str(lab.workdir), setup=setup)
+    until(lock.exists, what="the lock")
+    if signum is not None:
+        os.kill(agent.pid, signum)
+    agent.close()
+    until(lambda: not lock.exists(), what="the end of the lock")
+
+
 def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
     agent = lab.agent()
     family = helpers(agent, lab)
     os.kill(agent.pid, signal.SIGKILL)
+    wait_gone(*family)
+
+
+def test_a_helper_that_is_killed_is_an_answer(lab: Lab) -> None:
+    agent = lab.agent()
+    family = helpers(agent, lab)
+    os.kill(family[0], signal.SIGKILL)
+    with pytest.raises(AgentError, match="the agent's helper for `facts` vanished"):
+        agent.reply(1)
     wait_gone(*family)
 
 

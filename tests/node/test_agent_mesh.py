@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import socket
+import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,9 +122,91 @@ def test_sixty_targets_are_asked_at_once(lab: Lab) -> None:
     assert all(result["tcp"] for result in results)
 
 
-def test_without_ping_icmp_is_not_measured(lab: Lab) -> None:
-    found = look(lab.agent(python=sys.executable, env={"PATH": "/nonexistent"}), free_port())
+SETPRIV = shutil.which("setpriv") or "/no/setpriv"
+UNPRIVILEGED = (SETPRIV, "--bounding-set", "-net_raw", "--inh-caps", "-net_raw", "/bin/sh", "-c", 'eval "$0"')
+unprivileged = pytest.mark.skipif(
+    not Path(SETPRIV).exists()
+    or subprocess.run([*UNPRIVILEGED, "true"], capture_output=True, check=False).returncode != 0
+    or Path("/proc/sys/net/ipv4/ping_group_range").read_text().split() != ["1", "0"],
+    reason="every user may ping here, or root cannot be without it",
+)
+
+
+def pings(lab: Lab, said: str) -> tuple[bool | None, float | None]:
+    """What an agent without a right to ping makes of what its `ping` does."""
+    program = lab.folder / "bin" / "ping"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{said}\n")
+    program.chmod(0o755)
+    agent = lab.agent(shell=UNPRIVILEGED, env={"PATH": f"{program.parent}:/usr/bin:/bin"})
+    found = look(agent, free_port())
+    return found["icmp"], found["icmp_ms"]
+
+
+@unprivileged
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("echo 'rtt min/avg/max/mdev = 0.031/0.042/0.053/0.000 ms'", (True, 0.042)),
+        ("echo 'round-trip min/avg/max = 0.1/1.5/0.2 ms'", (True, 1.5)),
+        ("echo '1 packets transmitted, 0 received, 100% packet loss, time 0ms'; exit 1", (False, None)),
+        ("echo 'connect: Network is unreachable'; exit 2", (False, None)),
+        ("echo 'ping: socktype: SOCK_RAW: Operation not permitted'; exit 2", (None, None)),
+        ("echo 'ping: permission denied (are you root?)'; exit 1", (None, None)),
+        ("sleep 100", (None, None)),
+    ],
+)
+def test_without_the_right_to_ping_the_program_is_asked(
+    lab: Lab, said: str, means: tuple[bool | None, float | None]
+) -> None:
+    assert pings(lab, said) == means
+
+
+@unprivileged
+def test_without_a_ping_program_nothing_is_measured(lab: Lab) -> None:
+    found = look(
+        lab.agent(python=sys.executable, shell=UNPRIVILEGED, env={"PATH": "/nonexistent"}), free_port()
+    )
     assert (found["icmp"], found["icmp_ms"], found["why"]) == (None, None, "refused")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_a_ping_is_answered(lab: Lab, address: str) -> None:
+    found = look(lab.agent(env={"PATH": "/nonexistent"}), free_port(), address)
+    assert found["icmp"] is True
+    assert 0 < found["icmp_ms"] < 1000
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
+def test_a_ping_into_the_void_is_not_answered(lab: Lab) -> None:
+    """192.0.2.0/24 is for documentation; the machine's own address in it is no stranger."""
+    found = look(lab.agent(env={"PATH": "/nonexistent"}), free_port(), "240.0.0.1", timeout=0.4)
+    assert (found["tcp"], found["icmp"], found["icmp_ms"]) == (False, False, None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
+def test_many_who_ping_at_once_hear_their_own_answers(lab: Lab) -> None:
+    agents = [lab.agent() for _ in range(4)]
+    targets = [{"host": str(n), "address": f"127.0.1.{n}", "port": 1} for n in range(1, 65)]
+    asked = [agent.send("probe", nonce=NONCE, timeout=5.0, targets=targets) for agent in agents]
+    for agent, request in zip(agents, asked, strict=True):
+        results = agent.reply(request)[0]["results"]
+        assert [result["icmp"] for result in results] == [True] * 64
+
+
+def hang_up_on_one(server: socket.socket) -> None:
+    server.accept()[0].close()
+
+
+def test_a_name_with_a_dead_first_address_is_reached_by_its_second(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    with socket.create_server(("127.0.0.1", port)) as server:  # localhost is ::1 first, where nobody listens
+        thread = threading.Thread(target=hang_up_on_one, args=(server,))
+        thread.start()
+        found = look(agent, port, "localhost")
+        thread.join()
+    assert (found["tcp_ms"] is not None, found["why"]) == (True, "answered by something else")
 
 
 def test_who_holds_a_port_is_named(lab: Lab) -> None:

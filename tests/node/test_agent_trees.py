@@ -178,6 +178,14 @@ def test_a_tree_that_is_not_what_was_sent_is_refused_by_name(
     assert seal(lab, agent, manifest({"a": b"1", "b": b"2"}))["ok"]
 
 
+@pytest.mark.parametrize("path", ["../file", "/etc/passwd", "a/../../b"])
+def test_a_manifest_that_leaves_the_tree_is_refused(lab: Lab, path: str) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({}))
+    with pytest.raises(AgentError, match="out of the tree"):
+        seal(lab, agent, manifest({path: b""}))
+
+
 @pytest.mark.parametrize(
     ("found", "wrong"),
     [({}, "l: missing"), ({"l": "other"}, "l: a link to other")],
@@ -337,9 +345,15 @@ def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:
     assert names_in(lab.workdir / "runs" / lab.run) == ["work"]
 
 
-def test_work_of_a_tree_that_is_not_there_is_refused(lab: Lab) -> None:
-    with pytest.raises(AgentError, match="there is no tree"):
-        make(lab, lab.agent(), "aa")
+def test_no_work_is_made_while_a_tree_is_missing(lab: Lab) -> None:
+    agent = lab.agent()
+    two_trees(lab, agent)
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run}
+    made = agent.request("work_make", digests=["aa"], also=["bb", "cc"], **fields)
+    assert made["missing"] == ["cc"]
+    assert not Path(made["work"]).exists()
+    assert agent.request("work_make", digests=["aa"], also=["bb"], **fields)["missing"] == []
+    assert Path(made["work"]).is_dir()
 
 
 def test_hosts_that_share_a_folder_see_each_others_names(lab: Lab, tmp_path: Path) -> None:

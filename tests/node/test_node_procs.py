@@ -210,7 +210,7 @@ def test_a_process_of_another_user_is_said_and_not_counted_as_gone() -> None:
     if sweeper == 0:
         os.setuid(65534)
         try:
-            procs.sweep(run, 0.3)
+            procs.sweep(run, 2.0)
         except NodeError as error:
             os.write(write, f"{error.kind}: {error.what}".encode())
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +18,11 @@ import pytest
 from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster, sshd
-from orchestrator.ssh import SshConnector
+from orchestrator.ssh.connect import SshConnector
 from orchestrator.transport import Link
 
 Edit = Callable[..., Host]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -79,18 +81,10 @@ def test_an_unknown_host_key_is_refused_with_a_way_to_accept_it(
     known_hosts.write_text("")
     error = refused(connector, host)
     assert error.kind == "hostkey-unknown"
-    assert "SHA256:" in error.why
-    assert f"ssh-keyscan -p {_port(host)} {host.address} >> {known_hosts}" in error.hint
-    scan = error.hint[error.hint.index("ssh-keyscan") :]
-    subprocess.run(["sh", "-c", scan], check=True, capture_output=True)
+    accept = error.hint.partition("answers now: ")[2]
+    assert accept.startswith("ssh -o StrictHostKeyChecking=accept-new")
+    subprocess.run(["sh", "-c", accept], check=True, capture_output=True, stdin=subprocess.DEVNULL)
     SshConnector().connect(host, 20).close()  # what the hint says works
-
-
-def _port(host: Host) -> int:
-    done = subprocess.run(
-        ["ssh", "-F", str(host.ssh_config), "-G", host.ssh], capture_output=True, text=True, check=True
-    )
-    return next(int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("port "))
 
 
 @pytest.mark.parametrize("strict", ["yes", "ask"])
@@ -162,7 +156,7 @@ def test_a_wrong_user(connector: SshConnector, host: Host) -> None:
     error = refused(connector, replace(host, user="nobody-of-that-name"))
     assert (error.kind, error.what) == ("auth", "refused the login")
     assert 'no key was accepted for user "nobody-of-that-name"' in error.why
-    assert "ssh -p" in error.hint
+    assert f"ssh -F {host.ssh_config} nobody-of-that-name@{host.ssh}" in error.hint
     assert "identity" in error.hint
 
 
@@ -227,10 +221,40 @@ def test_a_name_that_does_not_resolve(
     assert "no-such-host.invalid" in error.why
 
 
-def test_no_route(connector: SshConnector, configure: Edit) -> None:
-    # A loopback socket has no way to a machine elsewhere, and says so at once.
-    error = refused(connector, configure("HostName ::ffff:127.0.0.1", "Port 1"))
-    assert error.kind in {"refused", "no-route"}
+UNREACHABLE = """
+from orchestrator.connectors import connectors
+from orchestrator.errors import HostError
+from orchestrator.model import Host
+try:
+    connectors().connect(Host("h", "127.0.0.1", "127.0.0.1", ssh_config="/dev/null"), 5)
+except HostError as error:
+    print(error.kind, error.what, error.why, sep="|")
+"""
+
+
+def test_no_route() -> None:
+    """In a network namespace of its own nothing leads anywhere, not even loopback."""
+    argv = ["unshare", "-rn", sys.executable, "-c", UNREACHABLE]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip("no network namespaces here")
+    assert done.stdout.startswith("no-route|cannot be reached|Network is unreachable"), done
+
+
+def test_a_machine_that_does_not_answer(connector: SshConnector, configure: Edit) -> None:
+    """A full backlog drops what comes, as a firewall does."""
+    with ExitStack() as stack:
+        door = stack.enter_context(socket.socket())
+        door.bind(("127.0.0.1", 0))
+        door.listen(0)
+        for _ in range(4):
+            knock = stack.enter_context(socket.socket())
+            knock.setblocking(False)
+            knock.connect_ex(door.getsockname())
+        error = refused(
+            connector, configure("HostName 127.0.0.1", f"Port {door.getsockname()[1]}"), timeout=1
+        )
+    assert (error.kind, error.what) == ("timeout", "did not answer in time")
 
 
 @contextmanager

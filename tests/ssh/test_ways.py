@@ -15,7 +15,9 @@ import pytest
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster, sshd
-from orchestrator.ssh import Secrets, SshConnector, prepare
+from orchestrator.ssh.connect import SshConnector
+from orchestrator.ssh.keys import Secrets
+from orchestrator.ssh.prepare import prepare
 from orchestrator.ssh.resolve import resolve
 from orchestrator.transport import Link
 
@@ -330,7 +332,7 @@ def test_a_host_key_alias(connector: SshConnector, cluster: Cluster, config: Pat
 def test_without_the_ssh_program_paramiko_reads_the_file(
     connector: SshConnector, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.ssh.resolve._ssh_binary", lambda: None)
+    monkeypatch.setattr("orchestrator.ssh.options.ssh_binary", lambda: None)
     assert greet(connector, cluster.hosts[0]) == "here\n"
 
 

@@ -160,6 +160,13 @@ def test_a_folder_inside_a_repository(repository: Path) -> None:
     assert paths(read_tree(repository / "project")) == ["a.py", "d/c.py"]
 
 
+def test_a_folder_that_its_repository_ignores(repository: Path) -> None:
+    write(repository, "project/a.py", "project/b.log", "dotfile")
+    (repository / ".gitignore").write_text("*\n")
+    (repository / "project" / ".gitignore").write_text("*.log\n")
+    assert paths(read_tree(repository / "project")) == [".gitignore", "a.py"]
+
+
 def test_submodules(repository: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()

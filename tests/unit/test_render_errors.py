@@ -61,6 +61,34 @@ def test_a_host_s_own_name_makes_no_difference(one: str, said: str, two: str, sa
     assert (len(fold.alike([(one, (said,)), (two, (says,))])) == 1) is same
 
 
+@pytest.mark.parametrize(
+    ("what", "one", "two"),
+    [
+        ("refused the login", "a1 refused the login", "2 hosts refused the login: a[1-2]"),
+        ("has no python3", "a1 has no python3", "2 hosts have no python3: a[1-2]"),
+        ("shows a key", "a1 shows a key", "2 hosts show a key: a[1-2]"),
+        (
+            "logs in, but does not run our agent",
+            "a1 logs in, but does not run our agent",
+            "2 hosts log in, but do not run our agent: a[1-2]",
+        ),
+        (
+            "./x could not be started",
+            "a1: ./x could not be started",
+            "2 hosts: ./x could not be started: a[1-2]",
+        ),
+        (
+            "the state folder /s is on nfs",
+            "a1: the state folder /s is on nfs",
+            "2 hosts: the state folder /s is on nfs: a[1-2]",
+        ),
+    ],
+)
+def test_one_host_and_several_are_named_as_a_person_would(what: str, one: str, two: str) -> None:
+    assert errors.host_block(("a1",), what) == [f"error: {one}"]
+    assert errors.host_block(("a1", "a2"), what) == [f"error: {two}"]
+
+
 def test_names_are_folded_with_room_between() -> None:
     assert fold.names(["gpu-02", "gpu-01", "login"]) == "gpu-[01-02], login"
 

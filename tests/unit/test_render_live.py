@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from rich.text import Text
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Outcome, Phase, Stamped
 from orchestrator.render import choose
 from orchestrator.render import live as live_module
-from orchestrator.render.live import Live
-from orchestrator.render.screen import Screen
+from orchestrator.render.live import Live, _Terminal
 from orchestrator.render.sink import DisplayGoneError, Sink
 
 PLAN = ev.RunPlanned(
@@ -25,7 +25,7 @@ PLAN = ev.RunPlanned(
 STARTED = [ev.TaskStarted("worker/0", "gpu-01", "1", 1), ev.TaskStarted("worker/1", "gpu-02", "1", 2)]
 END = ev.RunEnded("r1", Outcome.SUCCEEDED, 0, 5.0, "", "", (), "/runs/r1")
 
-_TOKEN = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|[\r\n]|[^\x1b\r\n]+")
+_TOKEN = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])|[\r\n]|[^\x1b\r\n]+")
 
 
 class Terminal:
@@ -74,9 +74,10 @@ class Terminal:
             text, argument, command = token.group(), token.group(1), token.group(2)
             if command == "A":
                 row -= int(argument)
-            elif command == "J":
-                screen[row:] = [screen[row][:column]]
-            elif command == "m":
+                assert row >= 0, "the cursor left the screen"
+            elif (argument, command) == ("2", "K"):
+                screen[row] = ""
+            elif command == "m" or (argument, command) in (("?25", "l"), ("?25", "h")):
                 pass
             elif command:
                 raise AssertionError(f"the terminal was sent {text!r}")
@@ -99,7 +100,10 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal() -> Iterator[Terminal]:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
     one = Terminal()
     yield one
     one.stream.close()
@@ -230,29 +234,63 @@ def test_a_terminal_gets_the_live_display(terminal: Terminal, monkeypatch: pytes
     display = choose(terminal.stream, json=False, stderr=terminal.stream)
     assert isinstance(display, Live)
     display.close()
-    monkeypatch.setenv("TERM", "dumb")
-    assert not isinstance(choose(terminal.stream, json=False, stderr=terminal.stream), Live)
+    for dumb in ("dumb", "Dumb", "unknown"):
+        monkeypatch.setenv("TERM", dumb)
+        assert not isinstance(choose(terminal.stream, json=False, stderr=terminal.stream), Live)
 
 
-def test_a_frame_is_drawn_over_the_last_one(terminal: Terminal) -> None:
-    screen = Screen(Sink(terminal.stream))
-    frames = [(["a"], ["r1", "r2"]), ([], ["r1", "r2"]), (["b"], ["r1"]), ([], []), (["c"], [])]
-    for lines, rows in frames:
-        screen.draw(lines, rows)
-    terminal.wait_for(lambda lines: lines == ["a", "b", "c", ""])
-    assert terminal.raw == "a\nr1\nr2" + "\r\x1b[1A\x1b[Jb\nr1" + "\r\x1b[J" + "c\n"
+def test_nothing_is_hidden_from_the_shell_of_a_killed_viewer(terminal: Terminal) -> None:
+    display = Live(terminal.stream)
+    show(display, PLAN, *STARTED)
+    terminal.wait_for(lambda lines: any(line.startswith("worker/1") for line in lines))
+    assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l")
+    display.close()
+
+
+def test_what_has_not_changed_is_not_drawn_again(terminal: Terminal) -> None:
+    drawn = _Terminal(terminal.stream)
+    drawn.start()
+    drawn.measure()
+    drawn.draw([Text("a")], [Text("r1"), Text("r2")])
+    terminal.wait_for(lambda lines: lines == ["a", "r1", "r2"])
+    before = terminal.raw
+    drawn.draw([], [Text("r1"), Text("r2")])
+    drawn.draw([Text("b")], [Text("r1")])
+    terminal.wait_for(lambda lines: lines[:3] == ["a", "b", "r1"] and not any(lines[3:]))
+    assert terminal.raw.removeprefix(before).count("r2") == 0
+    drawn.stop([Text("c")])
+    terminal.wait_for(lambda lines: lines[:3] == ["a", "b", "c"] and not any(lines[3:]))
+
+
+def test_a_frame_is_one_write(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(Sink, "write", lambda _, text: written.append(text))
+    drawn = _Terminal(terminal.stream)
+    drawn.start()
+    drawn.measure()
+    drawn.draw([Text("a"), Text("b")], [Text("r1"), Text("r2")])
+    drawn.stop([Text("c")])
+    assert ["a" in text for text in written if text] == [False, True, False]
 
 
 def test_after_a_resize_wrapped_rows_are_taken_away_too(terminal: Terminal) -> None:
-    screen = Screen(Sink(terminal.stream))
-    screen.draw([], ["x" * 70, "\x1b[31m" + "y" * 20 + "\x1b[0m"])
+    drawn = _Terminal(terminal.stream)
+    drawn.start()
+    assert drawn.measure() == (80, 24)
+    drawn.draw([Text("a")], [Text("x" * 70), Text("y" * 20, "red")])
+    terminal.wait_for(lambda lines: lines[1:] == ["x" * 70, "y" * 20])
+    before = terminal.raw
     terminal.resize(40, 24)
-    screen.draw([], ["z"])
+    assert drawn.measure() == (40, 24)
+    drawn.draw([], [Text("z")])
     terminal.wait_for(lambda _: terminal.raw.endswith("z"))
-    assert terminal.raw.endswith("\r\x1b[2A\x1b[Jz")
+    assert terminal.raw.removeprefix(before).count("\x1b[1A") == 2  # the rows took three lines
 
 
-def test_a_terminal_without_a_size_counts_as_80_by_24(terminal: Terminal) -> None:
+def test_the_size_is_the_terminal_s_own(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "33")
+    terminal.resize(120, 50)
+    drawn = _Terminal(terminal.stream)
+    assert drawn.measure() == (120, 50)
     terminal.resize(0, 0)
-    screen = Screen(Sink(terminal.stream))
-    assert (screen.width, screen.height) == (80, 24)
+    assert drawn.measure() == (80, 24)

@@ -172,14 +172,14 @@ def test_an_end_is_worded_by_how_it_came(how: dict[str, object], words: str) -> 
 def test_text_of_others_cannot_move_the_cursor_either() -> None:
     _, err = shown(
         ev.HostFailed(
-            "gpu-01", Phase.CONNECT, "noise", "said \x1b[2Jthings", "line\nof \x1b]0;t\x07login", ""
+            "gpu-01", Phase.CONNECT, "noise", "has \x1b[2Jthings", "line\nof \x1b]0;t\x07login", ""
         ),
         ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=1.0),
         ev.HostLost("gpu-01", "bad\x1b[Hword"),
         ev.RunEnded("r1", Outcome.FAILED, 1, 1.0, "bad\x1b[H host", "", ("\x1b[31mred",), "/r", "do\nthat"),
     )
     assert err.splitlines() == [
-        "error: gpu-01 said things",
+        "error: gpu-01 has things",
         "  why: line",
         "       of login",
         "connect: failed after 1.0 s",
@@ -207,7 +207,15 @@ def test_a_run_that_cannot_start_is_told_by_its_hosts_and_only_once() -> None:
         refused("gpu-2"),
         ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=2.0),
         ev.RunEnded(
-            "r1", Outcome.CLUSTER, 3, 2.1, "connect: gpu-01 (and 1 more) refused", "", (), "/r", "ssh"
+            "r1",
+            Outcome.CLUSTER,
+            3,
+            2.1,
+            "connect: gpu-01 (and 1 more) refused the login",
+            "",
+            (),
+            "/r",
+            "ssh",
         ),
     )
     assert err.splitlines()[2:] == [
@@ -310,3 +318,18 @@ def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
         "warning: gpu-[01-02]: no answer; whether anything of the run is left there is unknown",
         "  try: when it answers: orchestrate stop r1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        (
+            ev.StopRequested("user", "", 30.0),
+            "a user asked for it (TERM, then KILL after 30 s; sooner: Ctrl-C again, or stop --now)",
+        ),
+        (ev.StopRequested("user", "asked again", 0.0), "asked again (KILL at once)"),
+        (ev.StopRequested("completion", "", 30.0), "the work is done (TERM, then KILL after 30 s)"),
+    ],
+)
+def test_whoever_asked_for_a_stop_is_told_how_to_be_done_sooner(stop: ev.StopRequested, said: str) -> None:
+    assert shown(stop)[1] == f"stopping the tasks: {said}\n"

@@ -31,6 +31,14 @@ def test_a_grid_is_cut_into_blocks_that_fit() -> None:
 
 def test_a_grid_counts_cells_and_lets_nothing_raw_through() -> None:
     assert grid([["漢字", "x"], ["a\x1b[2J\x07", "y"]]) == ["漢字  x", "a␇    y"]
+    assert grid([["[bold]x[/foo]", ":warning:"], ["", ""]]) == ["[bold]x[/foo]  :warning:", ""]
+    assert grid([["a\tb", "\x1b[31mx"], ["é", "y" * 500]]) == ["a       b  x", "é          " + "y" * 500]
+
+
+def test_a_grid_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "5", "TTY_COMPATIBLE": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    assert grid([["host", "python"], ["gpu-01", "3.11.2"]]) == ["host    python", "gpu-01  3.11.2"]
 
 
 def checks(host: str, **found: tuple[Level, str]) -> list[CheckReported]:
@@ -159,7 +167,7 @@ def test_runs_are_a_line_each() -> None:
     assert runs_table(rows, json=False) == [
         "run         name   began             state    took  tasks  command",
         "tidy-otter  mnist  1970-01-01 00:00  failed   52 s  2      train.py",
-        "r2          mnist  1970-01-01 00:00  follow         2      python -c " + "x" * 39 + "…",
+        "r2          mnist  1970-01-01 00:00  running        2      python -c " + "x" * 39 + "…",
         "r3          mnist  1970-01-01 00:00  unkept         2      (built in)",
         "r4          mnist  1970-01-01 00:00  running        2      train.py",
     ]

@@ -104,7 +104,7 @@ def test_the_refused_login_reads_as_the_design_says() -> None:
     error = explain(LoginRefused(["~/.ssh/id_ed25519"], [], ["publickey"], password=False), "gpu-02", TARGET)
     assert error.what == "refused the login"
     assert error.why == 'no key was accepted for user "train" (tried ~/.ssh/id_ed25519)'
-    assert error.hint.startswith("ssh -p 2222 train@gpu-02, or set `user` and `identity`")
+    assert error.hint.startswith("ssh train@gpu-02, or set `user` and `identity`")
 
 
 def test_the_way_through_a_bastion_is_said() -> None:

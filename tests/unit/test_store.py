@@ -84,6 +84,18 @@ def test_lines_carry_the_time_of_their_bytes(folder: RunFolder) -> None:
     assert times == [5.0, 7.0]
 
 
+def test_lines_of_several_tasks_come_by_their_time(folder: RunFolder) -> None:
+    Mirror(folder, "1", "worker-0").add_log(0, b"a1\na4\n", [(0, 1_500_000_000), (3, 4_000_000_000)])
+    Mirror(folder, "1", "worker-1").add_log(0, b"b2\nb3\n", [(0, 2_000_000_000), (3, 3_000_000_000)])
+    other = TaskStarted("worker/1", "gpu-2", "1", 43)
+    emit(folder, STARTED, other)
+    EventLog(folder)(Stamped(3.5, StopRequested("user", "", 1.0)))
+    EventLog(folder)(Stamped(9.0, EXITED))
+    assert seen(RunReader(folder)) == [
+        *("TaskStarted", "TaskStarted", "a1", "b2", "b3", "StopRequested", "a4", "TaskExited"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("data", "last", "lines"),
     [

@@ -101,6 +101,12 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
         "worker/2 on gpu-03 stopped answering, says worker/0 on gpu-01",
     ),
     (
+        "a task that was done before the others",
+        [(ended(0, 2, code=1), SOCKET_CLOSED), (ended(2, 0, code=0), TRAINING), (STOPPED, TRAINING)],
+        "worker/2",
+        "worker/2 on gpu-03 finished while the others still needed it, says worker/0 on gpu-01",
+    ),
+    (
         "all blame each other",
         [(ended(2, 0.2, code=1), UNHEALTHY), (ended(0, 0, code=1), SOCKET_CLOSED)],
         "worker/0",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,9 @@ def load(name: str, data_dir: str | None, *, download: bool) -> Source:
     if not Path(builder.data_path).exists():
         if not download:
             raise _absent(name, builder, "--download was not given")
-        _download(name, builder)
+        with _alone(Path(builder.data_path).parent):
+            if not Path(builder.data_path).exists():
+                _download(name, builder)
     return _source(name, builder)
 
 
@@ -46,6 +51,15 @@ def _builder(tfds: Any, name: str, data_dir: str | None) -> Any:
             why="tensorflow-datasets does not know it, and it is not one of mnist, digits, synthetic",
             hint="https://www.tensorflow.org/datasets/catalog/overview lists them",
         ) from None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Of several tasks on one disk, one prepares and the others find it prepared."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".preparing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _download(name: str, builder: Any) -> None:
@@ -80,6 +94,10 @@ def _source(name: str, builder: Any) -> Source:
         raise ExpectedError(
             f"the images of {name} have no fixed shape", why=f"they are {shape}", hint="another --dataset"
         )
+    if not isinstance(info.splits["train"].num_shards, int):
+        raise ExpectedError(
+            f"{name} is not prepared whole", why="its train split has no files", hint="prepare again"
+        )
     test = "test" if "test" in info.splits else "validation" if "validation" in info.splits else "train"
 
     def part(split: str) -> Any:
@@ -97,6 +115,7 @@ def _source(name: str, builder: Any) -> Source:
         part(test),
         f"tensorflow-datasets {info.full_name}"
         + ("" if test != "train" else ", tested on its training part"),
+        files=info.splits["train"].num_shards,
     )
 
 

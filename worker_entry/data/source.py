@@ -19,3 +19,4 @@ class Source:
     train: Callable[[], Any]
     test: Callable[[], Any]
     note: str = ""
+    files: int = 1  # how many the training data are read from

@@ -1,0 +1,111 @@
+"""preflight, launch and tail on machines with addresses, homes and shells of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+Orchestrate = Callable[..., subprocess.CompletedProcess[str]]
+
+TASKS = ("worker/0 node1", "worker/1 node2", "worker/2 node3", "worker/3 node4")
+
+
+@pytest.fixture(scope="module")
+def orchestrate(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Orchestrate:
+    """The command as a user types it, in a project of their own, with runs kept apart from theirs."""
+    home = tmp_path_factory.mktemp("controller")
+    project = home / "my project"
+    project.mkdir()
+    environment = {**os.environ, "XDG_STATE_HOME": str(home / "state")}
+    program = [sys.executable, "-c", "from orchestrator.cli.main import run; run()"]
+
+    def run(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*program, verb, "--hosts", str(cluster.hosts), *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=project,
+            env=environment,
+            timeout=400,
+        )
+
+    return run
+
+
+def test_preflight(orchestrate: Orchestrate) -> None:
+    done = orchestrate("preflight")
+    assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
+    # Only the two that share a home are said to.
+    assert re.search(r"^node\[1-2\] .* 3\.11\.\d+ ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^node\[3-4\] .* 3\.11\.\d+ ", done.stdout, re.MULTILINE), done.stdout
+    assert "ready to train" in done.stdout + done.stderr
+
+
+def digests(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^(worker/\d node\d) \| weights digest (\w+)$", text, re.MULTILINE))
+
+
+def test_the_main_job(orchestrate: Orchestrate) -> None:
+    training = ("--dataset", "digits", "--optimizer", "adam", "--learning-rate", "1e-3", "--epochs", "8")
+    done = orchestrate("launch", "--", *training)
+    assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
+    weights = digests(done.stdout)
+    assert tuple(sorted(weights)) == TASKS
+    assert len(set(weights.values())) == 1
+    accuracies = [float(found) for found in re.findall(r"test accuracy ([\d.]+)", done.stdout)]
+    assert len(accuracies) == len(TASKS)
+    assert min(accuracies) > 0.9
+
+    again = orchestrate("tail", "--no-follow", "-n", "1000")
+    assert again.returncode == ExitStatus.OK, again.stderr
+    assert digests(again.stdout) == weights
+
+
+def test_nothing_is_left_on_the_machines(orchestrate: Orchestrate, cluster: Cluster) -> None:
+    assert (
+        orchestrate("launch", "--no-validate", "--", "sh", "-c", "sleep 600 & echo hello").returncode
+        == ExitStatus.OK
+    )
+    for node in cluster.nodes:
+        mine = cluster.said(node.name, f"ps -u {node.user} -o args=").splitlines()
+        assert not [line for line in mine if "sleep" in line or "orchestrate_node" in line or "eval(" in line]
+
+
+def test_a_failing_task_is_named(orchestrate: Orchestrate, cluster: Cluster) -> None:
+    name = cluster.node("node3").name
+    done = orchestrate(
+        "launch",
+        "--no-validate",
+        "--",
+        "sh",
+        "-c",
+        f"if [ $(hostname) = {name} ]; then echo sorry; exit 3; fi; sleep 600",
+    )
+    assert done.returncode == ExitStatus.RUN_FAILED
+    assert "worker/2" in done.stderr
+    assert "sorry" in done.stderr
+
+
+def test_unknown_host_keys_are_refused(orchestrate: Orchestrate, cluster: Cluster, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.touch()
+    config = tmp_path / "ssh_config"
+    config.write_text(cluster.ssh_config.read_text().replace(f"{cluster.folder}/known_hosts", str(known)))
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text(cluster.hosts.read_text().replace(str(cluster.ssh_config), str(config)))
+    done = orchestrate("preflight", "--hosts", str(hosts))
+    assert done.returncode == ExitStatus.CLUSTER
+    assert "host key that we do not know" in done.stderr

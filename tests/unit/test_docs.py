@@ -1,0 +1,205 @@
+"""What the pages promise is what the code has: keys, options, events, checks, messages, links."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from orchestrator.cli import parser
+from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS
+from orchestrator.errors import ExitStatus
+from orchestrator.events import Event
+from orchestrator.model import Host, Job, Role
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+PAGE_OF_VERB = {
+    "preflight": "preflight",
+    "launch": "launch",
+    "rehearse": "rehearse",
+    "tail": "runs",
+    "status": "runs",
+    "stop": "runs",
+    "runs": "runs",
+}
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    """What stands under a heading, up to the next one of any level."""
+    return re.split(r"^#+ ", text.split(f"\n## {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The rows of its tables, without their heads; `\\|` is a bar within a cell."""
+    for line, following in pairwise([*text.splitlines(), ""]):
+        if line.startswith("|") and not line.startswith("|-") and not following.startswith("|-"):
+            yield [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def first_codes(text: str) -> list[str]:
+    """All that stands in backquotes in the first column."""
+    return [code for row in rows(text) for code in re.findall(r"`([^`]+)`", row[0])]
+
+
+# --- hosts.toml ---
+
+
+def defaults_of(kind: type) -> dict[str, object]:
+    return {field.name: field.default for field in fields(kind)}
+
+
+TABLES = [("Keys of `[[host]]`", HOST_KEYS, Host), ("Keys of `[job]`", JOB_KEYS, Job)]
+
+
+@pytest.mark.parametrize(("title", "keys", "kind"), TABLES)
+def test_every_key_is_in_the_table_with_its_default(title: str, keys: dict[str, object], kind: type) -> None:
+    table = {row[0].strip("`"): row for row in rows(section(page("inventory"), title))}
+    assert list(table) == list(keys)
+    for key, default in defaults_of(kind).items():
+        said = table[key][2]
+        if (
+            said.startswith("`")
+            and said not in ("`{}`", "`[]`", '`"/var/tmp/orchestrate-<uid>"`')
+            and key != "ssh_config"
+        ):
+            assert json.loads(said.strip("`")) == default, key
+
+
+def test_the_table_tells_which_keys_may_be_defaults() -> None:
+    assert list(HOST_KEYS)[3:] == list(DEFAULTS_KEYS)
+    assert "Those below `address` may also stand under `[defaults]`" in page("inventory")
+
+
+def test_every_role_is_explained() -> None:
+    assert all(f'`"{role.value}"`' in page("inventory") for role in Role)
+
+
+def test_the_example_names_every_key() -> None:
+    example = (ROOT / "hosts.example.toml").read_text(encoding="utf-8")
+    named = set(re.findall(r"^#? *([a-z_]+) = ", example, re.MULTILINE))
+    assert named >= {*HOST_KEYS, *JOB_KEYS}
+
+
+# --- the command line ---
+
+
+def options(verb: str) -> list[str]:
+    known = parser.build()[1][verb]
+    hidden = {"-h", "--help", "--debug"}
+    return [
+        next(
+            (option for option in action.option_strings if option.startswith("--")), action.option_strings[0]
+        )
+        for action in known._actions
+        if action.option_strings and not hidden & set(action.option_strings)
+    ]
+
+
+@pytest.mark.parametrize("verb", PAGE_OF_VERB)
+def test_every_option_is_on_the_page_of_its_verb(verb: str) -> None:
+    assert set(PAGE_OF_VERB) == set(parser.build()[1])
+    text = page(PAGE_OF_VERB[verb])
+    assert f"orchestrate {verb}" in text
+    missing = [option for option in options(verb) if f"`{option}" not in text]
+    assert not missing, verb
+    assert "`--debug`" in page("troubleshooting")
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command of ours that a page shows as a line of code, and where."""
+    for file in PAGES:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            found = re.match(r"(?:    |\$ )(?:[A-Z_]+=\S+ )*(orchestrate .*)", line)
+            if found and "[" not in found[1]:
+                yield file.name, re.split(r"  +|\s[|#]|\s>", found[1])[0]
+
+
+@pytest.mark.parametrize(("where", "line"), sorted(set(commands())))
+def test_every_command_shown_is_one(where: str, line: str) -> None:
+    words = shlex.split(line)[1:]
+    assert isinstance(parser.parse(words), argparse.Namespace), where
+
+
+def test_the_exit_statuses_are_those_of_the_code() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [int(row[0]) for row in rows(section(readme, "Exit status"))] == sorted(map(int, ExitStatus))
+
+
+# --- events, checks, messages ---
+
+
+def test_every_event_is_in_the_table() -> None:
+    assert first_codes(section(page("launch"), "JSON")) == [cls.__name__ for cls in get_args(Event)]
+
+
+def test_every_check_is_in_the_table() -> None:
+    sources = "".join(
+        file.read_text(encoding="utf-8") for file in (ROOT / "orchestrator/checks").glob("*.py")
+    )
+    slugs = set(re.findall(r'says\(\s*"(\w+)"', sources)) | set(
+        re.findall(r'CheckReported\(\w+, "(\w+)"', sources)
+    )
+    assert set(first_codes(section(page("preflight"), "The checks"))) == slugs | {"keras"}
+
+
+def test_every_message_that_is_explained_is_said_somewhere() -> None:
+    sources = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "orchestrator").rglob("*.py"))
+    said = re.sub(r'"\s*f?"', "", sources)
+    text = page("troubleshooting")
+    explained = first_codes(section(text, "Reaching a host")) + first_codes(
+        section(text, "Before the tasks start")
+    )
+    assert len(explained) > 15
+    for message in explained:
+        for part in re.split(r"\.\.\.|\b2222\b|\bNAME\b|'?\S*train\S*|\bnfs\b|\bpython3\b", message):
+            assert part.strip() in said, message
+
+
+# --- links ---
+
+
+def anchors(text: str) -> set[str]:
+    """The names that GitHub gives to headings."""
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def links() -> Iterator[tuple[Path, str]]:
+    for file in PAGES:
+        for link in re.findall(r"\]\(([^)\s]+)\)", file.read_text(encoding="utf-8")):
+            if not link.startswith(("https://", "http://", "mailto:")):
+                yield file, link
+
+
+@pytest.mark.parametrize(
+    ("file", "link"), sorted(set(links())), ids=lambda part: str(part).rpartition("/")[2]
+)
+def test_every_relative_link_leads_somewhere(file: Path, link: str) -> None:
+    path, _, anchor = link.partition("#")
+    target = file.parent / path if path else file
+    assert target.exists()
+    assert not anchor or anchor in anchors(target.read_text(encoding="utf-8"))
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    missing = [file.name for file in PAGES[1:] if f"({file.relative_to(ROOT)}" not in readme]
+    assert not missing

@@ -1,0 +1,95 @@
+"""The scripts that a newcomer runs first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+
+NEEDED = ("bash", "cat", "cut", "dirname", "env", "git", "python3", "sed", "ssh", "ping", "rsync")
+
+
+def tools(folder: Path, *, without: Collection[str] = (), uid: int = 1000, apt: bool = True) -> Path:
+    """A PATH with a machine's programs but some, where we are somebody."""
+    folder.mkdir()
+    for name in set(NEEDED) - set(without):
+        found = shutil.which(name)
+        assert found, f"no {name} here"
+        (folder / name).symlink_to(found)
+    fakes = {"id": f"echo {uid}", **({"apt-get": "exit 100"} if apt else {})}
+    for name, text in fakes.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def run(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPTS / name, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("script", ["setup", "test", "quickstart", "check"])
+def test_without_root_the_one_line_is_printed(script: str, tmp_path: Path) -> None:
+    done = run(script, PATH=str(tools(tmp_path / "bin", without=["rsync", "ping"])))
+    assert done.returncode == 3
+    assert done.stdout == "sudo apt-get update && sudo apt-get install -y rsync iputils-ping\n"
+
+
+def test_without_apt_the_packages_are_named(tmp_path: Path) -> None:
+    done = run("setup", PATH=str(tools(tmp_path / "bin", without=["rsync"], apt=False)))
+    assert done.returncode == 3
+    assert "rsync" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"), [("setup", ["everything"]), ("cluster", []), ("cluster", ["explode"])]
+)
+def test_usage(script: str, arguments: list[str]) -> None:
+    done = run(script, *arguments)
+    assert done.returncode == 2
+    assert f"  try: scripts/{script}" in done.stderr
+
+
+@pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="scripts/setup did not make this environment")
+def test_set_up_is_quick_and_quiet_when_it_is_done() -> None:
+    begun = time.monotonic()
+    done = run("setup")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert time.monotonic() - begun < 5  # 0.2 s on an idle machine
+
+
+def test_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (tmp_path / "link").symlink_to(mine)
+    program = f'. "{SCRIPTS}/lib.sh"; locked setup echo done'
+    argv = ["bash", "-c", program]
+    refused = subprocess.run(
+        argv,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ORCHESTRATE_ENVS": str(tmp_path / "link")},
+    )
+    assert refused.returncode == 3
+    assert "is not yours" in refused.stderr
+    allowed = subprocess.run(
+        argv, check=False, capture_output=True, text=True, env={**os.environ, "ORCHESTRATE_ENVS": str(mine)}
+    )
+    assert allowed.stdout == "done\n"
