@@ -90,6 +90,7 @@ class PhaseEnded:
 class HostConnected:
     host: str
     seconds: float
+    clock: float = 0.0  # seconds that its clock is ahead of ours
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def discover(inventory: Inventory) -> tuple[list[RunPlan], list[str]]:
 
     fleet = Fleet(connectors(logins(inventory.hosts)), lambda _frame: None)
     try:
-        bad = fleet.connect(inventory.hosts, lambda _host, _seconds: None)
+        bad = fleet.connect(inventory.hosts)
         if not fleet.sessions:
             raise SeveralErrors(bad.values())
         answers = fleet.ask("states", lambda _: {"run": None})

@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     bus = Bus(show)
     fleet = Fleet(connectors(logins(planned.hosts)), lambda _frame: None)
     try:
-        unreachable = fleet.connect(planned.hosts, lambda _host, _seconds: None)
+        unreachable = fleet.connect(planned.hosts)
         report_failures(bus, Phase.CONNECT, unreachable)
         found = examine(fleet, bus, planned) if fleet.sessions else None
     finally:

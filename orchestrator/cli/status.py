@@ -31,7 +31,7 @@ def ask_nodes(plan: RunPlan) -> tuple[dict[tuple[str, str], dict[str, Any]], dic
 
     fleet = Fleet(connectors(logins(plan.hosts)), lambda _frame: None)
     try:
-        bad = fleet.connect(plan.hosts, lambda _host, _seconds: None)
+        bad = fleet.connect(plan.hosts)
         answers = fleet.ask("states", lambda _: {"run": plan.run})
     finally:
         fleet.close()

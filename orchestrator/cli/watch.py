@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from orchestrator.cli import keeping
 from orchestrator.errors import ExitStatus, RunError
-from orchestrator.events import RunAdopted, RunEnded, RunPlanned
+from orchestrator.events import RunAdopted, RunEnded, RunLeft, RunPlanned, Stamped
 from orchestrator.render import DisplayGoneError, Renderer
 from orchestrator.store import RunFolder, RunReader
 
@@ -110,6 +110,7 @@ class _Watch:
     owner: bool = False  # goes on unseen when its display is gone (`| head`), to tell the true status
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
+    _left: Stamped | None = None
     _keepers: int = 0  # that were started one after the other, and came to nothing
 
     def loop(self) -> int:
@@ -132,7 +133,8 @@ class _Watch:
                     checked = time.monotonic()
                     # It may have written its last event between our look at the folder and at the lock.
                     if not self.folder.has_keeper() and not self._draw():
-                        if self.reader.left:
+                        if self.reader.left and self._left is not None:
+                            self._show(self._left)
                             return int(ExitStatus.CLUSTER)
                         self._replace_keeper()
                 time.sleep(_IDLE)
@@ -147,16 +149,22 @@ class _Watch:
             drawn = True
             if isinstance(stamped.event, RunEnded):
                 self._status = stamped.event.status
+            if isinstance(stamped.event, RunLeft):
+                self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
+                continue
             if not isinstance(stamped.event, RunAdopted | RunPlanned):
                 self._keepers = 0
-            if self._shown:
-                try:
-                    self.renderer.handle(stamped)
-                except DisplayGoneError:  # `| head` has seen enough
-                    self._shown = False
+            self._show(stamped)
             if self.leave():
                 break
         return drawn
+
+    def _show(self, stamped: Stamped) -> None:
+        if self._shown:
+            try:
+                self.renderer.handle(stamped)
+            except DisplayGoneError:  # `| head` has seen enough
+                self._shown = False
 
     def _replace_keeper(self) -> None:
         """Raise RunError when keepers come to nothing."""

@@ -44,16 +44,18 @@ class Fleet:
         self._pulse = Pulse()
         self._pool: list[threading.Thread] = []
 
-    def connect(self, hosts: Iterable[Host], told: Callable[[str, float], None]) -> dict[str, HostError]:
+    def connect(
+        self, hosts: Iterable[Host], told: Callable[[Session, float], None] = lambda *_: None
+    ) -> dict[str, HostError]:
         """Connect to all hosts in parallel; return the errors of those that failed.
 
-        `told(host, seconds)` is called, from any thread, as each one answers.
+        `told(session, seconds)` is called, from any thread, as each one answers.
         """
 
         def one(host: Host) -> Session:
             began = time.monotonic()
             self.sessions[host.name] = session = self.open(host)  # at once: a cancel shall find it to close
-            told(host.name, time.monotonic() - began)
+            told(session, time.monotonic() - began)
             return session
 
         wanted = list(hosts)

@@ -11,6 +11,7 @@ BEAT = 5.0  # seconds between an agent's heartbeats
 SILENCE = 20.0  # seconds without a byte from a host until it counts as lost
 KEEP_ALIVE = 20.0  # seconds between our own words to an agent, which leaves when it hears none
 _TICK = 0.5
+_FROZEN = 4.0  # seconds between two ticks after which it was us who stood still
 
 
 class Pulse:
@@ -41,7 +42,7 @@ class Pulse:
             with self._lock:
                 self._sessions = {session for session in self._sessions if session.alive}
                 sessions = list(self._sessions)
-            if now - looked > BEAT:  # it was us who stood still: what was said meanwhile is yet to be read
+            if now - looked > _FROZEN:  # what was said meanwhile is yet to be read
                 for session in sessions:
                     session.heard = now
             looked = now

@@ -46,26 +46,34 @@ def read(agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
 
 
 def keep(agent: Agent, request: Request) -> Dict[str, Any]:
-    """Become the agent of the run's keeper, for as long as we live; only one can be."""
+    """Become the agent of the run's keeper, for as long as we live; only one can be.
+
+    While an agent that the same keeper has lost is still there, its place is not free yet; but our
+    words are the keeper's all the same.
+    """
     paths, run = agent.paths, request["run"]
-    kept = agent.rooms.setdefault("keepers", {})
+    kept: Dict[str, int] = agent.rooms.setdefault("keepers", {})  # with the lock
+    words: Dict[str, int] = agent.rooms.setdefault("words", {})
     store_plan(paths, run, request.get("plan"))
-    fd = kept.get(run)
-    if fd is not None and os.fstat(fd).st_nlink == 0:  # dropped meanwhile
-        os.close(kept.pop(run))
-        fd = None
-    if fd is None:
-        fd = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if run in words and os.fstat(words[run]).st_nlink == 0:  # dropped meanwhile
+        kept.pop(run, None)
+        os.close(words.pop(run))
+    if run not in words:
+        words[run] = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        agent.on_word = _Word(words)
+    fd = words[run]
+    if run not in kept:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(fd)
-            return {"granted": False, "holder": _keeper(paths, run)}
+            holder = _keeper(paths, run)
+            if holder is None or holder["who"] != request["who"]:
+                os.close(words.pop(run))
+            return {"granted": False, "holder": holder}
         kept[run] = fd
     text = json.dumps({"who": request["who"], "since": time.time()}).encode()
     os.pwrite(fd, text, 0)
     os.ftruncate(fd, len(text))
-    agent.on_word = _Word(kept)
     return {"granted": True, "holder": _keeper(paths, run)}
 
 
@@ -91,15 +99,15 @@ def drop(agent: Agent, request: Request) -> Dict[str, Any]:
 class _Word:
     """Every word of the controller is a word of the keeper: the lifelines of the tasks look at its time."""
 
-    def __init__(self, kept: Dict[str, int]) -> None:
-        self._kept = kept
+    def __init__(self, words: Dict[str, int]) -> None:
+        self._words = words
         self._last = 0.0
 
     def __call__(self) -> None:
         now = time.monotonic()
         if now - self._last >= _WORD_EVERY:
             self._last = now
-            for fd in self._kept.values():
+            for fd in self._words.values():
                 os.utime(fd)
 
 

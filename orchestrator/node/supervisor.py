@@ -177,7 +177,7 @@ class Supervisor:
             pass  # the pass over all descendants tells
 
     def _stopping(self) -> None:
-        self._record.update(state=state.STOPPING, want=self._ending.want)
+        self._record.update(state=state.STOPPING, want=self._asked)
 
     def _on_output(self) -> None:
         self._output.take()
@@ -187,6 +187,7 @@ class Supervisor:
     def _on_control(self) -> None:
         for want, grace in control.requests(os.read(self._handles.control, 65536)):
             self._ending.ask(want, grace, time.monotonic())
+            self._asked = self._ending.want
 
     def _on_signal(self, wakeup: int) -> None:
         asked = signal.SIGTERM in os.read(wakeup, 4096)  # bytes are numbers of signals
@@ -212,7 +213,7 @@ class Supervisor:
         if self._exec is not None:
             self._on_exec()
         self._output.drain()
-        self._record.facts["want"] = self._ending.want
+        self._record.facts["want"] = self._asked
         final = self._final()
         state.conclude(self._launch.folder, final)
         self._answer({"error": self._refusal} if self._refusal else {"state": final})

@@ -50,7 +50,6 @@ def adopt(run: Run) -> Adopted | RunLeft:
     history = [stamped.event for stamped in events_of(run.folder)]
     if not any(isinstance(event, RunPlanned) for event in history):
         announce(run)
-    run.bus.emit(RunAdopted(run.id, run.who))
     if _was_being_stopped(history):
         run.stop.ask(kill=False)
     with phase(run, Phase.CONNECT):
@@ -63,6 +62,7 @@ def adopt(run: Run) -> Adopted | RunLeft:
     kept = next((error for error in refused.values() if error.kind == "kept"), None)
     if kept is not None and not run.stop.asked:
         return RunLeft(run.id, f"{kept.why}, as {kept.host} says", kept.hint)
+    run.bus.emit(RunAdopted(run.id, run.who))
     report_failures(run.bus, Phase.CONNECT, {n: e for n, e in refused.items() if e.kind != "kept"})
     states = run.fleet.ask("states", lambda _: {"run": run.id})
     found = _tasks(states)

@@ -27,7 +27,11 @@ def connect(run: Run) -> None:
 
 def open_sessions(run: Run) -> dict[str, HostError]:
     """Open what can be opened; return the errors of the others."""
-    bad = run.fleet.connect(run.hosts, lambda host, seconds: run.bus.emit(HostConnected(host, seconds)))
+
+    def told(session: Session, seconds: float) -> None:
+        run.bus.emit(HostConnected(session.host.name, seconds, session.clock_offset))
+
+    bad = run.fleet.connect(run.hosts, told)
     for name, session in run.fleet.sessions.items():
         if (refused := session.hello.get("state_error")) is not None:
             bad[name] = HostError(

@@ -81,9 +81,9 @@ class Follower:
         return asked
 
     def give_up(self, why: str) -> None:
-        """End what cannot be known any more: tasks on hosts that stay lost."""
+        """End what cannot be known any more: tasks that were told to stop, on hosts that stay lost."""
         for task in self.waiting():
-            self._end(task, End(None, None, why, stopped=False, seconds=0.0, ended=time.time()))
+            self._end(task, End(None, None, why, stopped=True, seconds=0.0, ended=time.time()))
 
     def close(self) -> None:
         for mirror in self._mirrors.values():

@@ -7,7 +7,7 @@ import shlex
 import time
 
 from orchestrator.errors import HostError
-from orchestrator.events import Event, HostValidated, Phase, TaskReported
+from orchestrator.events import Event, HostLost, HostRecovered, HostValidated, Phase, TaskReported
 from orchestrator.fleet import Cancelled
 from orchestrator.gang import End
 from orchestrator.model import TaskId, TaskSpec
@@ -35,6 +35,8 @@ def _validate(run: Run) -> None:
     def told(event: Event) -> None:
         if isinstance(event, TaskReported):
             results[event.task] = event
+        elif isinstance(event, HostLost | HostRecovered):
+            run.bus.emit(event)
 
     cwd = run.builtin if run.options.validate_command is None else run.work
     bad = start(run, VALIDATE, local, cwd)

@@ -22,6 +22,7 @@ import msgspec
 
 from orchestrator.events import (
     Event,
+    HostConnected,
     LogGap,
     LogLine,
     RunAdopted,
@@ -69,6 +70,7 @@ class RunReader:
     left: bool = False  # the last keeper could not keep it
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
+    _clocks: dict[str, float] = field(default_factory=dict)  # seconds that a host's is ahead of ours
 
     def skip(self, events: int) -> None:
         """Leave out the first events, and the logs of what they started."""
@@ -81,6 +83,8 @@ class RunReader:
             event = stamped.event
             yield from self._lines(stamped.at)
             match event:
+                case HostConnected(host, _, clock):
+                    self._clocks[host] = clock
                 case TaskStarted(task, host, attempt):
                     self._begin(task, host, attempt)
                 case TaskExited(task, _, attempt):
@@ -121,7 +125,11 @@ class RunReader:
         slug = TaskId.parse(task).slug
         path, times = self.folder.log(attempt, slug), self.folder.times(attempt, slug)
         offset = _start_of_last(path, self.last) if self.last is not None else 0
-        self._logs[attempt, task] = _Log(task, host, path, times, Splitter(task, host, offset=offset), offset)
+        splitter = self._splitter(task, host, offset)
+        self._logs[attempt, task] = _Log(task, host, path, times, splitter, offset)
+
+    def _splitter(self, task: str, host: str, offset: int) -> Splitter:
+        return Splitter(task, host, offset=offset, clock=self._clocks.get(host, 0.0))
 
     def _lines(self, until: float | None) -> Iterator[Stamped]:
         """The lines of all logs by the time of their bytes, up to a moment (s since the epoch)."""
@@ -181,7 +189,7 @@ class RunReader:
             log.offset += len(data)
         start = _next_line(log.fd, log.offset)
         log.offset = start
-        log.splitter = Splitter(log.task, log.host, offset=start)
+        log.splitter = self._splitter(log.task, log.host, start)
         log.times_offset = 0
         gap = LogGap(
             log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all"

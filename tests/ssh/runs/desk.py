@@ -143,14 +143,14 @@ class Desk:
         root = str(Path(__file__).parents[3])
         return {**kept, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": root, **more}
 
-    def start(self, *words: str, **environ: str) -> Viewer:
-        """Start `orchestrate words...` in the project's folder."""
+    def start(self, *words: str, shell: str = 'exec "$@"', **environ: str) -> Viewer:
+        """Start `orchestrate words...` in the project's folder; `shell` says how, as `"$@" | head -1`."""
         self._count += 1
         out, err = self.folder / f"out-{self._count}", self.folder / f"err-{self._count}"
         code = f"{self.patch}; from orchestrator.cli.main import run; run()"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-c", code, *words],
+                ["sh", "-c", shell, "sh", sys.executable, "-c", code, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -161,9 +161,18 @@ class Desk:
         self._viewers.append(viewer)
         return viewer
 
-    def launch(self, *words: str, fast: bool = True, **environ: str) -> Viewer:
+    def launch(self, *words: str, fast: bool = True, shell: str = 'exec "$@"', **environ: str) -> Viewer:
         options = ("--skip-preflight", "--no-validate") if fast else ()
-        return self.start("launch", "--hosts", str(self.hosts), *options, *words, **environ)
+        return self.start("launch", "--hosts", str(self.hosts), *options, *words, shell=shell, **environ)
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """At another machine: an empty state folder, and the same hosts.toml."""
+        here, self.state = self.state, self.folder / "another machine's state"
+        try:
+            yield
+        finally:
+            self.state = here
 
     def run_id(self) -> str:
         """The newest run's id, once there is one."""
@@ -232,23 +241,53 @@ class Desk:
             if line and b"sshd\0-D\0" not in line and b"[listener]" not in line
         ]
 
+    def sessions_of(self, number: int) -> list[int]:
+        """The processes of sshd that serve logins of one host."""
+        mark = str(self.cluster.servers[number].folder).encode()
+        listeners = [pid for pid in _pids() if mark in _cmdline(pid) and b"sshd" in _cmdline(pid)]
+        return [pid for pid in _descendants(listeners) if _cmdline(pid).startswith(b"sshd")]
+
+    def agents_of(self, number: int) -> list[int]:
+        """Our agents on one host: what its logins run."""
+        below = _descendants(self.sessions_of(number))
+        return [pid for pid in below if b"orchestrate_node" in _cmdline(pid) or b"-c\0" in _cmdline(pid)]
+
     def agents(self) -> list[int]:
-        """Our agents on the hosts: what the logins run."""
-        assert self.cluster._watcher is not None
-        sessions = [pid for pid in _descendants([self.cluster._watcher.pid]) if b"@notty" in _cmdline(pid)]
-        return [pid for pid in _descendants(sessions) if b"-I\0-S\0-c" in _cmdline(pid)]
+        return [pid for number in range(len(self.cluster.servers)) for pid in self.agents_of(number)]
+
+    def served(self) -> list[int]:
+        """What every connection hangs on: sshd's sessions and our agents; short of one, nothing."""
+        found: list[int] = []
+        for number in range(len(self.cluster.servers)):
+            agents = self.agents_of(number)
+            if not agents:
+                return []
+            found += [*agents, *self.sessions_of(number)]
+        return found
 
     def machinery(self, run: str) -> list[int]:
         """Our own processes on the nodes that have a file of the run open: guards and supervisors."""
         found = []
         for pid in _pids():
-            try:
-                links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-            except OSError:
-                continue
-            if any(f"/state/runs/{run}/" in link for link in links):
+            if any(f"/state/runs/{run}/" in link for link in _links(pid)):
                 found.append(pid)
         return found
+
+    def machinery_of(self, run: str, host: Host) -> list[int]:
+        """The guards and supervisors of one host."""
+        mark = f"{host.state}/runs/{run}/attempts/"
+        return [pid for pid in self.machinery(run) if any(mark in link for link in _links(pid))]
+
+    def machine_of(self, run: str, slug: str, name: str) -> int:
+        """The guard or supervisor of one task, by its process name."""
+        for pid in self.machinery(run):
+            comm = Path(f"/proc/{pid}/comm").read_text().strip()
+            if name.startswith(comm) and any(f"/{slug}/" in link for link in _links(pid)):
+                return pid
+        raise AssertionError(f"no {name} of {slug}")
+
+    def node_work(self, host: Host, run: str) -> Path:
+        return Path(host.workdir) / "runs" / run / "work"
 
     def nothing_is_left(self, run: str) -> None:
         """Fail unless no process of the run is alive any more."""
@@ -316,6 +355,14 @@ def _cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _links(pid: int) -> list[str]:
+    """What a process has open."""
+    try:
+        return [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []
 
 
 def _descendants(roots: list[int]) -> list[int]:

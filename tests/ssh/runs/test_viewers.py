@@ -1,0 +1,351 @@
+"""Several viewers, viewers elsewhere, and viewers whose folder, disk or output is not what it should be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk, Viewer, until
+from tests.ssh.runs.phases import hold, traceback_free
+
+# Counts until a file says that it is enough; in the end says how far it came.
+COUNTING = """
+import os, sys, time
+n = 0
+while not os.path.exists(sys.argv[1]):
+    n += 1
+    print("line", n, flush=True)
+    time.sleep(0.02)
+print("enough", flush=True)
+"""
+
+
+def counting(desk: Desk, *words: str) -> Viewer:
+    desk.script("t.py", COUNTING)
+    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
+    viewer = desk.launch(*words, "--", "t.py", str(desk.folder / "enough"))
+    until("both run", lambda: len(desk.task_pids(desk.run_id())) == 2)
+    return viewer
+
+
+def let_it_end(desk: Desk) -> None:
+    (desk.folder / "enough").touch()
+
+
+# --- more than one ---
+
+
+def test_two_viewers_at_once_see_the_same(desk: Desk) -> None:
+    launch = counting(desk)
+    tail = desk.start("tail", "-n", "all")
+    tail.shows("line 5")
+    launch.shows("line 5")
+    let_it_end(desk)
+    assert (launch.wait(), tail.wait()) == (ExitStatus.OK, ExitStatus.OK)
+    assert sorted(launch.stdout.splitlines()) == sorted(tail.stdout.splitlines())
+
+
+def test_two_viewers_replace_a_killed_keeper_once(desk: Desk) -> None:
+    launch = counting(desk)
+    tail = desk.start("tail")
+    tail.shows("line 5")
+    run = desk.run_id()
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    until("it was replaced", lambda: desk.named("RunAdopted", run))
+    let_it_end(desk)
+    assert (launch.wait(), tail.wait()) == (ExitStatus.OK, ExitStatus.OK)
+    assert len(desk.named("RunAdopted", run)) == 1
+    desk.logs_are_identical(run)
+
+
+def test_tail_replaces_a_keeper_that_is_killed_while_it_watches(desk: Desk) -> None:
+    counting(desk, "--detach").wait()
+    tail = desk.start("tail")
+    tail.shows("line 5")
+    run = desk.run_id()
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    until("it was replaced", lambda: desk.named("RunAdopted", run))
+    let_it_end(desk)
+    assert tail.wait() == ExitStatus.OK, tail.stderr
+    desk.logs_are_identical(run)
+
+
+def test_tail_leaves_a_run_to_its_keeper_elsewhere(desk: Desk) -> None:
+    launch = counting(desk)
+    run, keeper = desk.run_id(), desk.keeper()
+    with desk.elsewhere():
+        for _ in range(2):  # the second time it knows the run already
+            tail = desk.start("tail", run, "--hosts", str(desk.hosts))
+            assert tail.wait() == ExitStatus.CLUSTER, tail.stdout + tail.stderr
+            assert f"pid {keeper} keeps it" in tail.stderr
+            assert tail.stderr.count("error:") == 1, tail.stderr
+            assert "orchestrate tail" in tail.stderr
+        assert not desk.named("RunEnded", run)
+        traceback_free(desk, run)
+    assert desk.keeper(run) == keeper
+    let_it_end(desk)
+    assert launch.wait() == ExitStatus.OK, launch.stderr
+    desk.logs_are_identical(run)
+
+
+# --- stop ---
+
+
+def test_stop_from_elsewhere_ends_a_run_that_is_kept(desk: Desk) -> None:
+    launch = counting(desk)
+    run = desk.run_id()
+    with desk.elsewhere():
+        stop = desk.start("stop", run, "--hosts", str(desk.hosts))
+        assert stop.wait() == ExitStatus.OK, stop.stderr
+        assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
+    assert launch.wait() == ExitStatus.INTERRUPTED, launch.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert ended["outcome"] == "stopped"
+    desk.nothing_is_left(run)
+    desk.logs_are_identical(run)
+
+
+@pytest.mark.parametrize("phase", ["stage", "validate"])
+def test_stop_from_elsewhere_ends_a_run_before_its_tasks_were_started(desk: Desk, phase: str) -> None:
+    with ExitStack() as stack:
+        held = hold(desk, phase, stack)
+        launch = desk.launch(*held.words, fast=held.fast)
+        run = held.reached()
+        with desk.elsewhere():
+            stop = desk.start("stop", run, "--hosts", str(desk.hosts))
+            assert stop.wait() == ExitStatus.OK, stop.stderr
+        assert launch.wait() == ExitStatus.INTERRUPTED, launch.stderr
+        assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
+        desk.hosts_are_quiet(run)
+        traceback_free(desk, run)
+
+
+def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
+    launch = counting(desk)
+    run = desk.run_id()
+    stops = [desk.start("stop", run), desk.start("stop", "--now")]
+    assert [stop.wait() for stop in stops] == [ExitStatus.OK, ExitStatus.OK]
+    assert launch.wait() == ExitStatus.INTERRUPTED
+    again = desk.start("stop", run)
+    assert again.wait() == ExitStatus.OK
+    assert "is over already" in again.stderr
+    assert len(desk.named("RunEnded", run)) == 1
+
+
+# --- which run ---
+
+
+def test_which_run_is_meant(desk: Desk) -> None:
+    for _ in range(2):
+        assert desk.launch("--", "true").wait() == ExitStatus.OK
+    first, second = sorted(path.name for path in desk._runs())
+    root = desk.run_folder(first).parent
+    (root / f"{start}0101-000000-aaaa").mkdir()  # a launch that was killed in its first moment
+    (root / "a file").touch()
+    start = first[:4]  # the year
+    for verb in ("tail", "stop", "status"):
+        unknown = desk.start(verb, "nosuch")
+        assert unknown.wait() == ExitStatus.USAGE
+        assert "there is no run 'nosuch'" in unknown.stderr
+        several = desk.start(verb, start)
+        assert several.wait() == ExitStatus.USAGE
+        assert first in several.stderr
+        assert second in several.stderr
+    elsewhere = desk.folder / "another state"
+    several = desk.start("stop", start, "--hosts", str(desk.hosts), XDG_STATE_HOME=str(elsewhere))
+    assert several.wait() == ExitStatus.USAGE
+    assert "2 runs match" in several.stderr
+    assert not elsewhere.exists()
+
+
+def test_a_damaged_plan_is_an_error_or_taken_from_the_nodes(desk: Desk) -> None:
+    counting(desk, "--detach").wait()
+    run = desk.run_id()
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    for damage in (b"", b"{", b'{"run": 1}', b"\xff\xfe\x00"):
+        (desk.run_folder(run) / "plan.json").write_bytes(damage)
+        helpless = desk.start("tail", run, "--hosts", "none.toml")
+        assert helpless.wait() == ExitStatus.USAGE
+        assert "has no readable plan" in helpless.stderr
+    runs = desk.start("runs")
+    assert runs.wait() == ExitStatus.OK, runs.stderr
+    stop = desk.start("stop", run, "--hosts", str(desk.hosts))
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.nothing_is_left(run)
+
+
+# --- the controller's disk ---
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="a small or read-only disk needs root to mount")
+
+
+@pytest.fixture
+def disk(desk: Desk) -> Iterator[Path]:
+    """The state folder on a file system of its own, of 1 MB."""
+    desk.state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(desk.state)], check=True)
+    try:
+        yield desk.state
+    finally:
+        desk.close()
+        subprocess.run(["umount", "-l", str(desk.state)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (65_536, 4096, 1):
+            try:
+                while file.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return filler
+
+
+@root_only
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_a_launch_needs_a_disk_that_can_be_written(desk: Desk, disk: Path, trouble: str) -> None:
+    if trouble == "full":
+        fill(disk)
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    viewer = desk.launch("--", "true")
+    assert viewer.wait() == ExitStatus.USAGE, viewer.stderr
+    assert "cannot make the run's folder" in viewer.stderr
+    assert "XDG_STATE_HOME" in viewer.stderr
+    assert not list(desk._runs())
+
+
+@root_only
+def test_a_full_disk_here_delays_the_logs_and_loses_nothing(desk: Desk, disk: Path) -> None:
+    viewer = counting(desk)
+    run = desk.run_id()
+    viewer.shows("line 5")
+    filler = fill(disk)
+    log = desk.run_folder(run) / "logs" / "1" / "worker-0.log"
+    full = log.stat().st_size
+    node_log = desk.node_log(desk.cluster.hosts[0], run, "worker-0")
+    until("the node has more", lambda: node_log.stat().st_size > full + 8192)
+    assert len(desk.task_pids(run)) == 2
+    let_it_end(desk)
+    until("they end", lambda: not desk.task_pids(run))
+    assert viewer.process.poll() is None
+    filler.unlink()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.logs_are_identical(run)
+    traceback_free(desk, run)
+
+
+@root_only
+def test_stop_gets_through_when_the_disk_here_is_full(desk: Desk, disk: Path) -> None:
+    viewer = counting(desk)
+    run = desk.run_id()
+    fill(disk)
+    viewer.signal(signal.SIGINT)
+    until("they are gone", lambda: not desk.task_pids(run), 20)
+    while viewer.process.poll() is None:  # it waits for the logs; who has no patience goes
+        viewer.signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert viewer.wait() == ExitStatus.INTERRUPTED
+
+
+@root_only
+def test_a_run_in_a_folder_that_became_read_only(desk: Desk, disk: Path) -> None:
+    counting(desk, "--detach").wait()
+    run = desk.run_id()
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    until("its files are closed", lambda: not _users(disk))
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    for verb in (["tail", run], ["stop", run]):
+        refused = desk.start(*verb)
+        assert refused.wait() == ExitStatus.USAGE, refused.stderr
+        assert f"cannot keep run {run} from here" in refused.stderr
+    for verb in (["tail", run, "--no-follow"], ["runs"]):
+        shown = desk.start(*verb)
+        assert shown.wait() == ExitStatus.OK, shown.stderr
+    with desk.elsewhere():
+        stop = desk.start("stop", run, "--hosts", str(desk.hosts))
+        assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.nothing_is_left(run)
+
+
+def _users(folder: Path) -> list[str]:
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link).startswith(f"{folder}/"):
+                found.append(str(link))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_keeper_whose_folder_is_removed_leaves_the_run_to_another(desk: Desk) -> None:
+    counting(desk, "--detach").wait()
+    run, keeper = desk.run_id(), desk.keeper()
+    shutil.rmtree(desk.run_folder(run))
+    until("it has left", lambda: not Path(f"/proc/{keeper}").exists(), 20)
+    assert len(desk.task_pids(run)) == 2
+    stop = desk.start("stop", run, "--hosts", str(desk.hosts))
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.nothing_is_left(run)
+
+
+# --- where it is shown ---
+
+
+def test_detach_with_everything_closed(desk: Desk) -> None:
+    viewer = desk.launch("--detach", "--", "true", shell='exec "$@" <&- >&- 2>&-')
+    assert viewer.wait() == ExitStatus.OK
+    run = desk.run_id()
+    until("the run has ended", lambda: desk.named("RunEnded", run))
+    assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
+    traceback_free(desk, run)
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)], ids=["plain", "json"])
+def test_a_reader_that_has_seen_enough(desk: Desk, json: tuple[str, ...]) -> None:
+    desk.script("t.py", COUNTING)
+    viewer = desk.launch(*json, "--", "t.py", str(desk.folder / "enough"), shell='"$@" | head -1')
+    assert viewer.wait() == ExitStatus.OK
+    run = desk.run_id()
+    assert len(viewer.stdout.splitlines()) == 1
+    assert f"run {run} goes on" in viewer.stderr
+    assert "bug" not in viewer.stderr
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    let_it_end(desk)
+    tail = desk.start("tail", run)
+    assert tail.wait() == ExitStatus.OK
+
+
+def test_a_killed_rehearsal_leaves_nothing(desk: Desk) -> None:
+    viewer = desk.start("rehearse", "-n", "2", "--skip-preflight", "--no-validate", "--", "sleep", "600")
+    viewer.shows("worker/1")
+    mark = f"XDG_STATE_HOME={desk.state}".encode()
+    before = _with(mark)
+    assert len(before) > 1
+    viewer.signal(signal.SIGKILL)
+    viewer.wait()
+    until("viewer, keeper and hosts are gone", lambda: not _with(mark), 20)
+
+
+def _with(mark: bytes) -> list[int]:
+    """The processes with an entry in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
