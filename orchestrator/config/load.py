@@ -25,7 +25,7 @@ def load(path: str | Path) -> Inventory:
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}",
-            hint=f"two lines will do: [[host]] and ssh = \"gpu-[01-04]\"; write them into {path}"
+            hint=f'two lines will do: [[host]] and ssh = "gpu-[01-04]"; write them into {path}'
             " (hosts.example.toml shows every key), or name a file with --hosts",
         ) from None
     except IsADirectoryError:
