@@ -21,7 +21,7 @@ from orchestrator.store import RunFolder
 
 if TYPE_CHECKING:
     from orchestrator.phases.context import Options, Run
-    from orchestrator.ssh import Secrets
+    from orchestrator.ssh.keys import Secrets
 
 
 _GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the lock for less

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from orchestrator.model import Host
 
 if TYPE_CHECKING:
-    from orchestrator.ssh import Secrets
+    from orchestrator.ssh.keys import Secrets
 
 
 def logins(hosts: Sequence[Host]) -> Secrets | None:
     """What only a person knows of these hosts' keys; None where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    from orchestrator.ssh import prepare
+    from orchestrator.ssh.prepare import prepare
 
     return prepare([host for host in hosts if host.ssh != "local"], getpass.getpass)

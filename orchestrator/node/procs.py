@@ -134,19 +134,22 @@ def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
     Raise NodeError after `patience` seconds with one still there.
     """
     killed: Dict[int, Dict[str, Any]] = {}
-    refused: Dict[int, Process] = {}  # another user's, found as a bearer's child: found no more without it
+    # Whoever was found once counts until it is gone: a process that is dying has no environment any
+    # more, and another user's, found as a bearer's child, is found no more without that bearer.
+    known: Dict[int, Process] = {}
     deadline = time.monotonic() + patience
     clean = 0
     pause = 0.001
     while clean < 2:  # between two programs (exec) a process shows an empty environment
-        found = bearers(cookie_prefix) + [process for process in refused.values() if _same(process)]
+        known.update((process.pid, process) for process in bearers(cookie_prefix))
+        found = [process for process in known.values() if _same(process)]
         clean = 0 if found else clean + 1
         for process in found:
             killed.setdefault(process.pid, {"pid": process.pid, "argv0": argv0(process.pid)})
             try:
                 send(process, signal.SIGKILL)
             except PermissionError:
-                refused[process.pid] = process
+                pass  # another user's; it may still end by itself
         if found and time.monotonic() > deadline:
             raise _unkillable(cookie_prefix, found)
         time.sleep(pause)

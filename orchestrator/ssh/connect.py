@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -16,6 +17,9 @@ from orchestrator.ssh.link import SshLink
 from orchestrator.ssh.problems import HungUp, explain
 from orchestrator.ssh.resolve import resolve
 from orchestrator.ssh.target import Deadline, Target
+
+# Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 _PARALLEL = 32
 _PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries

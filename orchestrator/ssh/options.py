@@ -16,8 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-import paramiko
-
 Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its values
 
 _PATIENCE = 20.0
@@ -108,6 +106,8 @@ def parse_dump(text: str) -> Options:
 
 def read_files(asked: Asked) -> Options:
     """What paramiko's parser makes of the files; what was asked for wins."""
+    import paramiko  # noqa: PLC0415 - only where there is no OpenSSH
+
     parsed = paramiko.SSHConfig()
     usual = [Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")]
     try:

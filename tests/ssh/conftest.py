@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
-from orchestrator.ssh import SshConnector
+from orchestrator.ssh.connect import SshConnector
 from orchestrator.transport import Link
 
 

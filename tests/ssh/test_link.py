@@ -12,7 +12,7 @@ import pytest
 from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
-from orchestrator.ssh import SshConnector
+from orchestrator.ssh.connect import SshConnector
 from orchestrator.transport import Channel, Link
 
 

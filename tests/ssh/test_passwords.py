@@ -20,7 +20,9 @@ from paramiko.server import InteractiveQuery, ServerInterface
 from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.rehearsal import sshd
-from orchestrator.ssh import Secrets, SshConnector, prepare
+from orchestrator.ssh.connect import SshConnector
+from orchestrator.ssh.keys import Secrets
+from orchestrator.ssh.prepare import prepare
 
 
 @dataclass(frozen=True)

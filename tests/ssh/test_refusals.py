@@ -18,7 +18,7 @@ import pytest
 from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster, sshd
-from orchestrator.ssh import SshConnector
+from orchestrator.ssh.connect import SshConnector
 from orchestrator.transport import Link
 
 Edit = Callable[..., Host]

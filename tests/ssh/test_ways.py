@@ -15,7 +15,9 @@ import pytest
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster, sshd
-from orchestrator.ssh import Secrets, SshConnector, prepare
+from orchestrator.ssh.connect import SshConnector
+from orchestrator.ssh.keys import Secrets
+from orchestrator.ssh.prepare import prepare
 from orchestrator.ssh.resolve import resolve
 from orchestrator.transport import Link
 

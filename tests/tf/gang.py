@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.training import training_python
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 150.0  # of one gang; the machine may be busy
-
-
-@functools.cache
-def training_python() -> str:
-    """The interpreter that has TensorFlow: the suite runs where the controller runs, which needs none."""
-    python = os.environ.get("ORCHESTRATE_TEST_PYTHON", sys.executable)
-    look = "import importlib.util as u; raise SystemExit(not (u.find_spec('tensorflow') and u.find_spec('tf_keras')))"
-    if subprocess.run([python, "-c", look], check=False, capture_output=True).returncode:
-        raise AssertionError(
-            f"{python} has no tensorflow and tf_keras, and these tests train for real.\n"
-            "try: scripts/test (it makes the environment), or set ORCHESTRATE_TEST_PYTHON to a Python with them"
-        )
-    return python
 
 
 def free_ports(count: int) -> list[int]:

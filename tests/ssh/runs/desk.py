@@ -261,6 +261,11 @@ class Desk:
         self.nothing_is_left(run)
         until(f"only sshd's are left, not {self.alive()}", lambda: not self.alive(), 10)
 
+    def ended_after(self, first: str, run: str) -> float:
+        """Seconds, on the nodes' clock, from the end of one task to the end of the last one."""
+        ended = {event["task"]: event["ended"] for event in self.named("TaskExited", run)}
+        return float(max(ended.values()) - ended[first])
+
     def node_log(self, host: Host, run: str, slug: str, attempt: str = "1") -> Path:
         return Path(host.state or "") / "runs" / run / "attempts" / attempt / slug / "output.log"
 

@@ -1,0 +1,125 @@
+"""All tasks stop at the same step, whenever and wherever SIGTERM arrives."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from worker_entry.stopping import NEVER, STEP, Stop
+
+STEPS = 40
+PATIENCE = 20
+
+
+class MemoryBoard:
+    """The coordination service's rules: a key is put once, a get waits."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def put(self, key: str, value: str) -> bool:
+        with self._changed:
+            if key in self._values:
+                return False
+            self._values[key] = value
+            self._changed.notify_all()
+            return True
+
+    def get(self, key: str) -> str:
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self._values, PATIENCE), f"nobody put {key}"
+            return self._values[key]
+
+
+def train(tasks: int, terms: Mapping[tuple[int, int], float]) -> list[int]:
+    """The last step of each task. A step is a barrier; `terms` asks task t in step s to stop."""
+    board = MemoryBoard()
+    names = [f"worker/{i}" for i in range(tasks)]
+    barrier = threading.Barrier(tasks)
+    last = [0] * tasks
+    failures: list[BaseException] = []
+
+    def task(index: int) -> None:
+        stop = Stop(names[index], names, board)
+        try:
+            for step in range(1, STEPS + 1):
+                barrier.wait(PATIENCE)  # the gradients' sum: nobody ends this step before all have begun it
+                if (index, step) in terms:
+                    stop.ask()
+                last[index] = step
+                if stop.now(step):
+                    break
+            stop.close()
+        except BaseException as error:
+            failures.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=task, args=(index,), daemon=True) for index in range(tasks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not failures
+    assert not any(thread.is_alive() for thread in threads), f"stuck at steps {last}"
+    return last
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 8])
+def test_nobody_asked_all_steps_done(tasks: int) -> None:
+    assert train(tasks, {}) == [STEPS] * tasks
+
+
+@pytest.mark.parametrize("task", [0, 1, 2])
+def test_one_task_is_asked_and_all_stop_after_the_next_step(task: int) -> None:
+    assert train(3, {(task, 7): 0}) == [8, 8, 8]
+
+
+def test_asked_in_the_last_step_training_ends_as_planned() -> None:
+    assert train(3, {(1, STEPS): 0}) == [STEPS] * 3
+
+
+def test_asked_at_any_steps_at_once_all_stop_at_one() -> None:
+    dice = random.Random(7)
+    for _ in range(60):
+        tasks = dice.randint(2, 6)
+        asked = {(dice.randrange(tasks), dice.randint(1, STEPS)): 0.0 for _ in range(dice.randint(1, 6))}
+        last = train(tasks, asked)
+        first = min(step for _, step in asked)
+        assert last == [min(first + 1, STEPS)] * tasks, asked
+
+
+def test_a_single_process_stops_at_the_step_that_ends() -> None:
+    stop = Stop("alone", ["alone"], MemoryBoard())
+    assert not stop.now(1)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        stop.obey_sigterm()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.now(2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    stop.close()
+
+
+def test_a_task_past_the_step_fails_instead_of_saving_a_state_of_its_own() -> None:
+    board = MemoryBoard()
+    stop = Stop("worker/0", ["worker/0", "worker/1"], board)
+    board.put(STEP, "3")
+    board.get(f"{STEP}/worker/0")
+    assert stop.now(3)
+    with pytest.raises(RuntimeError, match="out of step"):
+        stop.now(4)
+
+
+def test_closing_ends_the_reader_and_is_no_stop() -> None:
+    board = MemoryBoard()
+    stop = Stop("worker/0", ["worker/0", "worker/1"], board)
+    stop.close()
+    assert board.get(STEP) == NEVER
+    assert not stop.now(5)
