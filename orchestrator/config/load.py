@@ -25,7 +25,8 @@ def load(path: str | Path) -> Inventory:
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}",
-            hint=f"copy hosts.example.toml to {path} and put your machines in, or name a file with --hosts",
+            hint=f'two lines will do: [[host]] and ssh = "gpu-[01-04]"; write them into {path}'
+            " (hosts.example.toml shows every key), or name a file with --hosts",
         ) from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder", hint=f"--hosts {Path(path) / 'hosts.toml'}") from None

@@ -289,7 +289,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     missing, folder = tmp_path / "missing.toml", tmp_path / "folder"
     folder.mkdir()
     rows = {
-        missing: (f"there is no {missing}", "", f"copy hosts.example.toml to {missing} and put"),
+        missing: (f"there is no {missing}", "", "two lines will do: [[host]] and ssh ="),
         folder: (f"{folder} is a folder", "", f"--hosts {folder}/hosts.toml"),
         missing / "x\0": (f"cannot read {missing}/x\0", "embedded null byte", ""),
     }
