@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import msgspec
-
 from orchestrator.errors import HostError
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Reply, Session
@@ -42,8 +40,7 @@ def open_sessions(run: Run) -> dict[str, HostError]:
 
 def keep(run: Run) -> dict[str, HostError]:
     """Become the only keeper of the run on every node; return who refuses, and why."""
-    plan = msgspec.json.encode(run.plan).decode()
-    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who, "plan": plan})
+    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who})
     bad = dict(answers.bad)
     for name, reply in answers.good.items():
         if not reply.result["granted"]:
@@ -70,7 +67,7 @@ def keep_again(run: Run, session: Session) -> None:
         if not future.cancelled() and future.exception() is None and future.result().result["granted"]:
             run.unkept.discard(name)
 
-    session.submit("keep", run=run.id, who=run.who, plan=None).add_done_callback(answered)
+    session.submit("keep", run=run.id, who=run.who).add_done_callback(answered)
 
 
 def lease(run: Run) -> None:
