@@ -92,7 +92,7 @@ def _begin(trees: str, incoming: str) -> Dict[str, Any]:
         os.makedirs(incoming, exist_ok=True)
         names = os.listdir(trees)
     except OSError as error:
-        raise unwritable(incoming, error) from None
+        raise unwritable(trees, error) from None
     for name in names:
         path = os.path.join(trees, name)
         if name.startswith(".incoming-") and path != incoming and age(path) > _STALE:
@@ -124,7 +124,7 @@ def _seal(incoming: str, tree: str, manifest: List[Dict[str, Any]]) -> Dict[str,
         os.rename(incoming, tree)
     except OSError as error:
         if not os.path.isdir(tree):
-            raise unwritable(tree, error) from None
+            raise unwritable(os.path.dirname(tree), error) from None
         remove(incoming)
         return {"ok": True, "already": True}
     return {"ok": True, "already": False}

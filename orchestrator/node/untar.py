@@ -99,7 +99,7 @@ def _unpack(reader: int, incoming: str) -> Tuple[Dict[str, Any], bytes]:
     except tarfile.TarError as error:
         raise NodeError("tree", "the tar stream is damaged", str(error), "sync again") from None
     except OSError as error:
-        raise unwritable(incoming, error) from None
+        raise unwritable(os.path.dirname(incoming), error) from None
     return {"ok": True, "result": {"files": count, "bytes": size}}, b""
 
 

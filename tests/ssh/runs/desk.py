@@ -111,6 +111,8 @@ class Desk:
             fields = {
                 "name": host.name,
                 "ssh": host.ssh,
+                "user": host.user or "",
+                "identity": host.identity or "",
                 "address": host.address,
                 "python": host.python,
                 "agent_python": host.agent_python,

@@ -149,9 +149,9 @@ def test_which_run_is_meant(desk: Desk) -> None:
         assert desk.launch("--", "true").wait() == ExitStatus.OK
     first, second = sorted(path.name for path in desk._runs())
     root = desk.run_folder(first).parent
+    start = first[:4]  # the year
     (root / f"{start}0101-000000-aaaa").mkdir()  # a launch that was killed in its first moment
     (root / "a file").touch()
-    start = first[:4]  # the year
     for verb in ("tail", "stop", "status"):
         unknown = desk.start(verb, "nosuch")
         assert unknown.wait() == ExitStatus.USAGE

@@ -1,0 +1,275 @@
+"""Hosts that cannot be used, as seen from the command line: one block for all that fail alike, status 3."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster, sshd
+from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.phases import traceback_free
+
+JOB = '[job]\ncommand = ["true"]\n'
+
+Spoil: TypeAlias = Callable[[Desk, ExitStack], object]
+
+
+def edit_ssh_config(desk: Desk, stack: ExitStack, old: str, new: str) -> None:
+    change(desk.cluster.ssh_config, stack, lambda text: text.replace(old, new))
+
+
+def change(path: Path, stack: ExitStack, edit: Callable[[str], str]) -> None:
+    """Until the end of the test."""
+    before = path.read_text()
+    stack.callback(path.write_text, before)
+    path.write_text(edit(before))
+
+
+def unknown_key(desk: Desk, stack: ExitStack) -> None:
+    change(desk.cluster.known_hosts, stack, lambda _: "")
+
+
+def changed_key(desk: Desk, stack: ExitStack) -> None:
+    def swap(text: str) -> str:
+        names, keys = zip(*(line.split(maxsplit=1) for line in text.splitlines()), strict=True)
+        return "".join(f"{name} {key}\n" for name, key in zip(names, reversed(keys), strict=True))
+
+    change(desk.cluster.known_hosts, stack, swap)
+
+
+def wrong_key(desk: Desk, stack: ExitStack) -> None:
+    stranger = desk.folder / "stranger"
+    sshd.write_key(stranger)
+    edit_ssh_config(desk, stack, f'"{desk.cluster.identity}"', f'"{stranger}"')
+
+
+def closed_port(desk: Desk, stack: ExitStack) -> None:
+    (port,) = sshd.free_ports(1)
+    for server in desk.cluster.servers:
+        edit_ssh_config(desk, stack, f"Port {server.port}\n", f"Port {port}\n")
+
+
+def no_route(desk: Desk, stack: ExitStack) -> None:
+    # A multicast address: the kernel says so at once, without a network.
+    for host in desk.cluster.hosts:
+        edit_ssh_config(desk, stack, f"HostName {host.address}\n", "HostName 224.0.0.1\n")
+
+
+def every(desk: Desk, **changes: str) -> None:
+    """All hosts with these fields; the job needs no TensorFlow."""
+    desk.write_hosts([replace(host, **changes) for host in desk.cluster.hosts], job=JOB)  # type: ignore[arg-type]
+
+
+def wrong_user(desk: Desk, _: ExitStack) -> None:
+    every(desk, user="nobody-of-that-name")
+
+
+def no_python(desk: Desk, _: ExitStack) -> None:
+    every(desk, agent_python="/no/such/python")
+
+
+def says(text: str, status: int) -> Spoil:
+    """An agent_python that prints what another Python would; there is no such old one to be had here."""
+
+    def spoil(desk: Desk, _: ExitStack) -> None:
+        python = desk.program("python that refuses", f"#!/bin/sh\necho '{text}' >&2\nexit {status}\n")
+        every(desk, agent_python=str(python))
+
+    return spoil
+
+
+def state_of_somebody_else(desk: Desk, _: ExitStack) -> None:
+    open_to_all = desk.folder / "open"
+    open_to_all.mkdir(mode=0o777)
+    open_to_all.chmod(0o777)
+    every(desk, state=str(open_to_all))
+
+
+REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
+    "unknown host key": (unknown_key, ["2 hosts show a host key that we do not know", "accept-new"]),
+    "wrong user": (
+        wrong_user,
+        ["2 hosts refused the login: rehearsal-[01-02]", 'for user "nobody-of-that-name"'],
+    ),
+    "wrong key": (wrong_key, ["2 hosts refused the login: rehearsal-[01-02]", "stranger"]),
+    "closed port": (closed_port, ["refused the connection", "nothing listens"]),
+    "no route": (no_route, ["2 hosts cannot be reached", "Network is unreachable"]),
+    "no python": (no_python, ["2 hosts have no /no/such/python: rehearsal-[01-02]", "agent_python"]),
+    "old python": (
+        says("SyntaxError: future feature annotations is not defined", 1),
+        ["older than 3.8", "agent_python"],
+    ),
+    "python 2": (says("Unknown option: -I", 2), ["older than 3.8", "agent_python"]),
+    "open state folder": (state_of_somebody_else, ["is open to other users", "chmod 700"]),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2, homes=True) as running:
+        yield running
+
+
+@pytest.fixture
+def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
+    yield from desks(cluster, tmp_path)
+
+
+def desks(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(cluster, tmp_path / "a user's $(folder)")
+    made.write_hosts(cluster.hosts, job=JOB)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def are_refused(desk: Desk, *says: str, blocks: int = 1) -> None:
+    """By both verbs, with one block, and status 3; a launch tells it in its events too."""
+    preflight = desk.start("preflight", "--hosts", str(desk.hosts))
+    launch = desk.launch()
+    for viewer in (preflight, launch):
+        assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+        said = viewer.stdout + viewer.stderr
+        for text in says:
+            assert text in said, said
+        assert said.count("error:") == blocks, said
+        assert "try:" in said
+        assert "Traceback" not in said
+        assert " bug" not in said
+    (ended,) = desk.named("RunEnded")
+    assert ended["outcome"] == "cluster"
+    traceback_free(desk, desk.run_id())
+
+
+@pytest.mark.parametrize(("spoil", "says"), REFUSED.values(), ids=REFUSED)
+def test_hosts_that_cannot_be_used(desk: Desk, spoil: Spoil, says: list[str]) -> None:
+    with ExitStack() as stack:
+        spoil(desk, stack)
+        are_refused(desk, *says)
+        desk.hosts_are_quiet(desk.run_id())
+
+
+def test_a_changed_host_key_is_told_host_by_host(desk: Desk) -> None:
+    """Each with what one needs to find out whether somebody is in between."""
+    with ExitStack() as stack:
+        changed_key(desk, stack)
+        are_refused(desk, "another host key than the one we know", "ssh-keygen -R", blocks=2)
+
+
+def test_hosts_that_fail_in_their_own_ways_get_a_block_each(desk: Desk) -> None:
+    first, second = desk.cluster.hosts
+    desk.write_hosts(
+        [replace(first, agent_python="/no/such/python"), replace(second, identity="/no/such/key")]
+    )
+    for words in (["preflight"], ["launch", "--", "true"]):
+        viewer = desk.start(words[0], "--hosts", str(desk.hosts), *words[1:])
+        assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+        assert f"error: {first.name} has no /no/such/python" in viewer.stderr
+        assert f"error: {second.name} has no identity file /no/such/key" in viewer.stderr
+
+
+# --- what their logins do ---
+
+
+@contextmanager
+def cluster_with(tmp_path: Path, **options: str) -> Iterator[Desk]:
+    with Cluster(2, homes=True, options=options) as cluster:
+        yield from desks(cluster, tmp_path)
+
+
+FORCED = {
+    "a command of its own": ("echo this account may not log in; exit 1", "this account may not log in"),
+    "silence": ("exit 0", "printed nothing"),
+    "nologin": ("echo 'This account is currently not available.'; exit 1", "not available"),
+    "for ever": ("sleep 600", "no answer from our agent within 2 s"),
+}
+
+
+@pytest.mark.parametrize(("command", "says"), FORCED.values(), ids=FORCED)
+def test_logins_that_do_not_run_our_agent(tmp_path: Path, command: str, says: str) -> None:
+    with cluster_with(tmp_path, ForceCommand=command) as desk:
+        desk.patch = "import orchestrator.fleet.session as s; s.Session.start.__defaults__ = (2.0,)"
+        are_refused(desk, "2 hosts log in, but do not run our agent: rehearsal-[01-02]", says)
+
+
+NOISE = "echo Welcome; printf 'a\\0b\\377\\n\\n'; echo 'disk quota: 3%%' >&2; "
+SHELLS = {
+    "csh": 'exec csh -c "$SSH_ORIGINAL_COMMAND"',
+    "fish": 'exec fish -c "$SSH_ORIGINAL_COMMAND"',
+    "noisy sh": NOISE + 'exec sh -c "$SSH_ORIGINAL_COMMAND"',
+    "noisy csh": NOISE + 'exec csh -c "$SSH_ORIGINAL_COMMAND"',
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_any_login_shell_will_do(tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell.rpartition(" ")[2]) is None:
+        pytest.skip(f"there is no {shell} here")
+    with cluster_with(tmp_path, ForceCommand=SHELLS[shell]) as desk:
+        viewer = desk.launch("--env", "X=$HOME `id` !x \\", "--", "sh", "-c", 'echo "got $X"; exit 0')
+        assert viewer.wait() == ExitStatus.OK, viewer.stderr
+        assert viewer.stdout.count("got $HOME `id` !x \\") == 2
+        assert "Welcome" not in viewer.stdout
+        desk.hosts_are_quiet(desk.run_id())
+
+
+def test_a_host_without_rsync_takes_the_code_all_the_same(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sh", "bash", "cat", "env"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    with cluster_with(tmp_path, SetEnv=f"HOME={tmp_path} PATH={programs}") as desk:
+        desk.script("data", "x" * 3_000_000)  # more than goes as a stream anyway
+        for word in ("first", "second"):  # the second time there is a tree to start from
+            desk.script("said", word)
+            viewer = desk.launch("--", "cat", "said")
+            assert viewer.wait() == ExitStatus.OK, viewer.stderr
+            assert viewer.stdout.count(word) == 2
+        preflight = desk.start("preflight", "--hosts", str(desk.hosts))
+        preflight.wait()
+        assert "rsync" in preflight.stdout
+        assert "not installed" in preflight.stdout
+
+
+# --- their disks ---
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a full or read-only disk needs root to mount")
+@pytest.mark.parametrize(
+    ("trouble", "launch_says", "preflight_says"),
+    [
+        ("read-only", "Read-only file system", "cannot be written"),
+        ("full", "No space left on device", "disk"),
+    ],
+)
+def test_a_workdir_that_cannot_be_written(
+    desk: Desk, trouble: str, launch_says: str, preflight_says: str
+) -> None:
+    disk = desk.folder / "disk"
+    disk.mkdir()
+    size = {"read-only": "ro", "full": "size=64k,nr_inodes=100"}[trouble]
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(disk)], check=True)
+    try:
+        every(desk, workdir=str(disk / "work"))
+        desk.script("data", "x" * 100_000)
+        launch = desk.launch("--", "true")
+        assert launch.wait() == ExitStatus.CLUSTER, launch.stderr
+        assert "2 hosts " in launch.stderr
+        assert launch_says in launch.stderr
+        assert launch.stderr.count("error:") == 1, launch.stderr
+        traceback_free(desk, desk.run_id())
+        preflight = desk.start("preflight", "--hosts", str(desk.hosts))
+        assert preflight.wait() == ExitStatus.CLUSTER, preflight.stderr
+        assert preflight_says in preflight.stdout, preflight.stdout
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
