@@ -58,7 +58,11 @@ class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = steps
 
     def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
-        self._steps.ended(lambda: _loss(logs))
+        # tf_keras adds up what the replicas say of a step (reduce_per_replica, but for a TPU); an
+        # epoch's logs are right as they are.
+        strategy = self.model.distribute_strategy
+        summed = 1 if isinstance(strategy, tf.distribute.TPUStrategy) else strategy.num_replicas_in_sync
+        self._steps.ended(lambda: _loss(logs) / summed)
 
 
 def _loss(logs: Any) -> float:
