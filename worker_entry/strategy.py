@@ -8,15 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from worker_entry import startup
-from worker_entry.choice import Chosen
+from worker_entry.choice import ALONE, Chosen
 from worker_entry.cluster import Cluster
-from worker_entry.failure import ExpectedError
+from worker_entry.failure import ExpectedError, UsageError
 from worker_entry.options import Options
 
 
 def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
     """Create it. For several tasks this is the moment they meet, so it is bounded in time."""
-    _split_cpu(options.devices)
+    if chosen.name in ALONE:
+        _split_cpu(options.devices)
     devices = list(options.devices) or None
     match chosen.name:
         case "one-device":
@@ -30,6 +31,7 @@ def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
         case "parameter-server":
             return startup.parameter_server(cluster, options)
         case _:
+            _show_only(options.devices)
             return startup.multi_worker(cluster, options)
 
 
@@ -37,6 +39,21 @@ def _one_device(devices: Sequence[str]) -> str:
     if devices:
         return devices[0]
     return "gpu:0" if tf.config.list_physical_devices("GPU") else "cpu:0"
+
+
+def _show_only(devices: Sequence[str]) -> None:
+    """A MultiWorkerMirroredStrategy takes all GPUs it sees, and of a machine without any the one CPU."""
+    if not devices:
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    numbers = [int(device.rpartition(":")[2]) for device in devices]
+    if any("gpu" not in device.lower() for device in devices) or max(numbers) >= len(gpus):
+        raise UsageError(
+            f"--devices {','.join(devices)} cannot be used between tasks",
+            why=f"a task of several uses GPUs, of which there are {len(gpus)} here, or the one CPU",
+            hint="no --devices",
+        )
+    tf.config.set_visible_devices([gpus[number] for number in numbers], "GPU")
 
 
 def _split_cpu(devices: Sequence[str]) -> None:
@@ -52,7 +69,7 @@ def _tpu(name: str | None) -> Any:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name or "")
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
         sought = (
             f"{name!r} (from --tpu or TPU_NAME)"
             if name

@@ -170,3 +170,7 @@ class Gang:
 
 def worker_entry(*options: str) -> list[str]:
     return ["-m", "worker_entry", *options]
+
+
+def words(line: str) -> list[str]:
+    return line.split()

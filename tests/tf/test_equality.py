@@ -1,0 +1,102 @@
+"""Every synchronous strategy, in both loops, trains the model that one process trains.
+
+Same global batch, seed and data; the bound is that of sums in another order.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tf.gang import ROOT, Gang, words, worker_entry
+from tests.training import training_python
+
+TOLERANCE = 1e-6  # of weights near 0.1 that moved by up to 0.2; seen: 1e-7
+SAME = words("--dataset digits --learning-rate 0.1 --l2 0.01 --epochs 2 --steps-per-epoch 5")
+
+CASES: dict[str, tuple[dict[str, int], str]] = {
+    "alone, fit": ({}, "--strategy one-device --batch-size 128"),
+    "alone, custom": ({}, "--loop custom --batch-size 128"),
+    "alone, custom, SUM over the global batch": ({}, "--loop custom --reduction sum --batch-size 128"),
+    "mirrored, fit": ({}, "--strategy mirrored --devices cpu:0,cpu:1 --batch-size 64"),
+    "mirrored on a subset, custom": (
+        {},
+        "--strategy mirrored --devices cpu:1,cpu:3 --batch-size 64 --loop custom",
+    ),
+    "central storage, fit": ({}, "--strategy central-storage --devices cpu:0,cpu:1 --batch-size 64"),
+    "central storage, custom": (
+        {},
+        "--strategy central-storage --devices cpu:0,cpu:1 --batch-size 64 --loop custom",
+    ),
+    "2 workers, fit": ({"worker": 2}, "--batch-size 64"),
+    "2 workers, custom": ({"worker": 2}, "--batch-size 64 --loop custom"),
+    "chief and 3 workers, fit, ring": ({"chief": 1, "worker": 3}, "--batch-size 32 --communication ring"),
+}
+REFERENCE = "alone, fit"
+
+
+class Runs:
+    """Each case is trained once, when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._of = functools.cache(self._train)
+
+    def checkpoints(self, case: str) -> Path:
+        return self._folder / case / "checkpoints"
+
+    def results(self, case: str) -> list[dict[str, Any]]:
+        return self._of(case)
+
+    def _train(self, case: str) -> list[dict[str, Any]]:
+        jobs, more = CASES[case]
+        options = worker_entry(*SAME, *words(more), "--checkpoint-dir", str(self.checkpoints(case)))
+        with Gang(self._folder / case, options, jobs=jobs) as gang:
+            return gang.finish()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("equality"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_are_those_of_one_process(runs: Runs, case: str) -> None:
+    reference, results = runs.results(REFERENCE)[0], runs.results(case)
+    jobs, _ = CASES[case]
+    assert len(results) == max(1, sum(jobs.values()))
+    assert len({result["digest"] for result in results}) == 1, "the tasks hold different weights"
+    for result in results:
+        assert result["steps"] == 10
+        # The loss that a task prints is that of all tasks together.
+        assert result["test_accuracy"] == pytest.approx(reference["test_accuracy"], abs=1e-6)
+    custom = "custom" in case
+    if not custom:
+        assert results[0]["loss"] == pytest.approx(reference["loss"], abs=1e-5)
+    found = compare(runs.checkpoints(REFERENCE), runs.checkpoints(case))
+    assert found["steps"] == [10, 10]
+    assert found["variables"] >= 8
+    assert found["apart"] < TOLERANCE
+
+
+def test_both_reductions_give_the_same_loss(runs: Runs) -> None:
+    none, summed = "alone, custom", "alone, custom, SUM over the global batch"
+    assert runs.results(none)[0]["loss"] == pytest.approx(runs.results(summed)[0]["loss"], abs=1e-6)
+
+
+def compare(one: Path, other: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [training_python(), "tests/tf/weights.py", str(one), str(other)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,70 @@
+"""Chief, workers and ps: both loops, a worker replaced in mid-run, a stop and a restart, and a good end."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from tests.tf.gang import Gang, words, worker_entry
+
+CLUSTER = {"chief": 1, "worker": 2, "ps": 1}
+TRAINING = words("--dataset digits --optimizer adam")
+SERVERS = ["worker/0", "worker/1", "ps/0"]
+SAVED = 75
+
+
+def test_fit_survives_a_lost_worker_and_a_stop(tmp_path: Path) -> None:
+    kept = ["--checkpoint-dir", str(tmp_path / "checkpoints")]
+    training = worker_entry(*TRAINING, "--epochs", "400", *kept)
+    with Gang(tmp_path / "first", training, jobs=CLUSTER) as first:
+        chief = first["chief/0"]
+        first.until("the first step", lambda: chief.step > 0)
+        first["worker/1"].kill()
+        before = chief.step
+        first.until("steps without that worker", lambda: chief.step > before + 20)
+        replaced = first.start("worker/1")
+        first.until("the new worker", lambda: len(replaced.records("ready")) == 2)
+        before = chief.step
+        first.until("steps with the new worker", lambda: chief.step > before + 20)
+        for task in first.tasks.values():
+            task.signal(signal.SIGTERM)
+        # The ps tasks hold the weights: they must not obey before the chief has saved them.
+        assert first.wait(patience=60) == {"chief/0": SAVED, **dict.fromkeys(SERVERS, 0)}, first.tails()
+        found = re.search(r"saved at step (\d+)", chief.text)
+        assert found
+        step = int(found[1])
+    epochs = step // 23 + 3
+    again = worker_entry(
+        *TRAINING, "--epochs", str(epochs), *kept, "--verify", "--export-dir", str(tmp_path / "exported")
+    )
+    with Gang(tmp_path / "second", again, jobs=CLUSTER, evaluator=True) as second:
+        assert set(second.wait().values()) == {0}, second.tails()
+        chief = second["chief/0"]
+        assert f"goes on at step {step + 1}" in chief.text
+        assert chief.result["steps"] == epochs * 23
+        assert chief.result["test_accuracy"] > 0.8
+        assert chief.text.count("verified: ") == 2
+        # The side-car saw the last checkpoint, and it holds the weights that the chief ended with.
+        seen = second["evaluator/0"].result
+        assert (seen["steps"], seen["digest"]) == (epochs * 23, chief.result["digest"])
+
+
+def test_the_coordinator_loop_trains_and_all_tasks_end(tmp_path: Path) -> None:
+    training = worker_entry(*TRAINING, "--loop", "custom", "--epochs", "4")
+    with Gang(tmp_path, training, jobs=CLUSTER) as gang:
+        assert set(gang.wait().values()) == {0}, gang.tails()
+        result = gang["chief/0"].result
+        assert (result["steps"], result["dataset"]) == (4 * 23, "digits")
+        assert result["test_accuracy"] > 0.8
+        assert [len(gang[name].records("ready")) for name in SERVERS] == [1, 1, 1]
+
+
+def test_a_ps_that_never_comes_is_named(tmp_path: Path) -> None:
+    training = worker_entry(*TRAINING, "--start-timeout", "6")
+    with Gang(tmp_path, training, jobs=CLUSTER, start=["chief/0"]) as gang:
+        assert gang.wait() == {"chief/0": 1}
+        (error,) = gang["chief/0"].records("error")
+        assert re.match(
+            r"worker/0 \(\S+\), worker/1 \(\S+\), ps/0 \(\S+\) did not come within 6 s", error["message"]
+        )
