@@ -12,6 +12,7 @@ from typing import Any
 import fabric
 import paramiko
 
+from orchestrator.ssh.channels import Transport
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy, preferred
 from orchestrator.ssh.keys import Keyring
 from orchestrator.ssh.link import cut
@@ -120,10 +121,12 @@ class _Attempt:
 
     def cause(self, error: Exception, through: Line | None) -> Exception:
         """The error worth showing: paramiko words a time-out as something else."""
-        if isinstance(error, HostKeyRefused | LoginRefused):
+        if isinstance(error, HostKeyRefused):
             return error
-        if through and not through.transport.is_active():
+        if through and not through.transport.is_active():  # which a login takes for a refusal
             return HungUp("the connection to its bastion was lost")
+        if isinstance(error, LoginRefused):
+            return error
         if self._proxy and (failure := self._proxy.failure()):
             return failure
         late, seconds = self._deadline.over, self._deadline.seconds
@@ -142,7 +145,7 @@ class _Attempt:
 
     def _make_transport(self, known: tuple[str, ...], sock: Any, **options: Any) -> paramiko.Transport:
         """A transport with our windows, our algorithms, and first the key types that can be checked."""
-        transport = paramiko.Transport(sock, default_window_size=_WINDOW, **options)
+        transport = Transport(sock, default_window_size=_WINDOW, **options)
         self._transport = transport
         security = transport.get_security_options()
         security.kex = preferred(_KEX, security.kex)

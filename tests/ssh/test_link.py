@@ -6,8 +6,11 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import paramiko
 import pytest
+from paramiko.common import cMSG_CHANNEL_CLOSE, cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 
 from orchestrator.errors import HostError
 from orchestrator.model import Host
@@ -112,3 +115,32 @@ def test_sixty_four_hosts_at_once() -> None:
             link.close()
         connector.close()
         assert answers == [(b"here\n", 0)] * 64
+
+
+@pytest.mark.parametrize("late", ["EOF", "data", "close"])
+def test_what_a_close_overtakes_does_not_end_the_connection(
+    link: Link, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """paramiko makes a message under a lock and sends it without: the order here is one that occurs."""
+    channels: list[paramiko.Channel] = []
+    open_session = paramiko.Transport.open_session
+
+    def noted(transport: paramiko.Transport, **options: float) -> paramiko.Channel:
+        channels.append(open_session(transport, **options))  # type: ignore[arg-type]
+        return channels[-1]
+
+    monkeypatch.setattr(paramiko.Transport, "open_session", noted)
+    closed = link.open(["true"])
+    read_all(closed)
+    assert closed.wait(10) == 0
+    closed.close()
+    channel = channels[0]
+    message = paramiko.Message()
+    message.add_byte({"EOF": cMSG_CHANNEL_EOF, "data": cMSG_CHANNEL_DATA, "close": cMSG_CHANNEL_CLOSE}[late])
+    message.add_int(channel.remote_chanid)
+    if late == "data":
+        message.add_string(b"late")
+    run(link, "true")  # and the far end has forgotten the channel
+    way: Any = channel.transport
+    way._send_user_message(message)
+    assert run(link, "echo", "here") == (b"here\n", 0)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import paramiko
 import pytest
+from paramiko.auth_handler import AuthHandler
 
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host
@@ -132,6 +136,29 @@ def test_a_bastion_that_was_cut_is_connected_to_again(
         cut_sessions(own.servers[0].folder)
         assert greet(connector, use(config, host)) == "here\n"
         link.close()
+
+
+def test_a_bastion_that_is_cut_during_a_login_has_not_refused_it(
+    connector: SshConnector, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_response = AuthHandler.wait_for_response
+    logins: list[paramiko.Transport] = []
+
+    def cut_the_second(handler: Any, event: threading.Event) -> list[str]:
+        logins.append(handler.transport)
+        if len(logins) == 2:
+            cut_sessions(own.servers[0].folder)
+            for transport in logins:
+                transport.join(10)
+        return wait_for_response(handler, event)
+
+    monkeypatch.setattr(AuthHandler, "wait_for_response", cut_the_second)
+    with Cluster(2, homes=True, name="cut") as own:
+        bastion, host = own.hosts
+        config.write_text(own.ssh_config.read_text())
+        prepend(config, f"Host {host.ssh}", f"ProxyJump {bastion.ssh}")
+        assert greet(connector, use(config, host)) == "here\n"
+    assert len(logins) == 4
 
 
 def cut_sessions(server: Path) -> None:
