@@ -10,9 +10,7 @@ import tensorflow as tf
 from worker_entry import models, scoring
 from worker_entry.data import pipeline
 from worker_entry.job import Job, Trained
-from worker_entry.steps import Steps
-
-AHEAD = 8  # steps sent off per worker before the chief waits, reports, and looks whether it should stop
+from worker_entry.steps import AHEAD, Steps
 
 
 class Loop:

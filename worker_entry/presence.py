@@ -23,7 +23,7 @@ class Presence:
         self._missed = 0
 
     def gone(self) -> bool:
-        """Look once, about every second. Raises when the task has not come in time."""
+        """Look once, every half second or so. Raises when the task has not come in time."""
         found = self._look()
         if found == OPEN:
             self.met, self._missed = True, 0

@@ -61,5 +61,5 @@ def follow(
             leave_by = min(leave_by, clock() + (AFTER_TERM if chief.met else 0))
         if clock() >= leave_by:
             return False
-        pause(1.0)
+        pause(0.5)
     return True

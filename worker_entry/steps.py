@@ -10,11 +10,14 @@ from worker_entry.job import Job
 from worker_entry.pace import Pace
 from worker_entry.stopping import CoordinationService, Saved, Stop
 
+AHEAD = 8  # steps a parameter-server chief sends off per worker before it waits for them
+
 
 class Steps:
     """To be made in the strategy's scope; restores the model when there is a checkpoint.
 
-    `settle` waits for steps that were only sent off; it is called before a save.
+    `settle` waits for steps that were only sent off: before a save, and every so many steps, so that a stop
+    need not wait for hundreds of them.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class Steps:
         self.done += count
         self._loss = loss
         self.pace.step(count)
+        if self._job.asynchronous and self.done % (AHEAD * len(self._job.cluster.jobs["worker"])) == 0:
+            self._settle()
         if self._job.reporter.progress_due():
             self._report(loss)
         if self._backup is None or self._stop is None:
