@@ -80,7 +80,6 @@ def own(
         leave=lambda: interrupts.count > _PATIENCE,
         stopping=lambda: wanted() is not None,
         adopt=lambda: keeping.keep_adopted(folder, folder.read_plan(), stop=wanted()),
-        owner=True,
     ).loop()
 
 
@@ -107,7 +106,6 @@ class _Watch:
     leave: Callable[[], bool]  # whether the user wants to go
     stopping: Callable[[], bool]  # whether the end of the run was asked for
     adopt: Callable[[], bool]
-    owner: bool = False  # goes on unseen when its display is gone (`| head`), to tell the true status
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
     _left: Stamped | None = None
@@ -124,7 +122,7 @@ class _Watch:
                 if self.leave():
                     self._say_that_it_goes_on()
                     return int(ExitStatus.INTERRUPTED)
-                if not self._shown and not self.owner and not self.stopping():
+                if not self._shown and not self.stopping():
                     self._say_that_it_goes_on()
                     return int(ExitStatus.OK)
                 if drawn:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
+
 from orchestrator.errors import HostError
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Reply, Session
+from orchestrator.model import RunPlan
 from orchestrator.phases.context import Run, fail_on, phase
 
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
@@ -40,7 +44,8 @@ def open_sessions(run: Run) -> dict[str, HostError]:
 
 def keep(run: Run) -> dict[str, HostError]:
     """Become the only keeper of the run on every node; return who refuses, and why."""
-    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who})
+    plan = msgspec.json.encode(for_nodes(run.plan)).decode()
+    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who, "plan": plan})
     bad = dict(answers.bad)
     for name, reply in answers.good.items():
         if not reply.result["granted"]:
@@ -53,6 +58,15 @@ def keep(run: Run) -> dict[str, HostError]:
                 hint=f"run `orchestrate tail {run.id}` there",
             )
     return bad
+
+
+def for_nodes(plan: RunPlan) -> RunPlan:
+    """What a node keeps for whoever takes over: all but TF_CONFIG, which `cluster` says once for all."""
+    tasks = (
+        dataclasses.replace(spec, env={k: v for k, v in spec.env.items() if k != "TF_CONFIG"})
+        for spec in plan.tasks
+    )
+    return dataclasses.replace(plan, tasks=tuple(tasks))
 
 
 def keep_again(run: Run, session: Session) -> None:

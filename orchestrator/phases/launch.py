@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +11,9 @@ import msgspec
 from orchestrator.errors import HostError
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled, Reply
-from orchestrator.model import RunPlan, TaskSpec
+from orchestrator.model import TaskSpec
 from orchestrator.phases import recovery
-from orchestrator.phases.connect import lease
+from orchestrator.phases.connect import for_nodes, lease
 from orchestrator.phases.context import Run, fail_on, phase
 
 LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
@@ -24,7 +23,7 @@ RETURN = 30.0  # seconds in which a host that was lost meanwhile may come back
 
 def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
     """Ask every node to start its tasks, all at once; return what went wrong, by host."""
-    plan = msgspec.json.encode(_for_nodes(run.plan)).decode()
+    plan = msgspec.json.encode(for_nodes(run.plan)).decode()
     futures = []
     for spec in specs:
         session = run.fleet.sessions[spec.host]
@@ -64,15 +63,6 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
 
 
 VALIDATE = "validate"
-
-
-def _for_nodes(plan: RunPlan) -> RunPlan:
-    """What a node keeps for whoever takes over: all but TF_CONFIG, which `cluster` says once for all."""
-    tasks = (
-        dataclasses.replace(spec, env={k: v for k, v in spec.env.items() if k != "TF_CONFIG"})
-        for spec in plan.tasks
-    )
-    return dataclasses.replace(plan, tasks=tuple(tasks))
 
 
 def launch(run: Run, attempt: str) -> None:
