@@ -6,9 +6,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from worker_entry import cluster, environment, options
-from worker_entry.failure import EXIT_FAILED, EXIT_USAGE, ExpectedError, UsageError
+from worker_entry.failure import EXIT_FAILED, EXIT_SAVED, EXIT_USAGE, ExpectedError, UsageError
 from worker_entry.report import Reporter
 
 
@@ -53,6 +54,18 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:500] if text.strip() else ""
 
 
+def _leave(status: int) -> NoReturn:
+    """End with this status; a coordinator of parameter servers ends here and now.
+
+    After it was stopped, TensorFlow's own way out may abort on a closure that a worker still owed it.
+    """
+    if status == EXIT_SAVED and '"ps"' in os.environ.get("TF_CONFIG", ""):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    sys.exit(main(sys.argv[1:]))
+    _leave(main(sys.argv[1:]))
