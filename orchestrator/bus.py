@@ -18,9 +18,20 @@ class Bus:
         self._subscribers = subscribers
         self._clock = clock
         self._lock = threading.Lock()
+        self._over = False
 
     def emit(self, event: Event) -> None:
         with self._lock:
-            stamped = Stamped(self._clock(), event)
-            for subscriber in self._subscribers:
-                subscriber(stamped)
+            if not self._over:
+                self._pass_on(event)
+
+    def emit_last(self, event: Event) -> None:
+        """Nothing comes after this one: what a thread that was given up still says is dropped."""
+        with self._lock:
+            self._over = True
+            self._pass_on(event)
+
+    def _pass_on(self, event: Event) -> None:
+        stamped = Stamped(self._clock(), event)
+        for subscriber in self._subscribers:
+            subscriber(stamped)

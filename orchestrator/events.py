@@ -12,8 +12,6 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from orchestrator.model import TaskId
-
 
 class Phase(StrEnum):
     CONNECT = "connect"
@@ -36,6 +34,39 @@ class Outcome(StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"  # a user asked for it
     CLUSTER = "cluster"  # never started: a host, a check, the staging or the validation
+
+
+class Kind(StrEnum):
+    """What kind of failure the first cause of an attempt is."""
+
+    NONE = ""
+    START = "start"  # a phase before the tasks, or a task that could not be executed
+    EXIT = "exit"
+    SIGNAL = "signal"
+    EXCEPTION = "exception"
+    OUT_OF_MEMORY = "out-of-memory"
+    RESOURCES = "resources"  # TensorFlow could not get what it asked for, a GPU's memory mostly
+    DISK = "disk"
+    PORT = "port"
+    NAN = "nan"
+    MISMATCH = "mismatch"  # the tasks do not run the same program, or on the same data
+    PEER = "peer"  # a task that others say is gone, and that shows no failure of its own
+    TIMEOUT = "time-out"  # tasks that waited for each other at the start
+    INCARNATION = "incarnation"  # a task was started again alone
+    HANG = "hang"
+    LOST = "lost"  # its supervisor or guard was killed
+    HOST_LOST = "host-lost"
+    REBOOTED = "rebooted"
+    BUG = "bug"
+
+
+class Loss(StrEnum):
+    """Why it is not known how a task ended, where that has a name."""
+
+    NONE = ""
+    RESTARTED = "restarted"  # its machine or container was
+    UNREACHABLE = "unreachable"  # its host stays lost
+    UNSTARTED = "unstarted"
 
 
 @dataclass(frozen=True)
@@ -228,6 +259,69 @@ class TaskExited:
     ended: float  # node time, corrected
     stopped: bool  # it ended because it was told to
     note: str = ""  # what its supervisor has to say: what it was told by the machine, what was left behind
+    loss: Loss = Loss.NONE
+    oom_kills: int = 0  # of its processes, by the kernel for want of memory
+    oom_limit: int | None = None  # bytes; None: no limit but the machine's memory
+
+
+@dataclass(frozen=True)
+class HangSuspected:
+    """No task has printed or reported anything for so long, or these have stayed behind the others."""
+
+    kind: str  # "silent" or "lagging"
+    tasks: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StacksTaken:
+    """Where the tasks stand; the whole stacks are in `file`, within the run's folder."""
+
+    odd: tuple[str, ...]  # the tasks that the others wait for, as far as one can see
+    found: str  # one line: who hangs, where, and what the others do
+    file: str
+    missing: tuple[str, ...]  # hosts that gave none
+    seconds: float  # that it took
+
+
+@dataclass(frozen=True)
+class HangPassed:
+    """The tasks that seemed to hang were heard of again, or became unknown with their host."""
+
+    seconds: float  # since the suspicion
+
+
+@dataclass(frozen=True)
+class AttemptFailed:
+    """An attempt failed and another one follows; how it failed is worded as in RunEnded."""
+
+    attempt: str
+    cause: str
+    cause_task: str
+    last_lines: tuple[str, ...]
+    hint: str
+    pause: float  # seconds until the next attempt is prepared
+    restart: int  # which one this is, from 1
+    most: int  # how many are allowed
+    kind: Kind = Kind.NONE
+    cause_host: str = ""
+
+
+@dataclass(frozen=True)
+class HostReplaced:
+    """A host that cannot be reached has no task any more; `by` is "" when nothing takes its place."""
+
+    host: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True)
+class AttemptPlanned:
+    """The tasks of a later attempt, and where they go."""
+
+    attempt: str
+    tasks: tuple[tuple[str, str], ...]  # (task, host)
 
 
 @dataclass(frozen=True)
@@ -245,10 +339,14 @@ class RunEnded:
     seconds: float
     cause: str  # one line: who and why; "" on success
     cause_task: str  # "" when no task is to blame
-    last_lines: tuple[str, ...]
+    last_lines: tuple[str, ...]  # its last traceback where that ended it, else the end of its log
     folder: str
     hint: str = ""
     unproven: tuple[str, ...] = ()  # hosts that did not answer: whether anything is left there is unknown
+    attempts: int = 1
+    given_up: str = ""  # why no other attempt followed, where restarts were asked for
+    kind: Kind = Kind.NONE
+    cause_host: str = ""
 
 
 Event: TypeAlias = (
@@ -273,6 +371,12 @@ Event: TypeAlias = (
     | LogLine
     | LogGap
     | TaskExited
+    | HangSuspected
+    | StacksTaken
+    | HangPassed
+    | AttemptFailed
+    | HostReplaced
+    | AttemptPlanned
     | StopRequested
     | RunEnded
 )
@@ -301,8 +405,3 @@ def decode(line: bytes) -> Stamped:
     if not isinstance(at, int | float) or name not in _BY_NAME:
         raise msgspec.ValidationError(f"not an event: {line[:80]!r}")
     return Stamped(float(at), msgspec.convert(fields, _BY_NAME[name]))
-
-
-def task_of(text: str) -> TaskId:
-    """The `TaskId` that events carry as text."""
-    return TaskId.parse(text)

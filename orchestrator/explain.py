@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from orchestrator import ranges
 from orchestrator.environ import TF_CONFIG
 from orchestrator.model import Completion, Host, RunPlan, TaskSpec
 from orchestrator.redact import MASK
@@ -30,7 +31,22 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     yield from (f"  {name}={MASK}" for name in plan.secrets)
     yield ""
     yield f"stop: {plan.grace:g} s between TERM and KILL, {plan.failure_grace:g} s after a failure"
+    yield from _restarts(plan)
+    if plan.hang_timeout:
+        yield f"hangs: {plan.hang_timeout:g} s without a word; then the stacks are taken, and: {plan.on_hang}"
     yield from (f"note: {note}" for note in plan.notes)
+
+
+def _restarts(plan: RunPlan) -> Iterator[str]:
+    """What follows a failure, and which hosts wait for one."""
+    policy = plan.restarts
+    spares = ranges.fold(host.name for host in plan.spares)
+    if policy.most:
+        fewer = f", or on {_count(policy.min_hosts, 'host')}" if policy.min_hosts else ""
+        backup = f"; {quoted(policy.backup)} of {plan.tasks[0].id} is copied to all" if policy.backup else ""
+        yield f"restarts: {_count(policy.most, 'time')} at most{fewer}{backup}"
+    if spares:
+        yield f"spare: {spares}" + ("" if policy.most else " (not used without --max-restarts)")
 
 
 def _task(plan: RunPlan, task: TaskSpec, common: Mapping[str, str]) -> Iterator[str]:

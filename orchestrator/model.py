@@ -63,6 +63,14 @@ class Host:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+class OnHang(StrEnum):
+    """What follows when tasks hang, and their stacks are taken."""
+
+    REPORT = "report"  # nothing: a person decides
+    STOP = "stop"  # the run ends as failed, whatever --max-restarts says
+    RESTART = "restart"  # the attempt has failed, as if a task had
+
+
 @dataclass(frozen=True)
 class Job:
     """The [job] table: what runs on every host."""
@@ -77,7 +85,14 @@ class Job:
     lifeline: float = 3600.0  # seconds without a keeper after which ps tasks end
     ignore: tuple[str, ...] = ()  # gitignore patterns, beside .gitignore and .orchestrateignore
     validate: str | None = None  # a command line of the user's own instead of the built-in step
+    hang_timeout: float = 0.0  # seconds without a word, after which tasks count as hanging; 0: never
+    on_hang: OnHang = OnHang.RESTART
+    stacks: bool = True  # Pythons of tasks show their stacks on a signal
     legacy_keras: bool | None = None  # TF_USE_LEGACY_KERAS; None: unless the script imports keras itself
+    max_restarts: int = 0  # attempts after a failed one
+    min_hosts: int | None = None  # go on with as few hosts when no spare is left; None: with none missing
+    host_timeout: float = 300.0  # seconds a host may stay lost before an attempt goes on without it
+    backup: str | None = None  # a folder that the first task's host has and every host needs at a restart
 
 
 @dataclass(frozen=True)
@@ -107,8 +122,47 @@ class TaskSpec:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What the tasks are made of, whichever hosts they sit on."""
+
+    forwarded: Mapping[str, str] = field(default_factory=dict)  # of the controller's environment
+    job_env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)  # of the command line
+    legacy_keras: str | None = None  # why Keras 2 is chosen; None: it is not
+    setup: str | None = None
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """What is done about an attempt that failed."""
+
+    most: int = 0  # attempts after the first one
+    min_hosts: int | None = None
+    host_timeout: float = Job.host_timeout
+    backup: str | None = None
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a host goes through before tasks start on it: at first, and when it joins a later attempt."""
+
+    preflight: bool = True
+    validate: bool = True  # it has to train alone
+    validate_command: str | None = None  # the user's own; None: the built-in step
+    other_ports: bool = False  # it takes other ports where the wanted ones are held
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """What an attempt still needs before its tasks may start; a new keeper has to know it too."""
+
+    leader: str = ""  # had the first task when tasks were last started, and so the newest backup
+    stands_in: Mapping[str, str] = field(default_factory=dict)  # host, not examined yet -> whose place
+
+
+@dataclass(frozen=True)
 class RunPlan:
-    """Everything about a run that may be stored and shown."""
+    """Everything about a run that may be stored and shown; a later attempt may need another plan."""
 
     run: str  # id
     name: str  # the user's --name, or ""
@@ -123,10 +177,22 @@ class RunPlan:
     failure_grace: float
     lifeline: float
     secrets: tuple[str, ...]  # names only
+    recipe: Recipe = field(default_factory=Recipe)
+    restarts: Restarts = field(default_factory=Restarts)
+    admission: Admission = field(default_factory=Admission)
     notes: tuple[str, ...] = ()  # what the tool set by itself, said to the user
+    hang_timeout: float = 0.0
+    on_hang: OnHang = OnHang.RESTART
+    stacks: bool = True
+    spares: tuple[Host, ...] = ()  # as the inventory has them; those that were not needed yet
+    retired: tuple[Host, ...] = ()  # had tasks in an earlier attempt: something of the run may be left there
+    unfit: tuple[str, ...] = ()  # spares that were found unable to stand in
+    attempt: int = 1  # the first one that this plan is for
+    preparing: Preparing = Preparing()
+    tree: str = ""  # digest of the code that runs, once it is on the hosts
 
     def host(self, name: str) -> Host:
-        return next(host for host in self.hosts if host.name == name)
+        return next(host for host in (*self.hosts, *self.spares, *self.retired) if host.name == name)
 
     def task(self, task: TaskId) -> TaskSpec:
         return next(spec for spec in self.tasks if spec.id == task)

@@ -10,9 +10,21 @@ from pathlib import PurePath
 from orchestrator import environ as env_rules
 from orchestrator import ranges, tfconfig
 from orchestrator.errors import UsageError
-from orchestrator.model import Completion, Host, Inventory, Job, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.model import (
+    Completion,
+    Host,
+    Inventory,
+    Job,
+    Recipe,
+    Restarts,
+    Role,
+    RunPlan,
+    TaskId,
+    TaskSpec,
+)
 
 WORKER_ENTRY = ("-m", "worker_entry")
+CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
 
 
 @dataclass(frozen=True)
@@ -49,48 +61,84 @@ def assign(
     """
     job = inventory.job
     env_rules.check(env, job.secrets)
-    taken = env_rules.forwarded(job.forward, environ)
-    chosen = choose_command(job, command)
+    chosen = _saving(choose_command(job, command), job.max_restarts)
     legacy_keras, keras_note = env_rules.legacy_keras(job.legacy_keras, script)
-    seats = tuple(_seats(inventory))
-    if not seats:
+    hosts = tuple(host for host in inventory.hosts if not host.spare)
+    if not hosts:
         raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
-    cluster = cluster_of(seats)
-    tasks: list[TaskSpec] = []
-    stood: list[tuple[env_rules.Default, TaskId]] = []
-    for seat in seats:
-        argv = resolve(chosen, seat.host.python)
-        full, defaults = env_rules.layer(
-            env_rules.defaults(
-                role=seat.task.role,
-                devices=seat.devices,
-                legacy_keras=legacy_keras,
-                r_python=seat.host.python if argv[0] == "Rscript" and "/" in seat.host.python else None,
-            ),
-            taken,
-            job.env,
-            seat.host.env,
-            env,
-            tf_config=tfconfig.render(cluster, seat.task),
-        )
-        stood += [(default, seat.task) for default in defaults]
-        tasks.append(TaskSpec(seat.task, seat.host.name, seat.port, argv, full, job.setup))
+    _check_restarts(job, len(hosts))
+    cluster, tasks, notes = seat(
+        hosts,
+        chosen,
+        recipe := Recipe(env_rules.forwarded(job.forward, environ), job.env, env, legacy_keras, job.setup),
+    )
     return RunPlan(
         run=run,
         name=name,
         owner=owner,
         created=created,
-        hosts=tuple(host for host in inventory.hosts if not host.spare),
+        hosts=hosts,
         cluster=cluster,
-        tasks=tuple(tasks),
+        tasks=tasks,
         command=chosen,
         completion=completion(cluster),
         grace=job.grace,
         failure_grace=job.failure_grace,
         lifeline=job.lifeline,
         secrets=job.secrets,
-        notes=(*_notes(stood, len(tasks)), *filter(None, (keras_note,))),
+        recipe=recipe,
+        restarts=Restarts(job.max_restarts, job.min_hosts, job.host_timeout, _backup(job, chosen, cluster)),
+        notes=(*notes, *filter(None, (keras_note,))),
+        spares=tuple(host for host in inventory.hosts if host.spare),
+        hang_timeout=job.hang_timeout,
+        on_hang=job.on_hang,
+        stacks=job.stacks,
     )
+
+
+def _check_restarts(job: Job, hosts: int) -> None:
+    """Raise UsageError for what would never be used, or never be met."""
+    if job.min_hosts is None:
+        return
+    if not job.max_restarts:
+        raise UsageError(
+            "--min-hosts needs --max-restarts",
+            why="a run goes on with fewer hosts only when its tasks are started again",
+            hint="--max-restarts 3, or max_restarts = 3 under [job]",
+        )
+    if job.min_hosts > hosts:
+        raise UsageError(
+            f"--min-hosts {job.min_hosts} is more than the {hosts} that have tasks",
+            hint="spares do not count",
+        )
+
+
+def seat(
+    hosts: tuple[Host, ...], command: tuple[str, ...], recipe: Recipe
+) -> tuple[dict[str, tuple[str, ...]], tuple[TaskSpec, ...], tuple[str, ...]]:
+    """The cluster, its tasks, and what was set by itself, for hosts in this order."""
+    seats = tuple(_seats(hosts))
+    cluster = cluster_of(seats)
+    tasks: list[TaskSpec] = []
+    stood: list[tuple[env_rules.Default, TaskId]] = []
+    for one in seats:
+        argv = resolve(command, one.host.python)
+        full, defaults = env_rules.layer(
+            env_rules.defaults(
+                role=one.task.role,
+                devices=one.devices,
+                legacy_keras=recipe.legacy_keras,
+                r_python=one.host.python if is_r(argv) and "/" in one.host.python else None,
+            ),
+            recipe.forwarded,
+            recipe.job_env,
+            one.host.env,
+            recipe.env,
+            tf_config=tfconfig.render(cluster, one.task),
+        )
+        stood += [(default, one.task) for default in defaults]
+        tasks.append(TaskSpec(one.task, one.host.name, one.port, argv, full, recipe.setup))
+    return cluster, tuple(tasks), tuple(_notes(stood, len(tasks)))
 
 
 def choose_command(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -98,6 +146,19 @@ def choose_command(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
     if command and not command[0].startswith("-"):
         return command
     return (*job.command, *command)
+
+
+def _saving(command: tuple[str, ...], restarts: int) -> tuple[str, ...]:
+    """worker_entry needs a folder for its checkpoints, or a restart begins at the first step."""
+    builtin = not command or command[0].startswith("-")
+    named = any(word.partition("=")[0] == CHECKPOINTS[0] for word in command)
+    return (*command, *CHECKPOINTS) if restarts and builtin and not named else command
+
+
+def _backup(job: Job, command: tuple[str, ...], cluster: Mapping[str, tuple[str, ...]]) -> str | None:
+    """What only the first task writes: of worker_entry every task saves, but with ps only the chief."""
+    ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
+    return job.backup or (CHECKPOINTS[1] if ours else None)
 
 
 def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
@@ -110,6 +171,11 @@ def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
         case ".R" | ".r":
             return ("Rscript", *command)
     return command
+
+
+def is_r(argv: tuple[str, ...]) -> bool:
+    """Whether a resolved command is R's."""
+    return PurePath(argv[0]).name == "Rscript"
 
 
 def script_path(command: tuple[str, ...]) -> str | None:
@@ -134,10 +200,10 @@ def completion(cluster: Mapping[str, tuple[str, ...]]) -> Completion:
     return Completion.CHIEF if Role.PS.value in cluster else Completion.ALL
 
 
-def _seats(inventory: Inventory) -> Iterator[_Seat]:
+def _seats(hosts: tuple[Host, ...]) -> Iterator[_Seat]:
     counts: Counter[Role] = Counter()
-    for host in inventory.hosts:
-        for place in range(0 if host.spare else host.tasks):
+    for host in hosts:
+        for place in range(host.tasks):
             task = TaskId(host.role, counts[host.role])
             counts[host.role] += 1
             yield _Seat(task, host, host.task_port + place, _share(host, place))

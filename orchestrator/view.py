@@ -79,7 +79,10 @@ class View:
     phases: tuple[PhaseView, ...] = ()
     hosts: Mapping[str, HostView] = field(default_factory=dict)
     tasks: Mapping[str, TaskView] = field(default_factory=dict)
+    failures: tuple[ev.AttemptFailed, ...] = ()  # of the attempts before this one
     pairs: tuple[ev.PairReported, ...] = ()
+    hang: ev.HangSuspected | None = None  # and not passed
+    stacks: ev.StacksTaken | None = None  # of that hang
     stop: ev.StopRequested | None = None
     stop_asked: float = 0.0
     ended: ev.RunEnded | None = None
@@ -121,7 +124,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return replace(view, keeper="")
         case ev.PhaseStarted():
             begun = PhaseView(event.phase, event.hosts, at)
-            return replace(view, phases=(*view.phases, begun), began=view.began or at)
+            return replace(_afresh(view, event.phase), phases=(*view.phases, begun), began=view.began or at)
         case ev.PhaseEnded():
             return replace(view, phases=_phase_ended(view.phases, event))
         case ev.HostConnected():
@@ -159,6 +162,20 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _task(view, event.task, missing=missing + event.count)
         case ev.TaskExited():
             return _task(view, event.task, exited=event, attempt=event.attempt, host=event.host)
+        case ev.HangSuspected():
+            return replace(view, hang=event, stacks=None)
+        case ev.StacksTaken():
+            return replace(view, stacks=event)
+        case ev.HangPassed():
+            return replace(view, hang=None)
+        case ev.AttemptFailed():
+            # A keeper that takes over in the pause between two attempts says it again.
+            others = tuple(one for one in view.failures if one.attempt != event.attempt)
+            return replace(view, failures=(*others, event), stop=None, hang=None)
+        case ev.HostReplaced():
+            return view
+        case ev.AttemptPlanned():
+            return _seated(view, event.tasks)
         case ev.StopRequested():
             return replace(view, stop=event, stop_asked=at)
         case ev.RunEnded():
@@ -169,9 +186,26 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
 
 def _planned(view: View, event: ev.RunPlanned, at: float) -> View:
     """Tasks and hosts as planned; a host that is known keeps what is known of it."""
-    tasks = {task: TaskView(task, host) for task, host in event.tasks}
-    hosts = {host: view.hosts.get(host, HostView(host)) for _, host in event.tasks}
-    return replace(view, planned=event, tasks=tasks, hosts={**hosts, **view.hosts}, began=view.began or at)
+    return _seated(replace(view, planned=event, began=view.began or at), event.tasks)
+
+
+def _seated(view: View, placed: tuple[tuple[str, str], ...]) -> View:
+    tasks = {task: TaskView(task, host) for task, host in placed}
+    hosts = {host: replace(view.hosts.get(host, HostView(host)), synced=None) for _, host in placed}
+    return replace(view, tasks=tasks, hosts={**view.hosts, **hosts})
+
+
+def _afresh(view: View, phase: Phase) -> View:
+    """Without what an earlier attempt found in this phase."""
+    hosts = {
+        name: replace(
+            host,
+            checks=() if phase is Phase.PREFLIGHT else host.checks,
+            failed=None if host.failed and host.failed.phase is phase else host.failed,
+        )
+        for name, host in view.hosts.items()
+    }
+    return replace(view, hosts=hosts, pairs=() if phase is Phase.PREFLIGHT else view.pairs)
 
 
 def _phase_ended(phases: tuple[PhaseView, ...], event: ev.PhaseEnded) -> tuple[PhaseView, ...]:
@@ -197,7 +231,7 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
     """A task begins afresh; a new attempt makes the stop of the one before history."""
     before = view.tasks.get(event.task)
     if before and before.attempt not in ("", event.attempt):
-        view = replace(view, stop=None)
+        view = replace(view, stop=None, hang=None)
     if event.host not in view.hosts:
         view = _host(view, event.host)
     fresh = TaskView(event.task, event.host, attempt=event.attempt, pid=event.pid, started=at)

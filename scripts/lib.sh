@@ -75,5 +75,32 @@ worker_env() {
 
 worker_python() { printf '%s/bin/python\n' "$(worker_env)"; }
 
+r_missing() {
+    if have Rscript; then
+        Rscript -e 'for (name in c("reticulate", "jsonlite")) if (!nzchar(system.file(package = name))) cat("r-cran-", name, "\n", sep = "")'
+    else
+        printf '%s\n' r-base-core r-cran-reticulate r-cran-jsonlite
+    fi
+}
+
+# Debian's reticulate 1.28 knows neither numpy 2 nor a Python above 3.11: an environment of its own.
+# From 1.38 on it can use the one of all others.
+r_is_old() { Rscript -e 'quit(status = packageVersion("reticulate") >= "1.38")' >/dev/null 2>&1; }
+
+r_base() { base_python 3.12; }
+
+r_env() {
+    r_is_old || {
+        worker_env
+        return
+    }
+    {
+        "$(r_base)" --version
+        cat "$root/scripts/requirements/r.txt"
+    } | digest | sed "s|^|$envs/r-|"
+}
+
+r_python() { printf '%s/bin/python\n' "$(r_env)"; }
+
 # What pytest must not inherit: both variables change what the tests look at.
 clean_environment() { unset PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE; }

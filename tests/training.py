@@ -17,3 +17,8 @@ def training_python() -> str:
     raise AssertionError(
         "no TensorFlow to test with: run scripts/test, or name one in ORCHESTRATE_TEST_PYTHON"
     )
+
+
+def r_python() -> str:
+    """The interpreter for R's reticulate; empty where scripts/test found no R to use it."""
+    return os.environ.get("ORCHESTRATE_TEST_R_PYTHON", "")

@@ -22,8 +22,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         who = cluster.parse(os.environ.get("TF_CONFIG"))
         environment.prepare()
+        reporter.startup.done("python")
         from worker_entry import training
 
+        reporter.startup.done("import")
         return training.run(wanted, who, reporter)
     except UsageError as error:
         return _end(error, reporter, EXIT_USAGE)

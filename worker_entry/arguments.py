@@ -98,7 +98,7 @@ def _model(made: Parser) -> None:
     )
     group.add_argument(
         "--batch-size",
-        type=_whole(1),
+        type=whole(1),
         default=64,
         metavar="N",
         help="per replica; the global one is times them (64)",
@@ -119,9 +119,7 @@ def _model(made: Parser) -> None:
     )
     group.add_argument("--mixed-precision", choices=("bfloat16", "float16"), help="compute in half precision")
     group.add_argument("--jit", action="store_true", help="compile with XLA")
-    group.add_argument(
-        "--seed", type=_whole(0), default=42, metavar="N", help="of weights and shuffling (42)"
-    )
+    group.add_argument("--seed", type=whole(0), default=42, metavar="N", help="of weights and shuffling (42)")
     group.add_argument(
         "--deterministic", action="store_true", help="deterministic operations: slower, bit-exact"
     )
@@ -132,11 +130,11 @@ def _length(made: Parser) -> None:
         "length of training",
         "Without both: 3 epochs of 5 steps. Only --epochs: each is a pass over the data.",
     )
-    group.add_argument("--epochs", type=_whole(1), metavar="N")
-    group.add_argument("--steps-per-epoch", type=_whole(1), metavar="N")
+    group.add_argument("--epochs", type=whole(1), metavar="N")
+    group.add_argument("--steps-per-epoch", type=whole(1), metavar="N")
     group.add_argument(
         "--early-stopping",
-        type=_whole(1),
+        type=whole(1),
         metavar="EPOCHS",
         help="end when the loss falls no more for so long (fit)",
     )
@@ -151,7 +149,7 @@ def _checkpoints(made: Parser) -> None:
     group.add_argument("--checkpoint-dir", metavar="DIR", help="shared by the machines, or one on each")
     group.add_argument(
         "--save-every",
-        type=_whole(1),
+        type=whole(1),
         metavar="STEPS",
         help="(default: every epoch in fit, every second in custom)",
     )
@@ -186,7 +184,7 @@ def _check(made: Parser) -> None:
     )
 
 
-def _whole(low: int) -> Callable[[str], int]:
+def whole(low: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
         try:
             value = int(text)

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from worker_entry import models
 from worker_entry.data import pipeline
-from worker_entry.job import Job, Trained
-from worker_entry.scoring import Score
+from worker_entry.job import Job, Score, Trained
 from worker_entry.steps import Steps
 
 EPOCHS_A_CHECKPOINT = 2  # the tutorial's

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +15,15 @@ from worker_entry.backup import Found, newest
 from worker_entry.cluster import Cluster
 from worker_entry.data import find
 from worker_entry.failure import EXIT_OK, UsageError
+from worker_entry.job import Score
 from worker_entry.options import Options, folder
 from worker_entry.presence import Presence
 from worker_entry.report import Reporter
-from worker_entry.scoring import Score
 from worker_entry.watch import look
 
 
 def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
-    """Measure until the leader has ended and its last checkpoint is measured."""
+    """Measure until the leader has ended, or SIGTERM says so, and the last checkpoint is measured."""
     checkpoints = folder(options.checkpoint_dir)
     if checkpoints is None:
         raise UsageError(
@@ -43,7 +45,9 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
             reporter.progress(found.step, score.loss, 0.0)
             last = found, score
 
-    follow(lambda: newest(checkpoints), presence.gone, measure)
+    termed = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: termed.set())
+    follow(lambda: newest(checkpoints), lambda: termed.is_set() or presence.gone(), measure, termed.wait)
     if last is None:
         print(f"there was no checkpoint in {checkpoints}")
         return EXIT_OK
@@ -52,6 +56,7 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
         digest=digest.of_weights(network.model.get_weights()),
         loss=score.loss,
         accuracy=None,
+        test_loss=score.loss,
         test_accuracy=score.accuracy,
         dataset=source.name,
         note=f"the checkpoint of step {found.step}",

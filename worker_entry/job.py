@@ -12,7 +12,6 @@ from worker_entry.models import Network
 from worker_entry.options import Options, folder
 from worker_entry.report import Reporter
 from worker_entry.schedule import Schedule
-from worker_entry.scoring import Score
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,14 @@ class Job:
     @property
     def global_batch(self) -> int:
         return self.options.batch_size * self.replicas
+
+
+@dataclass(frozen=True)
+class Score:
+    """On all the test data."""
+
+    loss: float
+    accuracy: float
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ The records are appended to the file named by ORCHESTRATE_REPORT; without it not
 
     {"kind": "ready", "note"}                             the strategy stands, the first step comes next
     {"kind": "progress", "step", "loss", "steps_per_second"}   at most one a second, and the last step
-    {"kind": "result", "digest", "loss", "accuracy", "test_accuracy", "dataset", "note", "steps",
-                       "steps_per_second", "seconds"}
+    {"kind": "result", "digest", "loss", "accuracy", "test_loss", "test_accuracy", "dataset", "note",
+                       "steps", "steps_per_second", "seconds", "startup"}
     {"kind": "error", "message"}                          one line, the same as the last on stderr
 """
 
@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from worker_entry.stages import Stages, process_start
+
 VARIABLE = "ORCHESTRATE_REPORT"
 
 
@@ -30,6 +32,7 @@ class Reporter:
         self._every = every
         self._clock = clock
         self._next_progress = -math.inf
+        self.startup = Stages(process_start())
 
     @classmethod
     def from_environment(cls) -> Reporter:

@@ -14,9 +14,8 @@ import tensorflow as tf
 from worker_entry import models, scoring
 from worker_entry.backup import Found, newest
 from worker_entry.failure import ExpectedError
-from worker_entry.job import Job, Trained
+from worker_entry.job import Job, Score, Trained
 from worker_entry.options import folder
-from worker_entry.scoring import Score
 
 CLOSE = 1e-4  # the order in which losses are added up differs between one device and several
 

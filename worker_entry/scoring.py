@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker_entry import models
 from worker_entry.data import pipeline
 from worker_entry.data.source import Source
-
-if TYPE_CHECKING:
-    from worker_entry.job import Job
-    from worker_entry.models import Network
-
-
-@dataclass(frozen=True)
-class Score:
-    loss: float
-    accuracy: float
+from worker_entry.job import Job, Score
+from worker_entry.models import Network
 
 
 def of(job: Job, network: Network) -> Score:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from worker_entry.backup import Backup
@@ -43,15 +45,20 @@ class Steps:
             together = () if job.asynchronous else tuple(map(str, job.cluster.trainers))
             self._stop = Stop(str(job.cluster.task), together, CoordinationService())
             self._stop.obey_sigterm()
-            if self.done:
-                print(f"goes on at step {self.done + 1}, from {job.folder}")
+        if said := _beginning(os.environ.get("ORCHESTRATE_ATTEMPT", ""), self.done, job.folder):
+            print(said)
         self._saved = self.done
         left = job.schedule.steps - self.done
+        job.reporter.startup.done("build")
+        self._first = self.done
         job.reporter.ready(f"{job.replicas} replicas, {left} of {job.schedule.steps} steps to do")
         self.pace = Pace()
 
     def ended(self, loss: Callable[[], float], count: int = 1) -> None:
         """So many more steps are done. Raises Saved when they were the last before a stop."""
+        if self.done == self._first:
+            self._job.reporter.startup.done("first step")
+            print(f"start: {self._job.reporter.startup}")
         self.done += count
         self._loss = loss
         self.pace.step(count)
@@ -85,3 +92,15 @@ class Steps:
         self._settle()
         self._saved = self.done
         backup.save(self.done)
+
+
+def _beginning(attempt: str, done: int, folder: Path | None) -> str:
+    """Where training begins, when that is worth a line: after a checkpoint, and in every later attempt."""
+    again = attempt.isdigit() and int(attempt) > 1
+    prefix = f"attempt {attempt}: " if again else ""
+    if done:
+        return f"{prefix}goes on at step {done + 1}, from {folder}"
+    if not again:
+        return ""
+    lacking = f"there is no checkpoint in {folder}" if folder else "there is no --checkpoint-dir"
+    return f"{prefix}begins again at step 1, for {lacking}"

@@ -11,6 +11,7 @@ from worker_entry import (
     digest,
     evaluator,
     fit,
+    leaving,
     saved,
     schedule,
     serving,
@@ -23,7 +24,7 @@ from worker_entry.failure import EXIT_OK, EXIT_SAVED
 from worker_entry.job import Job, Trained
 from worker_entry.options import Options
 from worker_entry.report import Reporter
-from worker_entry.stopping import Saved
+from worker_entry.stopping import CoordinationService, Saved
 
 
 def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
@@ -43,9 +44,11 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
 def _train(options: Options, cluster: Cluster, reporter: Reporter, chosen: Chosen) -> int:
     # Data before the strategy: a task that cannot read them must not leave its peers waiting.
     source = find.source(options)
+    reporter.startup.done("data")
     if options.mixed_precision:
         tf.keras.mixed_precision.set_global_policy(f"mixed_{options.mixed_precision}")
     made = strategy.make(chosen, options, cluster)
+    reporter.startup.done("strategy")
     replicas = made.num_replicas_in_sync
     plan = schedule.resolve(
         options.epochs, options.steps_per_epoch, source.train_examples, options.batch_size * replicas
@@ -54,6 +57,13 @@ def _train(options: Options, cluster: Cluster, reporter: Reporter, chosen: Chose
     print(f"strategy: {chosen.name} ({chosen.why}), {replicas} replica(s), task {cluster.task}")
     print(f"data: {source.name} ({source.note}), global batch {job.global_batch}")
     print(f"length: {plan.epochs} epochs of {plan.steps_per_epoch} steps ({plan.why})")
+    status = _work(job)
+    if chosen.name == "multi-worker" and cluster.distributed:
+        leaving.together(str(cluster.task), [*map(str, cluster.trainers)], CoordinationService())
+    return status
+
+
+def _work(job: Job) -> int:
     try:
         trained = _loop(job)
     except Saved as stopped:
@@ -80,10 +90,12 @@ def _finish(job: Job, trained: Trained) -> None:
         digest=weights,
         loss=trained.loss,
         accuracy=trained.accuracy,
+        test_loss=trained.score.loss,
         test_accuracy=trained.score.accuracy,
         dataset=job.source.name,
         note=job.source.note,
         steps=trained.steps,
         steps_per_second=round(trained.steps_per_second, 3),
         seconds=round(trained.seconds, 3),
+        startup=job.reporter.startup.seconds,
     )

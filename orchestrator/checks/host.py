@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.checks.seen import Needs, Seen, minor
+from orchestrator.checks.r import of_r
+from orchestrator.checks.seen import Needs, Seen, minor, release
 from orchestrator.events import CheckReported, Level
 from orchestrator.text import duration, size
 
@@ -22,6 +23,8 @@ def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[Check
     yield _python(seen)
     if seen.facts["python"]["ok"]:
         yield from _packages(seen, needs)
+        if needs.r:
+            yield from of_r(seen)
     yield _rsync(seen)
     yield _state(seen)
     yield _workdir(seen)
@@ -35,7 +38,7 @@ def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[Check
 
 def _agent(seen: Seen) -> CheckReported:
     found = str(seen.hello["python"])
-    if _release(found) >= OLDEST_PYTHON:
+    if release(found) >= OLDEST_PYTHON:
         return seen.says("agent", Level.OK, found)
     why = "our agent needs Python 3.8 or newer; the training may use another one"
     return seen.says(
@@ -62,7 +65,7 @@ def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
         yield seen.says("tensorflow", level, "not installed", why, hint)
     else:
         yield seen.says("tensorflow", Level.OK, version)
-        if needs.legacy_keras and _release(version) >= _KERAS_3:
+        if needs.legacy_keras and release(version) >= _KERAS_3:
             yield _legacy_keras(seen, version, needs)
 
 
@@ -125,7 +128,9 @@ def _disk(seen: Seen) -> Iterator[CheckReported]:
     where = disks["workdir"]["path"] if setting == "workdir" else seen.hello["state"]
     why = f"{where} needs room for " + ("code and checkpoints" if setting == "workdir" else "the tasks' logs")
     level = Level.FAIL if free < NO_DISK else Level.WARN
-    yield seen.says("disk", level, found, why, _set(setting, "another disk, or make room there"))
+    yield seen.says(
+        "disk", level, found, why, _set(setting, "another disk, or make room there: orchestrate clean")
+    )
 
 
 def _clock(seen: Seen) -> CheckReported:
@@ -192,11 +197,6 @@ def _gpus(seen: Seen) -> Iterator[CheckReported]:
         yield seen.says(
             "gpu", Level.FAIL, f"no GPU {', '.join(missing)}", why, _set("devices", "some that exist")
         )
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """(2, 21) of "2.21.0rc1", to be compared."""
-    return tuple(int(part) if part.isdigit() else 0 for part in minor(version))
 
 
 def _set(key: str, to: str) -> str:

@@ -18,13 +18,14 @@ TENSORFLOW = (
     "intel-tensorflow",
     "tf-nightly",
 )
-PACKAGES = (*TENSORFLOW, "tf-keras", "keras")
+PACKAGES = (*TENSORFLOW, "tf-keras", "keras", "numpy")
 
 
 @dataclass(frozen=True)
 class Needs:
-    tensorflow: bool  # the job is our program or a Python script: without TensorFlow it cannot run
+    tensorflow: bool  # the job is our program, a Python or an R script: without TensorFlow it cannot run
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras has to be there
+    r: bool = False  # the job is an R script: R and reticulate have to be there
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Seen:
 
     def says(self, check: str, level: Level, found: str, why: str = "", hint: str = "") -> CheckReported:
         return CheckReported(self.name, check, level, found, why, hint)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """(2, 21) of "2.21.0rc1", to be compared."""
+    return tuple(int(part) if part.isdigit() else 0 for part in minor(version))
 
 
 def minor(version: str) -> tuple[str, ...]:

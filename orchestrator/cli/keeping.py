@@ -7,6 +7,7 @@ import getpass
 import logging
 import os
 import queue
+import resource
 import signal
 import socket
 import sys
@@ -20,10 +21,13 @@ from orchestrator.model import RunPlan
 from orchestrator.store import RunFolder
 
 if TYPE_CHECKING:
-    from orchestrator.phases.context import Options, Run
+    from orchestrator.phases.context import Run, Source
     from orchestrator.ssh.keys import Secrets
 
 
+# Open files that a keeper wants: a few for each task and host. macOS allows 256, and where it names no upper
+# bound it may still refuse more than the second.
+_FILES = (65_536, 10_240)
 _GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the lock for less
 
 
@@ -39,18 +43,16 @@ def owner() -> str:
 def keep_new(
     folder: RunFolder,
     plan: RunPlan,
-    options: Options,
+    source: Source,
     secrets: Mapping[str, str],
-    replan: Callable[[Mapping[str, int]], RunPlan],
 ) -> None:
     """Fork the keeper of a new run; its folder is all that connects it with us."""
-    asked = logins(plan.hosts)
+    asked = logins((*plan.hosts, *plan.spares))
 
     def work(control: int) -> int:
         from orchestrator.phases import keeper
 
-        with _run(folder, plan, options, secrets, asked) as run:
-            run.replan = replan
+        with _run(folder, plan, source, secrets, asked) as run:
             return keeper.keep_new(run, control)
 
     _fork(folder, work)
@@ -61,17 +63,17 @@ def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: str | None = None) -
 
     `stop` ("stop" or "kill") is what it is asked for from the start.
     """
-    from pathlib import Path
-
     if folder.has_keeper():
         return False
-    asked = logins(plan.hosts)
+    asked = logins((*plan.hosts, *plan.spares))
+    # A restart needs them; what this machine does not have is said then.
+    secrets = {name: os.environ[name] for name in plan.secrets if name in os.environ}
 
     def work(control: int) -> int:
         from orchestrator.phases import keeper
-        from orchestrator.phases.context import Options
+        from orchestrator.phases.context import Source
 
-        with _run(folder, plan, Options(root=Path()), {}, asked) as run:
+        with _run(folder, plan, Source(), secrets, asked) as run:
             if stop is not None:
                 run.stop.ask(kill=stop == "kill")
             return keeper.keep_adopted(run, control)
@@ -81,7 +83,7 @@ def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: str | None = None) -
 
 @contextlib.contextmanager
 def _run(
-    folder: RunFolder, plan: RunPlan, options: Options, secrets: Mapping[str, str], asked: Secrets | None
+    folder: RunFolder, plan: RunPlan, source: Source, secrets: Mapping[str, str], asked: Secrets | None
 ) -> Iterator[Run]:
     """The run in the hands of its keeper; at the end its events are on disk."""
     from orchestrator.bus import Bus
@@ -95,7 +97,7 @@ def _run(
     who = f"{owner()}, pid {os.getpid()}"
     log = EventLog(folder)
     try:
-        yield Run(folder, plan, Bus(log), fleet, inbox, who, options, secrets)
+        yield Run(folder, plan, Bus(log), fleet, inbox, who, source, secrets)
     finally:
         log.finish()
 
@@ -138,6 +140,7 @@ def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[i
         os.dup2(debug, 1)
         os.dup2(debug, 2)
         _close_others({0, 1, 2, lock, control})
+        _allow_files()
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
         )
@@ -150,6 +153,18 @@ def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[i
         with contextlib.suppress(Exception):
             sys.stderr.flush()
         os._exit(status)
+
+
+def _allow_files() -> None:
+    """Raise the limit of open files as far as may be; what cannot be had is done without."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for files in _FILES:
+        wanted = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        if soft == resource.RLIM_INFINITY or wanted <= soft:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
 
 
 def _close_others(kept: set[int]) -> None:

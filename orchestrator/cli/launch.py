@@ -7,13 +7,16 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from orchestrator import config, environ, plan
 from orchestrator.cli import keeping, watch
 from orchestrator.errors import ExitStatus, UsageError
-from orchestrator.model import Inventory, RunPlan
+from orchestrator.events import Stamped, encode
+from orchestrator.model import Admission, Inventory, OnHang, RunPlan
 from orchestrator.render import choose
 from orchestrator.store import RunFolder, RunReader, new_run_id, runs_root
 
@@ -28,9 +31,17 @@ def main(arguments: argparse.Namespace) -> int:
         folder = start(inventory, arguments, other_ports=arguments.other_ports)
         if not arguments.detach or interrupts.count:
             return follow(folder, arguments, interrupts)
-    print(folder.run)
+    print(_announced(folder) if arguments.json else folder.run)
     print(f"started; orchestrate tail {folder.run} shows it", file=sys.stderr)
     return int(ExitStatus.OK)
+
+
+def _announced(folder: RunFolder) -> str:
+    """The first event of a run, which its keeper may not have written yet."""
+    from orchestrator.phases.adopt import announcement
+
+    plan = folder.read_plan()
+    return encode(Stamped(plan.created, announcement(folder, plan))).decode()
 
 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.Interrupts) -> int:
@@ -42,43 +53,37 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.I
 
 def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: bool) -> RunFolder:
     """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made."""
-    if arguments.no_legacy_keras:
-        inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, legacy_keras=False))
     now = time.time()
     run = new_run_id(now)
 
-    def plan_with(moved: Mapping[str, int]) -> RunPlan:
-        hosts = tuple(
-            dataclasses.replace(host, task_port=moved.get(host.name, host.task_port))
-            for host in inventory.hosts
-        )
-        return make_plan(dataclasses.replace(inventory, hosts=hosts), arguments, run, now)
-
-    planned = plan_with({})
+    planned = make_plan(inventory, arguments, run, now)
+    admission = dataclasses.replace(planned.admission, other_ports=other_ports)
+    planned = dataclasses.replace(planned, admission=admission)
     secrets = environ.secret_values(inventory.job.secrets, os.environ)
     folder = RunFolder(runs_root() / run)
     folder.create(planned)
-    from orchestrator.phases.context import Options
+    from orchestrator.phases.context import Source
 
-    options = Options(
-        root=Path.cwd(),
-        ignore=inventory.job.ignore,
-        preflight=not arguments.skip_preflight,
-        validate=not arguments.no_validate,
-        validate_command=inventory.job.validate,
-        other_ports=other_ports,
-    )
-    moves: dict[str, int] = {}
-
-    def replan(moved: Mapping[str, int]) -> RunPlan:
-        moves.update(moved)
-        return plan_with(moves)
-
-    keeping.keep_new(folder, planned, options, secrets, replan)
+    keeping.keep_new(folder, planned, Source(Path.cwd(), inventory.job.ignore), secrets)
     return folder
 
 
 def make_plan(inventory: Inventory, arguments: argparse.Namespace, run: str, created: float) -> RunPlan:
+    given = {
+        "legacy_keras": False if arguments.no_legacy_keras else None,
+        "max_restarts": arguments.max_restarts,
+        "min_hosts": arguments.min_hosts,
+        "lifeline": arguments.lifeline,
+        "hang_timeout": arguments.hang_timeout,
+        "on_hang": OnHang(arguments.on_hang) if arguments.on_hang else None,
+    }
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, **changes))
+    if arguments.on_hang and not inventory.job.hang_timeout:
+        raise UsageError(
+            f"--on-hang {arguments.on_hang}: nothing looks whether the tasks hang",
+            hint=f"--hang-timeout 600 --on-hang {arguments.on_hang}",
+        )
     command = plan.choose_command(inventory.job, arguments.command)
     path = plan.script_path(command)
     script: str | None = None
@@ -92,7 +97,7 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, run: str, cre
                     why=f"{error.strerror}; the code in {Path.cwd()} is what goes to the hosts",
                     hint="cd to the folder of your code, or name the script by its path from here",
                 ) from error
-    return plan.assign(
+    planned = plan.assign(
         inventory,
         command=arguments.command,
         env=dict(arguments.env),
@@ -103,11 +108,18 @@ def make_plan(inventory: Inventory, arguments: argparse.Namespace, run: str, cre
         environ=os.environ,
         script=script,
     )
+    admission = Admission(
+        preflight=not arguments.skip_preflight,
+        validate=not arguments.no_validate,
+        validate_command=inventory.job.validate,
+    )
+    return dataclasses.replace(planned, admission=admission)
 
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     from orchestrator.explain import dry_run
 
     now = time.time()
-    print(dry_run(make_plan(inventory, arguments, new_run_id(now), now)), end="")
+    planned = make_plan(inventory, arguments, new_run_id(now), now)
+    print(msgspec.json.encode(planned).decode() + "\n" if arguments.json else dry_run(planned), end="")
     return int(ExitStatus.OK)

@@ -1,20 +1,31 @@
-"""The entry point: dispatches to a verb's file and turns whatever happens into an exit status."""
+"""The entry point: dispatches to a verb's file and turns whatever happens into an exit status.
+
+What is not needed to take a Ctrl-C is imported later: while this file is imported nobody would.
+"""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
-from orchestrator.cli.parser import parse
-from orchestrator.errors import ExitStatus, OrchestrateError
+from orchestrator.errors import ExitStatus, OrchestrateError, UsageError
 
 
 def run() -> None:
     """The console script."""
     _open_streams()
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = int(ExitStatus.INTERRUPTED)
+    # Python gives SIGINT back to the system before its last steps: one more Ctrl-C then would end us by the
+    # signal, whatever the status is.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def _open_streams() -> None:
@@ -34,32 +45,61 @@ def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit status; errors become text on stderr."""
     debug = "--debug" in _ours(argv)
     try:
-        arguments = parse(argv)
-        _keep_logging_off_the_terminal()
-        verb = importlib.import_module(f"orchestrator.cli.{arguments.verb}")
-        return int(verb.main(arguments))
+        return _flushed(_verb(argv))
     except OrchestrateError as error:
         if debug:
             raise
-        from orchestrator.render.errors import report
-
-        report(error, sys.stderr)
-        return int(error.status)
+        return _said(error)
     except KeyboardInterrupt:
         return int(ExitStatus.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read us has gone; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         return int(ExitStatus.OK)
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            _forget_stdout()  # what it holds would fail again at exit
+            what = error.filename or "what was to be shown"
+            return _said(UsageError(f"{what} could not be written", why=error.strerror or ""))
         print(
             f"error: a bug in orchestrate: {type(error).__name__}: {error}\n"
             "  try: the same with --debug, and report what it prints",
             file=sys.stderr,
         )
         return int(ExitStatus.BUG)
+
+
+def _said(error: OrchestrateError) -> int:
+    from orchestrator.render.errors import report
+
+    report(error, sys.stderr)
+    return int(error.status)
+
+
+def _verb(argv: Sequence[str]) -> int:
+    from orchestrator.cli.parser import parse
+
+    try:
+        arguments = parse(argv)
+    except SystemExit as left:  # argparse has printed its help
+        return int(left.code or 0)
+    _keep_logging_off_the_terminal()
+    return int(importlib.import_module(f"orchestrator.cli.{arguments.verb}").main(arguments))
+
+
+def _flushed(status: int) -> int:
+    """The status, once what was printed is out: here Ctrl-C still helps against a reader who waits."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+    return status
+
+
+def _forget_stdout() -> None:
+    """Nobody can read us; keep Python from complaining about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _keep_logging_off_the_terminal() -> None:

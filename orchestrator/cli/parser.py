@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
 import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from orchestrator import __version__
+from orchestrator.cli import options
 from orchestrator.errors import UsageError
-from orchestrator.model import TaskId
 
 _DESCRIPTION = """\
 Distributed TensorFlow training on a handful of machines that answer SSH.
@@ -27,6 +26,9 @@ _VERBS = {
     "tail": "show the logs of a run, live or past; take over a run whose keeper is gone",
     "status": "ask the nodes what a run's tasks are doing",
     "runs": "list the runs this machine knows",
+    "clean": "prove that the hosts hold nothing of ended runs, and remove what is old",
+    "stacks": "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named",
+    "pull": "fetch what a run's tasks wrote: checkpoints, models, TensorBoard logs",
     "stop": "end a run everywhere and prove that nothing is left",
     "rehearse": "try it all on this machine: private SSH servers, preflight and launch, no trace left",
 }
@@ -34,6 +36,10 @@ _VERBS = {
 
 _ALONE = ("-h", "--help", "--version")  # the options that need no verb
 _COMMANDED = ("launch", "rehearse")  # the verbs that take a command after --
+
+
+# `stop "$RUN"` must not end whichever run is the only one.
+_UNSET = "it comes of a shell variable that is not set, perhaps"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,7 +60,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         ours, command = ours[:split], ours[split + 1 :]
         if not command:
             raise UsageError("nothing stands after --", hint="leave -- out to train worker_entry's MNIST")
+        if not command[0]:
+            raise UsageError(
+                "the command after -- begins with an empty word",
+                why=_UNSET,
+                hint="echo the command to see it",
+            )
     _check_verb(ours)
+    if any(not word or (word[:2] == "--" and word[-1] == "=" and word.count("=") == 1) for word in ours):
+        raise UsageError(
+            f"an argument of orchestrate {ours[0]} is empty",
+            why=_UNSET,
+            hint="set it, or leave the argument out",
+        )
     parser, verbs = build()
     arguments, unknown = parser.parse_known_args(ours)
     if unknown:
@@ -112,135 +130,8 @@ def build() -> tuple[_Parser, dict[str, _Parser]]:
     for verb, text in _VERBS.items():
         subs[verb] = sub = verbs.add_parser(verb, help=text, description=text, allow_abbrev=False)
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
-        _ARGUMENTS[verb](sub)
+        options.ADD[verb](sub)
     return parser, subs
-
-
-def _hosts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", metavar="FILE", default=None, help="the inventory (default: ./hosts.toml)")
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="machine-readable lines on stdout, nothing else")
-
-
-def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of it, or name (default: the newest)")
-
-
-def _preflight(parser: argparse.ArgumentParser) -> None:
-    _hosts(parser)
-    _json(parser)
-
-
-def _launching(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", default="", help="a name to find the run by")
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="K=V",
-        type=_assignment,
-        help="environment of every task",
-    )
-    parser.add_argument("--skip-preflight", action="store_true", help="do not check the hosts and pairs")
-    parser.add_argument("--no-validate", action="store_true", help="do not train locally on each host first")
-    parser.add_argument(
-        "--no-legacy-keras", action="store_true", help="do not set TF_USE_LEGACY_KERAS=1 (see docs/launch.md)"
-    )
-    _json(parser)
-
-
-def _launch(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "orchestrate launch [options] [-- COMMAND ...]"
-    _hosts(parser)
-    _launching(parser)
-    parser.add_argument("--detach", action="store_true", help="start the run and return; `tail` shows it")
-    parser.add_argument("--dry-run", action="store_true", help="print the whole plan, touch no host")
-    parser.add_argument(
-        "--other-ports", action="store_true", help="where another run holds the task ports, take other ones"
-    )
-
-
-def _rehearse(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "orchestrate rehearse [-n N] [options] [-- COMMAND ...]"
-    parser.add_argument("-n", type=_count, default=4, metavar="N", help="how many hosts (default: 4)")
-    parser.add_argument("--python", default=None, help="the Python that trains (default: this one)")
-    parser.add_argument("--keep-logs", action="store_true", help="keep the run's folder and say where it is")
-    _launching(parser)
-
-
-def _tail(parser: argparse.ArgumentParser) -> None:
-    _run(parser)
-    _hosts(parser)
-    parser.add_argument(
-        "--task", action="append", default=[], type=_task, metavar="worker/1", help="only this task's lines"
-    )
-    parser.add_argument(
-        "-n",
-        type=_lines,
-        default=100,
-        metavar="N",
-        help="of each log, begin with its last N lines (default: 100; or: all)",
-    )
-    parser.add_argument("--no-follow", action="store_true", help="print what is there and return")
-    _json(parser)
-
-
-def _status(parser: argparse.ArgumentParser) -> None:
-    _run(parser)
-    _hosts(parser)
-    _json(parser)
-
-
-def _runs(parser: argparse.ArgumentParser) -> None:
-    _json(parser)
-
-
-def _stop(parser: argparse.ArgumentParser) -> None:
-    _run(parser)
-    _hosts(parser)
-    parser.add_argument("--now", action="store_true", help="KILL at once, no grace")
-    _json(parser)
-
-
-_ARGUMENTS = {
-    "preflight": _preflight,
-    "launch": _launch,
-    "tail": _tail,
-    "status": _status,
-    "runs": _runs,
-    "stop": _stop,
-    "rehearse": _rehearse,
-}
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
-    return name, value
-
-
-def _task(text: str) -> TaskId:
-    try:
-        return TaskId.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no task (a task is written worker/1)") from error
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 64")
-    return int(text)
-
-
-def _lines(text: str) -> float:
-    if text == "all":
-        return math.inf
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor `all`")
-    return int(text)
 
 
 __all__: list[Any] = ["build", "parse"]

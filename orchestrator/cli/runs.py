@@ -16,10 +16,9 @@ def main(arguments: argparse.Namespace) -> int:
     rows: list[RunRow] = []
     for folder in runs():
         try:
-            plan = folder.read_plan()
+            plan, view = folder.read_plan(), replay(events_of(folder))
         except OrchestrateError:
             continue
-        view = replay(events_of(folder))
         rows.append(RunRow(plan=plan, view=view, kept=folder.has_keeper()))
     for line in runs_table(rows, json=arguments.json):
         print(line)

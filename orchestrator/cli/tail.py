@@ -7,13 +7,11 @@ import math
 import sys
 
 from orchestrator.cli import keeping, watch
-from orchestrator.cli.finding import find_run
+from orchestrator.cli.finding import find_run, is_over
 from orchestrator.cli.launch import BEHIND
 from orchestrator.errors import ExitStatus, UsageError
-from orchestrator.events import RunEnded
 from orchestrator.render import choose
-from orchestrator.store import RunFolder, RunReader
-from orchestrator.store.reader import events_of
+from orchestrator.store import RunReader
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -42,8 +40,3 @@ def main(arguments: argparse.Namespace) -> int:
             renderer.close()
         return int(ExitStatus.OK)
     return watch.look(folder, reader, renderer)
-
-
-def is_over(folder: RunFolder) -> bool:
-    """Whether the run's end has been told."""
-    return any(isinstance(stamped.event, RunEnded) for stamped in events_of(folder))

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from orchestrator.cli import keeping
 from orchestrator.errors import ExitStatus, RunError
-from orchestrator.events import RunAdopted, RunEnded, RunLeft, RunPlanned, Stamped
+from orchestrator.events import RunAdopted, RunEnded, RunLeft, RunPlanned, Stamped, StopRequested
 from orchestrator.render import DisplayGoneError, Renderer
 from orchestrator.store import RunFolder, RunReader
 
@@ -109,6 +109,7 @@ class _Watch:
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
     _left: Stamped | None = None
+    _stopped: bool = False  # by a user, whoever that is
     _keepers: int = 0  # that were started one after the other, and came to nothing
 
     def loop(self) -> int:
@@ -145,6 +146,8 @@ class _Watch:
         drawn = False
         for stamped in self.reader.poll():
             drawn = True
+            if isinstance(stamped.event, StopRequested):
+                self._stopped |= stamped.event.by == "user"
             if isinstance(stamped.event, RunEnded):
                 self._status = stamped.event.status
             if isinstance(stamped.event, RunLeft):
@@ -175,7 +178,8 @@ class _Watch:
         self._keepers += self.adopt()
 
     def _say_that_it_goes_on(self) -> None:
+        run = self.folder.run
+        goes_on = f"run {run} goes on; orchestrate stop {run} ends it"
+        stopped = f"run {run} is being stopped; orchestrate tail {run} shows its end"
         with contextlib.suppress(OSError):
-            print(
-                f"run {self.folder.run} goes on; orchestrate stop {self.folder.run} ends it", file=sys.stderr
-            )
+            print(stopped if self._stopped else goes_on, file=sys.stderr)

@@ -13,6 +13,7 @@ from orchestrator.config.values import Reader, Wrongs
 
 MAX_PORT = 65535
 MAX_TASKS = 1024
+MAX_RESTARTS = 1_000_000
 
 IDENTITY_KEYS: Mapping[str, Reader] = {"name": values.text, "ssh": values.text, "address": values.text}
 
@@ -46,7 +47,14 @@ JOB_KEYS: Mapping[str, Reader] = {
     "lifeline": values.seconds,
     "ignore": values.texts,
     "validate": commands.validate,
+    "hang_timeout": values.seconds,
+    "on_hang": values.on_hang,
+    "stacks": values.boolean,
     "legacy_keras": values.boolean,
+    "max_restarts": values.whole(0, MAX_RESTARTS),
+    "min_hosts": values.whole(1, MAX_TASKS),
+    "host_timeout": values.seconds,
+    "backup": values.folder,
 }
 
 TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {

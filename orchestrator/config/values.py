@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, nearest, show
 from orchestrator.environ import name_mistake, value_mistake
-from orchestrator.model import Role
+from orchestrator.model import OnHang, Role
 
 Reader: TypeAlias = Callable[[Any], Any]
 
@@ -90,6 +90,14 @@ def path(value: Any) -> str:
     return given.rstrip("/") or "/"
 
 
+def folder(value: Any) -> str:
+    """A folder on the nodes, as `path`, or relative to where the command runs."""
+    given = text(value).rstrip("/")
+    if not given or given in {".", "~"} or ".." in given.split("/"):
+        raise Wrong(f'must name one folder, such as "backup" or "~/backup", not {show(value)}')
+    return given
+
+
 def program(value: Any) -> str:
     given = text(value)
     if given.endswith("/"):
@@ -125,6 +133,14 @@ def role(value: Any) -> Role:
         meant = {"parameter_server": "ps", "master": "chief"}.get(meant or "", meant)
         raise Wrong(f"must be {listed(roles, 'or')}, not {show(given)}{did_you_mean(meant)}")
     return Role(given)
+
+
+def on_hang(value: Any) -> OnHang:
+    words = [one.value for one in OnHang]
+    given = text(value)
+    if given not in words:
+        raise Wrong(f"must be {listed(words, 'or')}, not {show(given)}{did_you_mean(nearest(given, words))}")
+    return OnHang(given)
 
 
 def devices(value: Any) -> tuple[str, ...]:

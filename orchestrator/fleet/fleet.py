@@ -131,27 +131,31 @@ class Fleet:
     ) -> Answers[Reply]:
         """Put one question to many hosts, wait for all; `fields` may differ by host.
 
-        One round trip: all requests leave before the first answer is awaited.
+        One round trip: all requests leave before the first answer is awaited. A host that was let go of
+        meanwhile is among the bad ones, as one that is lost over it.
         """
         names = list(self.sessions if hosts is None else hosts)
-        futures: dict[str, Future[Reply]] = {}
+        futures: dict[str, tuple[Session, Future[Reply]]] = {}
         bad: dict[str, HostError] = {}
         self._check()
         for name in names:
-            session = self.sessions[name]
+            session = self.sessions.get(name)
+            if session is None:
+                bad[name] = HostError(name, "was lost", kind="lost", why="there is no connection")
+                continue
             if fields is None:
                 more: Mapping[str, Any] = {}
             elif callable(fields):
                 more = fields(session)
             else:
                 more = fields[name]
-            futures[name] = session.submit(op, **more)
+            futures[name] = session, session.submit(op, **more)
         self._check()  # a cancel that came while we were submitting has cancelled only the first ones
         deadline = time.monotonic() + timeout
         good: dict[str, Reply] = {}
-        for name, future in futures.items():
+        for name, (session, future) in futures.items():
             try:
-                good[name] = self.sessions[name].wait(future, op, max(0.01, deadline - time.monotonic()))
+                good[name] = session.wait(future, op, max(0.01, deadline - time.monotonic()))
             except HostError as error:
                 bad[name] = error
         return Answers(good, bad)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import time
 
-from . import procs, state
+from . import locks, procs, state
 from .fault import NodeError
 from .paths import Paths, TaskFolder
 
@@ -23,17 +22,7 @@ def alive(paths: Paths, run: str, attempt: str, task: str) -> bool:
 
 
 def is_locked(folder: TaskFolder) -> bool:
-    try:
-        fd = os.open(folder.lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    return locks.is_taken(folder.lock)
 
 
 def settle(paths: Paths, run: str, attempt: str, task: str) -> state.State:
@@ -119,14 +108,14 @@ def _bury(folder: TaskFolder) -> state.State:
     """With the lock in hand: kill by cookie, then write `lost`."""
     fd = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.take(fd):
             time.sleep(0.005)  # another one looks, or settles it
             return _read(folder)
         found = _read(folder)
         if not state.is_final(found):
             procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
+            if found["incarnation"] != procs.incarnation():
+                found = {**found, "restarted_ns": procs.began_ns()}
             found = state.ended(found, state.LOST, time.time_ns(), _why(found))
             try:
                 state.write_last(folder, found)
@@ -138,8 +127,9 @@ def _bury(folder: TaskFolder) -> state.State:
 
 
 def _why(found: state.State) -> str:
-    if found["incarnation"] != procs.incarnation():
-        return "the machine or its container was restarted"
+    if found.get("restarted_ns"):
+        same = found["incarnation"].split("/")[0] == procs.incarnation().split("/")[0]
+        return "its container was restarted" if same else "the machine was restarted"
     return "its supervisor and its guard were killed together"
 
 

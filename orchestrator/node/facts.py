@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 
-from . import environ, python
+from . import environ, procs, python, rscript
 from .paths import filesystem
 
 TYPE_CHECKING = False
@@ -24,6 +24,7 @@ def facts(agent: Agent, request: Request) -> Dict[str, Any]:
     state = agent.paths.root if agent.state_error is None else None
     return {
         **asked,
+        "r": rscript.ask(request["python"], request.get("setup")) if request.get("r") else None,
         "rsync": environ.find_program("rsync", os.environb.get(b"PATH", os.defpath.encode())),
         "disk": {"state": _disk(state) if state else None, "workdir": _workdir(request["workdir"])},
         "cpus": len(os.sched_getaffinity(0)),
@@ -73,12 +74,12 @@ def _write_something(folder: str) -> None:
 def _memory() -> int:
     """Bytes that this login may use: the machine's, or less in a container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _text("/sys/fs/cgroup/memory.max").strip()
+    limit = procs.text("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total
 
 
 def _gpus() -> List[Dict[str, Any]]:
-    text = _run(["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"])
+    text = run_program(["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"])
     found = []
     for line in (text or "").splitlines():
         fields = [field.strip() for field in line.split(",")]
@@ -89,7 +90,7 @@ def _gpus() -> List[Dict[str, Any]]:
 
 
 def _ephemeral() -> List[int]:
-    low, high = (_text("/proc/sys/net/ipv4/ip_local_port_range") or "32768 60999").split()
+    low, high = (procs.text("/proc/sys/net/ipv4/ip_local_port_range") or "32768 60999").split()
     return [int(low), int(high)]
 
 
@@ -99,7 +100,7 @@ def _kill_user_processes() -> Optional[bool]:
     if os.getuid() == 0 or not os.path.isdir("/run/systemd/system") or os.path.exists(lingering):
         return False  # root is excluded by default
     manager = "org.freedesktop.login1"
-    said = _run(
+    said = run_program(
         [
             "busctl",
             "get-property",
@@ -125,7 +126,7 @@ def _addresses() -> List[str]:
     """Every address of this machine, loopback included, as the kernel's own tables list them."""
     found = set()
     address = ""
-    for line in _text("/proc/net/fib_trie").splitlines():
+    for line in procs.text("/proc/net/fib_trie").splitlines():
         fields = line.split()
         if "|--" in fields:
             address = fields[-1]
@@ -137,11 +138,11 @@ def _addresses() -> List[str]:
 def _addresses6() -> List[str]:
     import socket
 
-    lines = _text("/proc/net/if_inet6").splitlines()
+    lines = procs.text("/proc/net/if_inet6").splitlines()
     return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
 
 
-def _run(argv: List[str]) -> Optional[str]:
+def run_program(argv: List[str]) -> Optional[str]:
     """What a program prints; None when it is missing, fails or takes too long."""
     try:
         done = subprocess.run(
@@ -155,11 +156,3 @@ def _run(argv: List[str]) -> Optional[str]:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode("utf-8", "replace")
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -8,6 +8,7 @@ import time
 
 from . import leader, prctl, reaper, state, supervisor
 from .launch import Handles, Launch
+from .oom import Memory
 from .output import Output
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ def main(launch: Launch, handles: Handles) -> None:
         prctl.set_name("orch-guard")
         prctl.adopt_orphans()
         guard = os.getpid()
+        memory = Memory()
         try:
             child = os.fork()
         except OSError as error:
@@ -33,7 +35,7 @@ def main(launch: Launch, handles: Handles) -> None:
         status = _wait_for(child)
         if status != 0:
             _end_all()
-            _bury(launch, handles, status)
+            _bury(launch, handles, status, memory)
     except BaseException:
         supervisor.record_crash(launch)
     finally:
@@ -65,8 +67,8 @@ def _end_all() -> None:
         pause = min(pause * 2, 0.2)
 
 
-def _bury(launch: Launch, handles: Handles, status: int) -> None:
-    found = state.read(launch.folder)
+def _bury(launch: Launch, handles: Handles, status: int, memory: Memory) -> None:
+    found = {**state.read(launch.folder), "oom": memory.kills()}
     Output(launch, handles.log_read, found["gaps"]).drain()
     if not state.is_final(found):
         final = state.ended(found, state.LOST, time.time_ns(), _why(status))

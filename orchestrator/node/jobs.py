@@ -162,7 +162,8 @@ class Jobs:
 def failure(error: BaseException) -> Reply:
     """The reply that carries an error; one that is neither ours nor the machine's is a bug."""
     if isinstance(error, OSError) and error.errno in _MACHINE:
-        hint = "make room" if error.errno in _FULL else ""
+        full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
+        hint = full if error.errno in _FULL else ""
         error = NodeError("machine", f"the machine says: {error.strerror}", str(error.filename or ""), hint)
     if not isinstance(error, NodeError):
         import traceback

@@ -19,7 +19,7 @@ class Launch(NamedTuple):
     env: Dict[bytes, bytes]
     cwd: str
     grace: float
-    role: str
+    endless: bool  # ends only when a keeper says so: without one, when its lifeline is over
     lifeline: Optional[float]  # None: lives without a keeper for ever
     log_cap: Optional[int]
 

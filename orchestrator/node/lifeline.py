@@ -31,7 +31,7 @@ class Lifeline:
         return now - self._heard >= self._launch.lifeline and self._depends()
 
     def _depends(self) -> bool:
-        return self._launch.role == "ps" or _has_failed_sibling(self._launch)
+        return self._launch.endless or _has_failed_sibling(self._launch)
 
 
 def _has_failed_sibling(launch: Launch) -> bool:

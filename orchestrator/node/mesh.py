@@ -12,7 +12,7 @@ import struct
 
 from .fault import NodeError
 from .loop import READ
-from .ports import holder
+from .ports import holder, leased
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,17 +88,21 @@ class Mesh:
 
 
 def listen(agent: Agent, request: Request) -> Dict[str, Any]:
-    """Take every free port; say who has the others. A second call replaces the first."""
+    """Take every free port; say who has the others. A second call replaces the first.
+
+    A port that is leased to another run is left alone: its task may be about to listen there.
+    """
     unlisten(agent, request)
     mesh = agent.rooms["mesh"] = Mesh(agent, request["nonce"], request.get("host", ""))
-    ports = sorted({int(port) for port in request["ports"]})
-    free = [port for port in ports if mesh.listen(port)]
     paths = agent.paths if agent.state_error is None else None
-    busy = [
-        {"port": port, "holder": holder(port, paths, request.get("run", ""))}
-        for port in ports
-        if port not in free
-    ]
+    run = request.get("run", "")
+    free: List[int] = []
+    busy: List[Dict[str, Any]] = []
+    for port in sorted({int(port) for port in request["ports"]}):
+        if leased(port, paths, run) is None and mesh.listen(port):
+            free.append(port)
+        else:
+            busy.append({"port": port, "holder": holder(port, paths, run)})
     return {"listening": free, "busy": busy}
 
 

@@ -35,6 +35,13 @@ OPS = {
     "tree_begin": ("trees", "begin", HERE),
     "tree_tar": ("untar", "receive", HERE),
     "tree_seal": ("trees", "seal", HERE),
+    "files_list": ("files", "listing", 600.0),
+    "files_open": ("files", "open_stream", HERE),
+    "files_more": ("files", "more", HERE),
+    "files_close": ("files", "close", HERE),
+    "files_begin": ("files", "begin", 600.0),
+    "files_put": ("files", "put", HERE),
+    "files_swap": ("files", "swap", 3600.0),
     "work_make": ("work", "make", 600.0),
     "start": ("tasks", "start", HERE),
     "stop": ("tasks", "stop", HERE),
@@ -43,8 +50,12 @@ OPS = {
     "unfollow": ("follow", "unfollow", HERE),
     "states": ("runs", "states", 60.0),
     "read": ("runs", "read", 60.0),
+    "stacks": ("stacks", "stacks", 60.0),
     "keep": ("runs", "keep", HERE),
     "drop": ("runs", "drop", 300.0),
+    "gpu_held": ("leftovers", "gpu_held", 60.0),
+    "clean_look": ("clean", "look", 60.0),
+    "clean": ("clean", "clean", 1800.0),
 }
 
 

@@ -3,6 +3,7 @@
 runs/<run>/run.json, keeper, stopped
 runs/<run>/attempts/<attempt>/<slug>/lock, control, state.json, output.log, output.idx, report.jsonl
 leases/<port>
+site/<digest>/sitecustomize.py
 """
 
 from __future__ import annotations
@@ -65,6 +66,11 @@ class TaskFolder(NamedTuple):
         return os.path.join(self.path, "report.jsonl")
 
     @property
+    def stacks(self) -> str:
+        """With a dot and a pid: for the moment in which a process of the task opens its dump."""
+        return os.path.join(self.path, "stacks")
+
+    @property
     def crash(self) -> str:
         """A traceback of our own processes, when there was one."""
         return os.path.join(self.path, "crash.txt")
@@ -111,6 +117,14 @@ class Paths:
     @property
     def leases(self) -> str:
         return os.path.join(self.root, "leases")
+
+    def leased_ports(self) -> List[int]:
+        """The ports that were ever leased here."""
+        return sorted(int(name) for name in _names(self.leases) if name.isdigit())
+
+    def site(self, digest: str) -> str:
+        """What goes on the PYTHONPATH of tasks, in one version."""
+        return os.path.join(self.root, "site", digest)
 
     def lease(self, port: int) -> str:
         return os.path.join(self.leases, str(int(port)))

@@ -6,10 +6,11 @@ that port: it lasts as long as the last of them. The text in the file counts onl
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
+
+from . import locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def lease(agent: Agent, request: Request) -> Dict[str, Any]:
             else held
         )
         taken[port] = fd
-        if held is None and not _lock(fd):
+        if held is None and not locks.take(fd, locks.GLANCE):
             conflicts.append({"port": port, **_text(fd)})
     if conflicts:
         for port, fd in taken.items():
@@ -51,9 +52,9 @@ def lease(agent: Agent, request: Request) -> Dict[str, Any]:
 
 def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
     """Who has a port: the lease of another run than the asking one, else the process as /proc tells."""
-    leased = _leased(port, paths) if paths is not None else None
-    if leased is not None and leased["run"] != asker:
-        return leased
+    other = leased(port, paths, asker)
+    if other is not None:
+        return other
     sockets = _sockets(port)
     if not sockets:
         return "a process that is gone by now, or in another network namespace"
@@ -65,23 +66,27 @@ def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
     return f"{name} pid {pid} (user {_user(uid)})"
 
 
-def _leased(port: int, paths: Paths) -> Optional[Dict[str, Any]]:
+def leased(port: int, paths: Optional[Paths], asker: str = "") -> Optional[Dict[str, Any]]:
+    """The lease of another run than the asking one."""
+    found = lease_of(port, paths) if paths is not None else None
+    return None if found is None or found["run"] == asker else found
+
+
+def is_listened(port: int) -> bool:
+    """Whether any process of this network namespace listens on it."""
+    return any(state == _LISTEN for state, _, _ in _table(port))
+
+
+def lease_of(port: int, paths: Paths) -> Optional[Dict[str, Any]]:
+    """What a lease says that somebody holds; None for a free one."""
+    path = paths.lease(port)
     try:
-        fd = os.open(paths.lease(port), os.O_RDWR | os.O_CLOEXEC)
+        if not locks.is_taken(path):
+            return None
+        with open(path, "rb") as file:
+            return _text(file.fileno())
     except OSError:
         return None
-    try:
-        return None if _lock(fd) else _text(fd)
-    finally:
-        os.close(fd)
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _text(fd: int) -> Dict[str, Any]:
@@ -101,6 +106,12 @@ def _write(fd: int, text: Dict[str, Any]) -> None:
 
 def _sockets(port: int) -> List[Tuple[str, int]]:
     """(inode, uid) of the sockets on a local port, listeners first."""
+    found = [(state != _LISTEN, inode, uid) for state, inode, uid in _table(port) if inode != "0"]
+    return [(inode, uid) for _, inode, uid in sorted(found)]
+
+
+def _table(port: int) -> List[Tuple[str, str, int]]:
+    """(state, inode, uid) of what the kernel has on a local port."""
     wanted = f":{port:04X}"
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -111,9 +122,9 @@ def _sockets(port: int) -> List[Tuple[str, int]]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[1].endswith(wanted) and fields[9] != "0":
-                found.append((fields[3] != _LISTEN, fields[9], int(fields[7])))
-    return [(inode, uid) for _, inode, uid in sorted(found)]
+            if fields[1].endswith(wanted):
+                found.append((fields[3], fields[9], int(fields[7])))
+    return found
 
 
 def _owner_of(inode: str) -> Optional[Tuple[int, str]]:

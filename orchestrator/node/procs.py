@@ -45,7 +45,7 @@ class Identity(NamedTuple):
 
 def look(pid: int) -> Optional[Process]:
     """What /proc knows about a pid; None when there is no such process."""
-    text = _read(f"/proc/{pid}/stat", 1024)
+    text = read(f"/proc/{pid}/stat", 1024)
     end = text.rfind(b")")  # the name before it may hold anything, blanks and brackets too
     if end < 0:
         return None
@@ -76,10 +76,20 @@ def descendants(root: int, table: Iterable[Process]) -> List[Process]:
 
 def incarnation() -> str:
     """This life of the machine or container: a restarted container keeps its boot id."""
-    boot = _read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
+    boot = read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
     namespace = os.readlink("/proc/self/ns/pid")[5:-1]
     first = look(1)  # None where /proc hides other users' processes
     return f"{boot}/{namespace}/{first.start_ticks if first else '-'}"
+
+
+def began_ns() -> int:
+    """When this life of the machine or container began: the start of its pid 1; 0 when it is hidden."""
+    first = look(1)
+    for line in read("/proc/stat", 1 << 20).splitlines():
+        if line.startswith(b"btime ") and first is not None:
+            seconds = int(line.split()[1]) + first.start_ticks / os.sysconf("SC_CLK_TCK")
+            return int(seconds * 1e9)
+    return 0
 
 
 def identify(pid: int) -> Optional[Identity]:
@@ -110,7 +120,25 @@ def send(process: Process, signum: int) -> bool:
 
 def argv0(pid: int) -> str:
     """The program's name; never more of the command line, which is the user's business."""
-    return _read(f"/proc/{pid}/cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
+    return read(f"/proc/{pid}/cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def variable(pid: int, name: bytes) -> bytes:
+    """A variable of a process's environment as it was at its start; empty when there is none."""
+    found = read(f"/proc/{pid}/environ", 1 << 22).split(b"\0")
+    return next((entry[len(name) + 1 :] for entry in found if entry.startswith(name + b"=")), b"")
+
+
+def name(pid: int) -> str:
+    """The process's own short name; empty when it is gone."""
+    return read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").rstrip("\n")
+
+
+def marks(pid: int) -> Dict[str, str]:
+    """What of ours stands in a process's environment; nothing when it is not ours to see."""
+    entries = _environ(pid).split(b"\0") if pid > 1 else []
+    found = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
 
 
 def bearers(cookie_prefix: str) -> List[Process]:
@@ -185,8 +213,12 @@ def _open_handle(pid: int) -> Optional[int]:
 
 
 def _bears(pid: int, wanted: bytes) -> bool:
-    environ = _read(f"/proc/{pid}/environ", 1 << 22) or _environ_of_threads(pid)
+    environ = _environ(pid)
     return environ.startswith(wanted) or b"\0" + wanted in environ
+
+
+def _environ(pid: int) -> bytes:
+    return read(f"/proc/{pid}/environ", 1 << 22) or _environ_of_threads(pid)
 
 
 def _environ_of_threads(pid: int) -> bytes:
@@ -196,7 +228,7 @@ def _environ_of_threads(pid: int) -> bytes:
     except OSError:
         return b""
     for thread in threads:
-        environ = _read(f"/proc/{pid}/task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
+        environ = read(f"/proc/{pid}/task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
         if environ:
             return environ
     return b""
@@ -211,7 +243,7 @@ def _ancestors(pid: int, table: Iterable[Process]) -> Set[int]:
     return found
 
 
-def _read(path: str, limit: int) -> bytes:
+def read(path: str, limit: int) -> bytes:
     """A file of /proc; empty when the process is gone or not ours to see."""
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -229,3 +261,8 @@ def _read(path: str, limit: int) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+def text(path: str) -> str:
+    """A small file of /proc or /sys as text; empty when it is not there."""
+    return read(path, 1 << 20).decode("utf-8", "replace")

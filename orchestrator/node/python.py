@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
-from . import environ
+from . import question
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
-
-_SECONDS = 45.0  # a cold network file system, and a user's setup
 
 # Any Python can run it, so that an old one can be named. It reads the names of the folders that pip
 # leaves beside each package: importlib.metadata would cost four times the rest of the question.
@@ -37,29 +32,10 @@ os.write(1, (sys.argv[1] + "\\0".join(said) + sys.argv[1]).encode("utf-8", "surr
 
 def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any]:
     """{"python", "packages", "prefix"} of `facts`; one process, and nothing big is imported."""
-    mark = os.urandom(8).hex()  # setup may print
-    spec = {"argv": [python, "-c", _QUESTION, mark, *packages], "python": python, "setup": setup}
-    argv, env = environ.of_task(spec, {})
-    try:
-        done = subprocess.run(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        return _unknown(packages, f"{os.fsdecode(argv[0])}: {error.strerror or error}")
-    except subprocess.TimeoutExpired:
-        return _unknown(packages, f"no answer within {_SECONDS:g} s")
-    answer = done.stdout.decode("utf-8", "surrogateescape").split(mark)
-    if len(answer) != 3:
-        return _unknown(
-            packages, _last_words(done.stderr) or f"it said nothing and ended with {done.returncode}"
-        )
-    path, version, prefix, *versions = answer[1].split("\0")
+    fields, error = question.ask(lambda mark: [python, "-c", _QUESTION, mark, *packages], python, setup)
+    if fields is None:
+        return _unknown(packages, error)
+    path, version, prefix, *versions = fields
     return {
         "python": {"path": path, "version": version, "ok": True, "error": ""},
         "packages": {name: version or None for name, version in zip(packages, versions)},  # noqa: B905
@@ -73,8 +49,3 @@ def _unknown(packages: List[str], error: str) -> Dict[str, Any]:
         "packages": dict.fromkeys(packages),
         "prefix": None,
     }
-
-
-def _last_words(stderr: bytes) -> str:
-    lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:500] if lines else ""

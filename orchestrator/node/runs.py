@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
 
-from . import control, procs, state
+from . import control, locks, procs, state
 from .fault import NodeError
 from .tasks import is_over, store_plan
 from .work import run_folder
@@ -63,9 +62,7 @@ def keep(agent: Agent, request: Request) -> Dict[str, Any]:
         agent.on_word = _Word(words)
     fd = words[run]
     if run not in kept:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.take(fd, locks.GLANCE):
             holder = _keeper(paths, run)
             if holder is None or holder["who"] != request["who"]:
                 os.close(words.pop(run))
@@ -116,6 +113,7 @@ def _run(paths: Paths, run: str) -> Dict[str, Any]:
         "run": run,
         "plan": _text(paths.run_json(run)),
         "keeper": _keeper(paths, run),
+        "stopped": os.path.exists(paths.stopped(run)),
         "tasks": [_task(paths, folder) for folder in paths.tasks(run)],
     }
 
@@ -139,12 +137,8 @@ def _task(paths: Paths, folder: TaskFolder) -> Dict[str, Any]:
 
 def _keeper(paths: Paths, run: str) -> Optional[Dict[str, Any]]:
     try:
+        alive = locks.is_taken(paths.keeper(run))
         with open(paths.keeper(run), "rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                alive = False
-            except BlockingIOError:
-                alive = True
             said = json.loads(file.read() or b"{}")
             ago = time.time() - os.fstat(file.fileno()).st_mtime
     except (FileNotFoundError, ValueError):

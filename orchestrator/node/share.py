@@ -9,7 +9,7 @@ import os
 
 from .fault import NodeError
 from .paths import plain_name
-from .trees import age, remove
+from .trees import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def write(_agent: Agent, request: Request) -> Dict[str, Any]:
     folder = _folder(request)
     try:
         os.makedirs(folder, exist_ok=True)
-        _forget_stale(os.path.dirname(folder))
+        _forget_stale(folder)
         with open(os.path.join(folder, plain_name("host", request["host"])), "wb"):
             pass
     except OSError as error:
@@ -57,11 +57,20 @@ def _refresh(folder: str) -> None:
     os.unlink(mark)
 
 
-def _forget_stale(workdir: str) -> None:
+def _forget_stale(folder: str) -> None:
+    """Remove what is old beside our folder, by the file system's clock: ours may be hours ahead."""
+    workdir, now = os.path.dirname(folder), os.stat(folder).st_mtime
     for name in os.listdir(workdir):
         path = os.path.join(workdir, name)
-        if name.startswith(".share-") and age(path) > _STALE:
+        if name.startswith(".share-") and now - _changed(path, now) > _STALE:
             remove(path)
+
+
+def _changed(path: str, now: float) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return now  # somebody else's, on its way
 
 
 def _folder(request: Request) -> str:

@@ -11,6 +11,7 @@ import signal
 import time
 
 from . import claim, control, environ, guard, prctl
+from . import site as site_rules
 from .fault import NodeError
 from .launch import Handles, Launch
 from .paths import Paths, TaskFolder
@@ -63,7 +64,12 @@ def _check(spec: Mapping[str, Any]) -> None:
 
 def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch:
     marks = environ.marks(folder.run, folder.attempt, folder.task, os.urandom(8).hex(), folder.report)
+    site = site_rules.install(paths) if spec.get("stacks", True) else None
+    if site is not None:
+        marks.update(site_rules.mark(folder))
     argv, env = environ.of_task(spec, marks)
+    if site is not None:
+        site_rules.put_first(env, site)
     return Launch(
         paths=paths,
         folder=folder,
@@ -71,7 +77,7 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
         env=env,
         cwd=os.path.join(environ.expand("~"), environ.expand(spec.get("cwd") or "~")),
         grace=float(spec.get("grace") or 0.0),
-        role=str(spec.get("role") or folder.task.split("/")[0]),
+        endless=bool(spec.get("endless")),
         lifeline=spec.get("lifeline") or None,
         log_cap=spec.get("log_cap") or None,
     )

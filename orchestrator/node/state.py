@@ -55,6 +55,8 @@ def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
         "started_ns": now_ns,
         "ended_ns": None,
         "gaps": [],
+        "oom": None,  # or {"kills", "limit"}: what the kernel killed for want of memory
+        "restarted_ns": None,  # when the machine or container was, under a task that is lost by it
         "message": "",
     }
 

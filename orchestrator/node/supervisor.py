@@ -12,6 +12,7 @@ import time
 from . import control, ending, leader, prctl, procs, reaper, state, waiting
 from .launch import Handles, Launch
 from .lifeline import Lifeline
+from .oom import Memory
 from .output import Output
 from .record import Record
 
@@ -61,6 +62,7 @@ class Supervisor:
         self._record = Record(launch.folder)
         self._output = Output(launch, handles.log_read, self._record.facts["gaps"])
         self._lifeline = Lifeline(launch, time.monotonic())
+        self._memory = Memory()
         self._ending = ending.Ending()
         self._waiter = waiting.Waiter()
         self._leader_alive = True
@@ -131,6 +133,7 @@ class Supervisor:
             self._output.rests_until = None
             self._waiter.watch(self._handles.log_read, self._on_output)
         self._look_for_guard()
+        self._memory.look(now)
         if self._ending.want == state.WANT_RUN and self._lifeline.is_cut(now):
             self._reason = f"no keeper for {self._launch.lifeline:g} s"
             self._ending.ask(state.WANT_STOP, self._launch.grace, now)
@@ -220,6 +223,7 @@ class Supervisor:
 
     def _final(self) -> state.State:
         facts, now = self._record.facts, time.time_ns()
+        facts["oom"] = self._memory.kills()
         if self._refusal:
             unknown = {**facts, "exit_code": None, "exit_signal": None}
             return state.ended(unknown, state.UNSTARTED, now, leader.in_one_line(self._refusal))

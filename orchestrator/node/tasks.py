@@ -77,15 +77,26 @@ def _too_early(agent: Agent, request: Request) -> bool:
 
 
 def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
-    """Keep the run's public plan as it was given, once: whoever takes over has nothing else."""
+    """Keep the run's public plan as it was given: whoever takes over has nothing else.
+
+    A later attempt may have another one; many starts bring the same.
+    """
     path = paths.run_json(run)
     make_private(paths.run(run))
-    if plan is None or os.path.exists(path):
+    if plan is None or _holds(path, plan):
         return
     beside = f"{path}.{os.getpid()}"
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(plan)
     os.replace(beside, path)
+
+
+def _holds(path: str, text: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read() == text
+    except OSError:
+        return False
 
 
 def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
@@ -129,7 +140,10 @@ def _forbid(paths: Paths, run: str) -> None:
 
 
 def sweep(agent: Agent, request: Request) -> None:
-    """Kill whatever still bears the cookie of an ended task; return when none is left."""
+    """Kill whatever still bears the cookie of an ended task; return when none is left.
+
+    The answer names the tasks that have not ended: they are left alone.
+    """
     if not _too_early(agent, request):
         paths, run = agent.paths, request["run"]
         agent.in_child(request, lambda: _sweep(paths, run), seconds=_SWEEP_SECONDS)
@@ -143,12 +157,13 @@ def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
     folders = paths.tasks(run)
     ended = [folder for folder in folders if is_over(paths, folder)]
     doubtful = [folder for folder in ended if not _ended_by_itself(folder)]
-    if doubtful and len(ended) == len(folders):
-        return {"killed": procs.sweep(run)}
+    alive = sorted(folder.task for folder in folders if folder not in ended)
+    if doubtful and not alive:
+        return {"killed": procs.sweep(run), "alive": []}
     killed: List[Dict[str, Any]] = []
     for folder in doubtful:
         killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
-    return {"killed": killed}
+    return {"killed": killed, "alive": alive}
 
 
 def _ended_by_itself(folder: TaskFolder) -> bool:

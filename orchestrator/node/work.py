@@ -1,6 +1,6 @@
 """A run's own working folder, copied from its trees: nothing that a script writes there is ever deleted.
 
-<workdir>/runs/<run>/work
+<workdir>/runs/<run>/work, and trees: the digests that it was made from
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .trees import folder_of, remove, unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any, Dict, List
 
     from .agent import Agent, Request
 
@@ -26,24 +26,52 @@ def make(_agent: Agent, request: Request) -> Dict[str, Any]:
     work = os.path.join(run_folder(request["workdir"], request["run"]), "work")
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
     wanted = [*request["digests"], *request.get("also", ())]
-    missing = [digest for digest in wanted if not os.path.isdir(os.path.join(trees, digest))]
+    missing = [digest for digest in wanted if not _use(os.path.join(trees, digest))]
     if missing or os.path.isdir(work):
         return {"work": work, "missing": missing}
     sources = [os.path.join(trees, digest) for digest in request["digests"]]
     try:
         os.makedirs(made)
+        _note(os.path.dirname(work), wanted)
         for source in sources:
             _copy(source, made)
         os.rename(made, work)
     except OSError as error:
         remove(made)
-        if not os.path.isdir(work):
+        missing = [digest for digest in wanted if not os.path.isdir(os.path.join(trees, digest))]
+        if not missing and not os.path.isdir(work):
             raise unwritable(work, error) from None
+        return {"work": work, "missing": missing}
     return {"work": work, "missing": []}
 
 
 def run_folder(workdir: str, run: str) -> str:
     return os.path.join(os.path.abspath(os.path.expanduser(workdir)), "runs", plain_name("run", run))
+
+
+def trees_of(run_folder: str) -> List[str]:
+    """The digests of the trees that a run was made from."""
+    try:
+        with open(os.path.join(run_folder, "trees"), encoding="ascii") as file:
+            return file.read().split()
+    except (OSError, ValueError):
+        return []
+
+
+def _use(tree: str) -> bool:
+    """Whether it is there. Touched: what was used just now is not cleaned away."""
+    try:
+        os.utime(tree)
+    except PermissionError:  # another user's, in a folder that is shared
+        return os.path.isdir(tree)
+    except OSError:
+        return False
+    return True
+
+
+def _note(run_folder: str, digests: List[str]) -> None:
+    with open(os.path.join(run_folder, "trees"), "w", encoding="ascii") as file:
+        file.write("".join(f"{digest}\n" for digest in digests))
 
 
 def _copy(source: str, target: str) -> None:

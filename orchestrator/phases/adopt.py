@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,13 @@ from orchestrator.events import (
     StopRequested,
     TaskExited,
     TaskStarted,
+    TreeSynced,
 )
 from orchestrator.fleet import Answers, Reply
+from orchestrator.model import RunPlan
 from orchestrator.phases.connect import keep, open_sessions
-from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
-from orchestrator.phases.launch import VALIDATE
+from orchestrator.phases.context import Run, phase, report_failures
+from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
 
 _HANDOVER = 5.0  # seconds in which the agents of a killed keeper notice that it is gone
@@ -29,31 +32,39 @@ _HANDOVER = 5.0  # seconds in which the agents of a killed keeper notice that it
 
 @dataclass(frozen=True)
 class Adopted:
-    attempt: str
+    attempt: int
+    missing: str  # a task of it that was never started; "" when all were
     exits: tuple[TaskExited, ...]
+    stopping: str  # why the last keeper was ending the attempt, "failure" or "completion"; "" when it was not
+    over: RunEnded | None  # it has ended before: only what was left of it is to be ended
 
 
 def announce(run: Run) -> None:
     """Say what the run is."""
-    plan = run.plan
+    run.bus.emit(announcement(run.folder, run.plan))
+
+
+def announcement(folder: RunFolder, plan: RunPlan) -> RunPlanned:
     tasks = tuple((str(spec.id), spec.host) for spec in plan.tasks)
-    run.bus.emit(
-        RunPlanned(run.id, plan.name, plan.owner, plan.command, tasks, plan.notes, str(run.folder.path))
-    )
+    return RunPlanned(plan.run, plan.name, plan.owner, plan.command, tasks, plan.notes, str(folder.path))
 
 
 def adopt(run: Run) -> Adopted | RunLeft:
-    """Find out how far the run had come; raise PhaseFailed when its tasks were never all started.
+    """Find out how far the run had come.
 
     `RunLeft` when it cannot be kept from here: no host answers, or another keeper lives.
     """
     history = [stamped.event for stamped in events_of(run.folder)]
     if not any(isinstance(event, RunPlanned) for event in history):
         announce(run)
+    if not run.plan.tree:
+        synced = (event.digest for event in history if isinstance(event, TreeSynced))
+        run.plan = dataclasses.replace(run.plan, tree=next(synced, ""))
     if _was_being_stopped(history):
         run.stop.ask(kill=False)
     with phase(run, Phase.CONNECT):
-        bad = open_sessions(run)
+        # Hosts that were replaced may still run what they had: nobody else ends it there.
+        bad = open_sessions(run, (*run.hosts, *run.plan.retired) if run.stop.asked else None)
         report_failures(run.bus, Phase.CONNECT, bad)
         refused = _become_keeper(run) if run.fleet.sessions else {}
     if not run.fleet.sessions:
@@ -66,19 +77,17 @@ def adopt(run: Run) -> Adopted | RunLeft:
     report_failures(run.bus, Phase.CONNECT, {n: e for n, e in refused.items() if e.kind != "kept"})
     states = run.fleet.ask("states", lambda _: {"run": run.id})
     found = _tasks(states)
-    attempts = sorted({attempt for attempt, _ in found if attempt != VALIDATE}, key=int)
-    attempt = attempts[-1] if attempts else "1"
+    attempts = {attempt for attempt, _ in found if attempt.isdigit()}  # the others are validations
+    # The last keeper may have planned an attempt of which nothing was started.
+    attempt = max([*attempts, str(run.plan.attempt)], key=int)
     missing = [
         str(spec.id)
         for spec in run.plan.tasks
         if spec.host in states.good and (attempt, str(spec.id)) not in found
     ]
+    over = next((event for event in reversed(history) if isinstance(event, RunEnded)), None)
     if missing:
-        raise PhaseFailed(
-            Phase.LAUNCH,
-            f"its keeper was gone before {missing[0]} was started",
-            "launch it again",
-        )
+        return Adopted(int(attempt), missing[0], (), "", over)
     known = {(event.attempt, event.task) for event in history if isinstance(event, TaskStarted)}
     for spec in run.plan.tasks:
         state = found.get((attempt, str(spec.id)))
@@ -87,7 +96,18 @@ def adopt(run: Run) -> Adopted | RunLeft:
     # What was given up as lost is asked for again: its host may know better now.
     ends = [e for e in history if isinstance(e, TaskExited) and e.attempt == attempt and not e.lost]
     exits = tuple({end.task: end for end in ends}.values())
-    return Adopted(attempt, exits)
+    return Adopted(int(attempt), "", exits, _stopping(history, attempt), over)
+
+
+def _stopping(history: list[Event], attempt: str) -> str:
+    """Why an attempt was being ended, if not for a user."""
+    by = ""
+    for event in history:
+        if isinstance(event, TaskStarted) and event.attempt == attempt:
+            by = ""
+        elif isinstance(event, StopRequested) and event.by != "user":
+            by = event.by
+    return by
 
 
 def _was_being_stopped(history: list[Event]) -> bool:

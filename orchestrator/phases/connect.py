@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 
+from orchestrator import restarts
 from orchestrator.errors import HostError
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Reply, Session
-from orchestrator.model import RunPlan
+from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import Run, fail_on, phase
 
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
@@ -27,14 +28,16 @@ def connect(run: Run) -> None:
         lease(run)
 
 
-def open_sessions(run: Run) -> dict[str, HostError]:
-    """Open what can be opened; return the errors of the others."""
+def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, HostError]:
+    """Open what can be opened, of all hosts unless some are named; return the errors of the others."""
+    wanted = run.hosts if hosts is None else hosts
 
     def told(session: Session, seconds: float) -> None:
         run.bus.emit(HostConnected(session.host.name, seconds, session.clock_offset))
 
-    bad = run.fleet.connect(run.hosts, told)
-    for name, session in run.fleet.sessions.items():
+    bad = run.fleet.connect(wanted, told)
+    for name in [host.name for host in wanted if host.name in run.fleet.sessions]:
+        session = run.fleet.sessions[name]
         if (refused := session.hello.get("state_error")) is not None:
             bad[name] = HostError(
                 name, refused["what"], kind="state", why=refused["why"], hint=refused.get("hint", "")
@@ -43,9 +46,21 @@ def open_sessions(run: Run) -> dict[str, HostError]:
 
 
 def keep(run: Run) -> dict[str, HostError]:
-    """Become the only keeper of the run on every node; return who refuses, and why."""
+    """Become the only keeper of the run on every node; return who refuses, and why.
+
+    The first host alone, then the others: of two that want it at the same moment one has it there, and
+    so everywhere.
+    """
+    first, others = run.names[:1], run.names[1:]
+    refused = _keep_on(run, first)
+    if any(error.kind == "kept" for error in refused.values()):
+        return refused
+    return {**refused, **_keep_on(run, others)}
+
+
+def _keep_on(run: Run, hosts: list[str]) -> dict[str, HostError]:
     plan = msgspec.json.encode(for_nodes(run.plan)).decode()
-    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who, "plan": plan})
+    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who, "plan": plan}, hosts=hosts)
     bad = dict(answers.bad)
     for name, reply in answers.good.items():
         if not reply.result["granted"]:
@@ -84,25 +99,27 @@ def keep_again(run: Run, session: Session) -> None:
     session.submit("keep", run=run.id, who=run.who).add_done_callback(answered)
 
 
-def lease(run: Run) -> None:
-    """Reserve the task ports on every machine, other ones where that was asked for.
+def lease(run: Run, *, move: bool = True) -> None:
+    """Reserve the task ports on every machine, other ones where that was asked for and they may `move`.
 
     Raise PhaseFailed with who holds them.
     """
     for shift in range(_OTHER_PORTS):
-        answers = run.fleet.ask("lease", lambda session: _wanted(run, session))
+        answers = run.fleet.ask("lease", lambda session: _wanted(run, session), hosts=run.names)
         bad = dict(answers.bad)
         moved: dict[str, int] = {}
         for name, reply in answers.good.items():
             conflicts = [held for held in reply.result["conflicts"] if held["run"] != run.id]
-            if conflicts and run.options.other_ports and run.replan is not None:
+            if conflicts and run.plan.admission.other_ports and move:
                 moved[name] = min(spec.port for spec in run.plan.tasks if spec.host == name) + 10 + shift
             elif conflicts:
                 bad[name] = _held(name, conflicts)
         fail_on(run.bus, Phase.CONNECT, bad)
-        if not moved or run.replan is None:
+        if not moved:
+            run.leased = dict(run.fleet.sessions)
             return
-        run.plan = run.replan(moved)
+        run.plan = restarts.move(run.plan, moved)
+        run.folder.write_plan(run.plan)
     fail_on(
         run.bus,
         Phase.CONNECT,

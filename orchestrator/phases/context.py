@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from orchestrator.events import HostFailed, Phase, PhaseEnded, PhaseStarted
 from orchestrator.fleet import Fleet, Frame, Session
 from orchestrator.model import Host, RunPlan
 from orchestrator.store import RunFolder
+from orchestrator.sync import Tree
 
 log = logging.getLogger("orchestrate")
 
@@ -59,6 +60,10 @@ class StopFlag:
             self._kill.set()
         self._asked.set()
 
+    def wait(self, seconds: float) -> bool:
+        """Whether it was asked for within that time."""
+        return self._asked.wait(seconds)
+
     @property
     def asked(self) -> bool:
         return self._asked.is_set()
@@ -69,15 +74,11 @@ class StopFlag:
 
 
 @dataclass(frozen=True)
-class Options:
-    """How `launch` was asked to go about it."""
+class Source:
+    """The code to sync; a keeper that takes over finds it on the hosts and needs none."""
 
-    root: Path  # the code to sync
+    root: Path = Path()
     ignore: tuple[str, ...] = ()  # gitignore patterns of the job
-    preflight: bool = True
-    validate: bool = True
-    validate_command: str | None = None  # the user's own; None: the built-in step
-    other_ports: bool = False  # take other ports where the wanted ones are held
 
 
 @dataclass
@@ -90,14 +91,17 @@ class Run:
     fleet: Fleet
     inbox: Inbox
     who: str  # this keeper, as others are told
-    options: Options
+    source: Source
     secrets: Mapping[str, str] = field(default_factory=dict)
-    replan: Callable[[Mapping[str, int]], RunPlan] | None = None  # host -> first task port
     stop: StopFlag = field(default_factory=StopFlag)
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
+    shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
+    trees: list[Tree] = field(default_factory=list)  # that every host has: the user's code and worker_entry
     synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there
     builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
     lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
+    untold: set[str] = field(default_factory=set)  # of the lost ones, those that nobody was told of
+    leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
     unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
 
     @property
@@ -108,15 +112,32 @@ class Run:
     def hosts(self) -> tuple[Host, ...]:
         return self.plan.hosts
 
+    @property
+    def names(self) -> list[str]:
+        """The hosts with tasks that can be asked something."""
+        return [host.name for host in self.plan.hosts if host.name in self.fleet.sessions]
+
 
 class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the keeper
     """The run cannot go on; the events that say why were emitted already."""
 
-    def __init__(self, phase: Phase, cause: str, hint: str = "") -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        cause: str,
+        hint: str = "",
+        hosts: Mapping[str, str] | None = None,
+        *,
+        outside: bool = False,
+        lost: Collection[str] = (),
+    ) -> None:
         super().__init__(cause)
         self.phase = phase
         self.cause = cause
         self.hint = hint
+        self.hosts = hosts or {}  # what is wrong with which
+        self.lost = frozenset(lost)  # those of `hosts` with which nothing is wrong but that they were lost
+        self.outside = outside  # it need not come again: a host was lost over it
 
 
 @contextmanager
@@ -146,4 +167,9 @@ def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
     report_failures(bus, phase, errors)
     first = next(iter(errors))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    raise PhaseFailed(phase, f"{first}{others} {errors[first].what}", errors[first].hint)
+    found = {name: error.what for name, error in errors.items()}
+    outside = any(error.kind in {"lost", "timeout"} for error in errors.values())
+    lost = [name for name, error in errors.items() if error.kind == "lost"]
+    raise PhaseFailed(
+        phase, f"{first}{others} {errors[first].what}", errors[first].hint, found, outside=outside, lost=lost
+    )

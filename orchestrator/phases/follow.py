@@ -9,16 +9,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-import msgspec
-
+from orchestrator import hang
 from orchestrator.errors import HostError
-from orchestrator.events import Event, LogGap, TaskExited, TaskProgressed, TaskReady, TaskReported
+from orchestrator.events import Event, LogGap, TaskExited, TaskProgressed
 from orchestrator.fleet import Frame, Reply, Session
 from orchestrator.gang import End
 from orchestrator.model import TaskId
 from orchestrator.phases import recovery
 from orchestrator.phases.connect import keep_again
 from orchestrator.phases.context import Asked, Followed, Reconnected, Run, log
+from orchestrator.records import final, reported
 from orchestrator.store.mirror import Mirror
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
@@ -39,11 +39,26 @@ class Follower:
         self._attempt = attempt
         self._placed = dict(placed)
         self._told = told
+        now = time.monotonic()
+        self.lives = {task: hang.Life(now) for task in placed}  # when each was heard of last
         self._mirrors = {task: Mirror(run.folder, attempt, task.slug) for task in placed}
         self._partial: dict[TaskId, bytes] = {}
         self._gaps: dict[TaskId, int] = {}
+        self._missing: dict[TaskId, int] = {}  # bytes
         self._asked_keep = time.monotonic()
         self.stopping: Callable[[Session], None] | None = None  # what a host that comes back is told
+
+    @property
+    def heard(self) -> float:
+        """When a task last printed or reported anything."""
+        return max(life.heard for life in self.lives.values())
+
+    @property
+    def attempt(self) -> str:
+        return self._attempt
+
+    def host(self, task: TaskId) -> str:
+        return self._placed[task]
 
     @property
     def tasks(self) -> list[TaskId]:
@@ -83,7 +98,18 @@ class Follower:
     def give_up(self, why: str) -> None:
         """End what cannot be known any more: tasks that were told to stop, on hosts that stay lost."""
         for task in self.waiting():
-            self._end(task, End(None, None, why, stopped=True, seconds=0.0, ended=time.time()))
+            name = self._placed[task]
+            silent, loss = recovery.silence(self._run, name)
+            end = End(None, None, silent or why, stopped=True, seconds=0.0, ended=time.time())
+            self._end(task, end, {"loss": loss})
+
+    def give_up_host(self, name: str, why: str) -> None:
+        """Take the tasks of a host that stays lost for failed."""
+        for task in self.waiting():
+            if self._placed[task] == name:
+                silent, loss = recovery.silence(self._run, name)
+                end = End(None, None, silent or why, stopped=False, seconds=0.0, ended=time.time())
+                self._end(task, end, {"loss": loss})
 
     def close(self) -> None:
         for mirror in self._mirrors.values():
@@ -127,7 +153,7 @@ class Follower:
             task = TaskId.parse(name)
             if task in self._placed and task not in self.ends:
                 why = "its host knows nothing of it: it was never started, or its state folder was emptied"
-                self._end(task, End(None, None, why, stopped=False, seconds=0.0, ended=time.time()))
+                self._end(task, End(None, None, why, stopped=False, seconds=0.0, ended=time.time()), {})
 
     def _mirrored(self, frame: Frame) -> None:
         """Take a frame in; when this machine has no room for it, it waits on the node."""
@@ -148,6 +174,8 @@ class Follower:
         mirror = self._mirrors.get(task)
         if mirror is None or task in self.ends or header.get("attempt", self._attempt) != self._attempt:
             return
+        if header["kind"] != "state":
+            hang.heard(self.lives, task, time.monotonic())
         match header["kind"]:
             case "log":
                 mirror.add_log(header["offset"], frame.payload, header["times"])
@@ -164,11 +192,13 @@ class Follower:
         *lines, self._partial[task] = (self._partial.get(task, b"") + data).split(b"\n")
         for line in lines:
             try:
-                record = msgspec.json.decode(line, type=dict[str, Any])
-            except (msgspec.DecodeError, msgspec.ValidationError):
+                event = reported(task, line)
+            except ValueError:
                 log.warning("%s reported what is no JSON object: %r", task, line[:200])
                 continue
-            if (event := report_event(task, record)) is not None:
+            if isinstance(event, TaskProgressed):
+                hang.stepped(self.lives, task, event.step, time.monotonic())
+            if event is not None:
                 self._told(event)
 
     def _state(self, task: TaskId, session: Session, state: Mapping[str, Any]) -> None:
@@ -176,26 +206,14 @@ class Follower:
         for gap in gaps[self._gaps.get(task, 0) :]:
             self._told(LogGap(str(task), "node", gap["bytes"], gap.get("why", "")))
         self._gaps[task] = len(gaps)
+        if (missing := sum(gap["bytes"] for gap in gaps)) != self._missing.get(task, 0):
+            self._missing[task] = missing
+            hang.heard(self.lives, task, time.monotonic())  # it prints, and its node has no room for it
         if state["state"] not in FINAL:
             return
-        started, ended = state.get("started_ns"), state.get("ended_ns")
-        lost = state.get("message", "") or "its supervisor was killed" if state["state"] == "lost" else ""
-        if state["state"] == "unstarted":
-            lost = state.get("message", "") or "it could not be started"
-        self._end(
-            task,
-            End(
-                code=state.get("exit_code"),
-                signal=state.get("exit_signal"),
-                lost=lost,
-                stopped=state.get("want", "run") != "run",
-                seconds=(ended - started) / 1e9 if started and ended else 0.0,
-                ended=(ended / 1e9 - session.clock_offset) if ended else time.time(),
-            ),
-            note="" if lost else state.get("message", ""),
-        )
+        self._end(task, *final(state, session.clock_offset, time.time()))
 
-    def _end(self, task: TaskId, end: End, note: str = "") -> None:
+    def _end(self, task: TaskId, end: End, more: Mapping[str, Any]) -> None:
         self.ends[task] = end
         self._told(
             TaskExited(
@@ -208,7 +226,7 @@ class Follower:
                 seconds=end.seconds,
                 ended=end.ended,
                 stopped=end.stopped,
-                note=note,
+                **more,
             )
         )
 
@@ -229,25 +247,3 @@ class Follower:
         self.attach([session.host.name])
         if self.stopping is not None:
             self.stopping(session)
-
-
-def report_event(task: TaskId, record: Mapping[str, Any]) -> Event | None:
-    """The event that one record of a task's report stands for; None for a kind we do not know."""
-    match record.get("kind"):
-        case "ready":
-            return TaskReady(str(task), str(record.get("note", "")))
-        case "progress":
-            step = record.get("step")
-            return TaskProgressed(
-                str(task),
-                step if isinstance(step, int) else 0,
-                _number(record.get("loss")),
-                _number(record.get("steps_per_second")),
-            )
-        case "result" | "error" as kind:
-            return TaskReported(str(task), kind, {k: v for k, v in record.items() if k != "kind"})
-    return None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -5,31 +5,24 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from orchestrator import restarts
 from orchestrator.errors import ExitStatus, OrchestrateError
-from orchestrator.events import (
-    Event,
-    Outcome,
-    Phase,
-    PhaseEnded,
-    PhaseStarted,
-    RunEnded,
-    RunLeft,
-    TaskExited,
-)
+from orchestrator.events import AttemptFailed, Kind, Outcome, Phase, RunEnded, RunLeft
 from orchestrator.fleet import Cancelled
-from orchestrator.gang import Decision, decide, succeeded
 from orchestrator.phases import connect, launch, preflight, stage, stop, validate
-from orchestrator.phases.adopt import adopt, announce
+from orchestrator.phases.adopt import Adopted, adopt, announce
+from orchestrator.phases.again import CannotSeatError, rest, start_again
+from orchestrator.phases.attempt import Attempt
 from orchestrator.phases.context import PhaseFailed, Run, log
 from orchestrator.phases.control import Control
-from orchestrator.phases.follow import Follower
-from orchestrator.store.tail import last_lines
-from orchestrator.verdict import judge
+from orchestrator.phases.judging import attempt_failed, never_started, of_phase
+from orchestrator.restarts import Failure
+from orchestrator.verdict import NOBODY, Verdict
 
-FIRST = "1"  # the attempt a launch begins with
-_LAST_LINES = 20
+FIRST = 1  # the attempt a launch begins with
 
 
 def keep_new(run: Run, control: int) -> ExitStatus:
@@ -46,7 +39,10 @@ class _Keeper:
     def __init__(self, run: Run, control: int) -> None:
         self._run = run
         self._unproven: tuple[str, ...] = ()
-        self._exits: list[TaskExited] = []
+        self._number = FIRST  # of the attempt
+        self._failures: list[Failure] = []
+        self._verdict: Verdict | None = None  # of the last failed attempt
+        self._over: RunEnded | None = None  # it had ended before, and what was left of it is cleared up
         self._started = False  # something of the run may be alive on the nodes
         # Until the tasks are followed, a request to stop must end whatever is being waited for.
         self._control = Control(run, control)
@@ -54,7 +50,7 @@ class _Keeper:
     def guarded(self, work: Callable[[_Keeper], RunEnded | RunLeft]) -> ExitStatus:
         """Whatever happens, the run ends with one RunEnded, and a bug leaves its traceback."""
         ended = self._conclude(lambda: work(self))
-        self._run.bus.emit(ended)
+        self._run.bus.emit_last(ended)
         self._run.fleet.close()
         return ExitStatus(ended.status) if isinstance(ended, RunEnded) else ExitStatus.CLUSTER
 
@@ -68,7 +64,7 @@ class _Keeper:
         except PhaseFailed as failure:
             end = partial(self._failed, failure)
         except OrchestrateError as error:
-            end = partial(self._failed, PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint))
+            end = partial(self._failed, of_phase(error))
         except Exception:
             log.exception("a bug")
             end = self._broken
@@ -78,18 +74,12 @@ class _Keeper:
         run = self._run
         announce(run)
         connect.connect(run)
-        run.folder.write_plan(run.plan)
-        shared = preflight.preflight(run) if run.options.preflight else {}
+        shared = preflight.preflight(run) if run.plan.admission.preflight else {}
         stage.stage(run, shared)
         self._started = True
-        if run.options.validate:
+        if run.plan.admission.validate:
             validate.validate(run)
-        placed = {spec.id: spec.host for spec in run.plan.tasks}
-        launch.launch(run, FIRST)
-        self._control.cancels = False
-        follower = Follower(run, FIRST, placed, self._told)
-        follower.attach()
-        return self._follow(follower)
+        return self._attempts(lambda: launch.launch(run, str(FIRST)))
 
     def adopted(self) -> RunEnded | RunLeft:
         run = self._run
@@ -98,81 +88,95 @@ class _Keeper:
         found = adopt(run)
         if isinstance(found, RunLeft):
             return found
-        placed = {spec.id: spec.host for spec in run.plan.tasks}
-        follower = Follower(run, found.attempt, placed, self._told)
-        for exited in found.exits:  # the last keeper said so already
-            self._exits.append(exited)
-            follower.know(exited)
-        follower.attach()
-        return self._follow(follower)
+        self._number = found.attempt
+        self._failures = [Failure("", None, 0.0)] * (found.attempt - FIRST)
 
-    def _told(self, event: Event) -> None:
-        if isinstance(event, TaskExited):
-            self._exits.append(event)
-        self._run.bus.emit(event)
+        def begin() -> None:
+            if found.missing:
+                raise PhaseFailed(
+                    Phase.LAUNCH, f"its keeper was gone before {found.missing} was started", "launch it again"
+                )
 
-    def _follow(self, follower: Follower) -> RunEnded:
+        self._over = found.over
+        return self._attempts(begin, found)
+
+    def _attempts(self, begin: Callable[[], None], adopted: Adopted | None = None) -> RunEnded:
+        """Attempt after attempt, until one succeeds, a user stops it, or no other may follow."""
         run = self._run
-        began = time.monotonic()
-        run.bus.emit(PhaseStarted(Phase.FOLLOW, len(run.hosts)))
-        stopper: stop.Stopper | None = None
-        by_user = False
         while True:
-            follower.step(0.5 if stopper is None else 0.1)
-            elsewhere = stopper is None and any(end.stopped for end in follower.ends.values())
-            if (run.stop.asked or elsewhere) and not by_user:
-                by_user = True
-                run.fleet.resume()
-                if stopper is None:
-                    why = "asked for from another machine" if elsewhere and not run.stop.asked else ""
-                    stopper = stop.Stopper(run, follower, by="user", why=why, grace=run.plan.grace)
-            if run.stop.kill and stopper is not None:
-                stopper.sharpen()
-            match decide(follower.tasks, follower.ends, run.plan.completion):
-                case Decision.ENDED:
-                    break
-                case Decision.STOP_FAILED if stopper is None:
-                    stopper = stop.Stopper(
-                        run, follower, by="failure", why=self._blame(), grace=run.plan.failure_grace
-                    )
-                case Decision.STOP_COMPLETE if stopper is None:
-                    stopper = stop.Stopper(
-                        run, follower, by="completion", why="the chief is done", grace=run.plan.grace
-                    )
-                case _:
-                    pass
-            if stopper is not None and time.monotonic() > stopper.deadline:
-                follower.give_up("its host cannot be reached")
-                break
-        self._sweep()
-        good = succeeded(follower.tasks, follower.ends, run.plan.completion)
-        run.bus.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
-        if by_user and not self._failed_before_stop():
-            return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
-        if good:
-            return self._ended(Outcome.SUCCEEDED, ExitStatus.OK)
-        return self._verdict()
+            try:
+                begin()
+            except CannotSeatError as error:
+                assert self._verdict is not None
+                # A host that came back while another one was waited for may still run its tasks.
+                self._end_all(kill=True, grace=0.0, by="failure")
+                return self._lost_for_good(self._verdict, error.cause, error.hint)
+            except (PhaseFailed, OrchestrateError) as error:
+                failed = of_phase(error)
+                if not run.plan.restarts.most or run.stop.asked:
+                    raise failed from error
+                self._end_all(kill=False, grace=run.plan.failure_grace, by="failure")
+                lost = any(host.name in run.lost for host in run.hosts)
+                verdict, failure = never_started(failed, host_lost=lost)
+            else:
+                self._control.cancels = False
+                finished = Attempt(run, str(self._number), adopted).follow()
+                adopted, self._unproven = None, finished.unproven
+                if finished.by_user or self._over is not None:
+                    return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
+                if finished.good:
+                    return self._ended(Outcome.SUCCEEDED, ExitStatus.OK)
+                verdict, failure = attempt_failed(finished, run.folder, str(self._number))
+                if finished.hung is not None and not finished.hung.restart:
+                    asked = run.plan.restarts.most > 0
+                    return self._lost_for_good(verdict, "--on-hang stop ends the run" if asked else "")
+            self._failures.append(failure)
+            if (why := self._enough()) is not None:
+                return self._lost_for_good(verdict, why)
+            self._rest(verdict)
+            begin = partial(start_again, run, self._number)
 
-    def _failed_before_stop(self) -> bool:
-        return any(not exit_.stopped and exit_.code != 0 for exit_ in self._exits)
+    def _enough(self) -> str | None:
+        """Why no other attempt follows; None when one does."""
+        run = self._run
+        why = restarts.enough(self._failures, run.plan.restarts.most)
+        if why is not None:
+            return why
+        if unset := [name for name in run.plan.secrets if name not in run.secrets]:
+            return f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} not set where it was taken over"
+        return None
 
-    def _blame(self) -> str:
-        first = next(exit_ for exit_ in self._exits if not exit_.stopped and exit_.code != 0)
-        return f"{first.task} failed"
+    def _rest(self, verdict: Verdict) -> None:
+        """Say that the attempt failed, and wait before the next one; raise Cancelled."""
+        run, self._verdict = self._run, verdict
+        pause = restarts.pause(self._failures)
+        run.bus.emit(
+            AttemptFailed(
+                attempt=str(self._number),
+                cause=verdict.cause,
+                cause_task=verdict.task,
+                last_lines=verdict.last_lines,
+                hint=verdict.hint,
+                kind=verdict.kind,
+                cause_host=verdict.host,
+                pause=pause,
+                restart=len(self._failures),
+                most=run.plan.restarts.most,
+            )
+        )
+        self._number += 1
+        self._control.cancels = True
+        rest(run, pause)
 
-    def _verdict(self) -> RunEnded:
-        verdict = judge(tuple(self._exits), self._tail)
+    def _lost_for_good(self, verdict: Verdict, given_up: str, hint: str = "") -> RunEnded:
         return self._ended(
             Outcome.FAILED,
             ExitStatus.RUN_FAILED,
             cause=verdict.cause,
-            task=verdict.task,
-            lines=verdict.last_lines,
-            hint=verdict.hint,
+            verdict=verdict,
+            hint=hint or verdict.hint,
+            given_up=given_up,
         )
-
-    def _tail(self, task: str, attempt: str) -> tuple[str, ...]:
-        return last_lines(self._run.folder.log(attempt, task.replace("/", "-")), _LAST_LINES)
 
     def _failed(self, failure: PhaseFailed) -> RunEnded:
         """A phase could not be finished: end what was started."""
@@ -181,7 +185,7 @@ class _Keeper:
         self._end_all(kill=False, grace=self._run.plan.failure_grace, by="failure")
         status = ExitStatus.RUN_FAILED if self._started else ExitStatus.CLUSTER
         cause = f"{failure.phase.value}: {failure.cause}"
-        return self._ended(Outcome.CLUSTER, status, cause=cause, hint=failure.hint)
+        return self._ended(Outcome.CLUSTER, status, cause=cause, kind=Kind.START, hint=failure.hint)
 
     def _stopped(self) -> RunEnded:
         """A user asked for the end before or while the tasks were started."""
@@ -195,6 +199,7 @@ class _Keeper:
             Outcome.FAILED,
             ExitStatus.BUG,
             cause="a bug in orchestrate ended the run",
+            kind=Kind.BUG,
             hint=f"please report it, with {self._run.folder.debug_log}",
         )
 
@@ -215,9 +220,10 @@ class _Keeper:
         status: ExitStatus,
         *,
         cause: str = "",
-        task: str = "",
-        lines: tuple[str, ...] = (),
+        verdict: Verdict = NOBODY,
+        kind: Kind = Kind.NONE,
         hint: str = "",
+        given_up: str = "",
     ) -> RunEnded:
         run, unproven = self._run, self._unproven
         if unproven:
@@ -225,15 +231,21 @@ class _Keeper:
                 f"{', '.join(unproven)} did not answer, so nothing is proven there; when it does: "
                 f"orchestrate stop {run.id}"
             )
+        if self._over is not None:
+            return replace(self._over, unproven=unproven, hint=hint if unproven else "")
         return RunEnded(
             run=run.id,
             outcome=outcome,
             status=int(status),
             seconds=time.time() - run.plan.created,
             cause=cause,
-            cause_task=task,
-            last_lines=lines,
+            cause_task=verdict.task,
+            last_lines=verdict.last_lines,
             folder=str(run.folder.path),
             hint=hint,
             unproven=unproven,
+            attempts=self._number,
+            given_up=given_up,
+            kind=verdict.kind or kind,
+            cause_host=verdict.host,
         )

@@ -11,7 +11,7 @@ import msgspec
 from orchestrator.errors import HostError
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled, Reply
-from orchestrator.model import TaskSpec
+from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.phases import recovery
 from orchestrator.phases.connect import for_nodes, lease
 from orchestrator.phases.context import Run, fail_on, phase
@@ -21,8 +21,10 @@ START_TIMEOUT = 60.0
 RETURN = 30.0  # seconds in which a host that was lost meanwhile may come back
 
 
-def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
-    """Ask every node to start its tasks, all at once; return what went wrong, by host."""
+def start(
+    run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]
+) -> tuple[set[TaskId], dict[str, HostError]]:
+    """Ask every node to start its tasks, all at once; return those that run, and what went wrong by host."""
     plan = msgspec.json.encode(for_nodes(run.plan)).decode()
     futures = []
     for spec in specs:
@@ -40,12 +42,14 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
                 "python": run.plan.host(spec.host).python,
                 "grace": run.plan.grace,
                 "port": spec.port,
-                "role": spec.id.role.value,
+                "endless": endless(run.plan, spec),
                 "lifeline": run.plan.lifeline,
+                "stacks": run.plan.stacks,
                 "log_cap": LOG_CAP,
             },
         }
         futures.append((spec, session, session.submit("start", **fields)))
+    good: set[TaskId] = set()
     bad: dict[str, HostError] = {}
     deadline = time.monotonic() + START_TIMEOUT
     for spec, session, future in futures:
@@ -57,40 +61,56 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
                 raise Cancelled from error
             bad.setdefault(spec.host, error)
         else:
-            if attempt != VALIDATE:
+            good.add(spec.id)
+            if attempt.isdigit():
                 run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.result["pid"]))
-    return bad
+    return good, bad
 
 
-VALIDATE = "validate"
+def endless(plan: RunPlan, spec: TaskSpec) -> bool:
+    """Whether it serves until it is stopped: parameter servers do, and the workers that they serve."""
+    return plan.completion is Completion.CHIEF and spec.id.role is not Role.CHIEF
 
 
 def launch(run: Run, attempt: str) -> None:
     """Start every task of the plan; raise PhaseFailed when one cannot, the started ones still run."""
     with phase(run, Phase.LAUNCH):
         _assemble(run)
-        fail_on(run.bus, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.work))
+        fail_on(run.bus, Phase.LAUNCH, start_all(run, attempt, run.plan.tasks, run.work))
+
+
+def start_all(
+    run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]
+) -> dict[str, HostError]:
+    """Start tasks, on hosts that are lost over it when they are back; return what went wrong by host."""
+    started, bad = start(run, attempt, specs, cwd)
+    if any(error.kind == "lost" for error in bad.values()):
+        bad = _ask_again(run, attempt, [spec for spec in specs if spec.id not in started], cwd, bad)
+    return bad
+
+
+def _ask_again(
+    run: Run,
+    attempt: str,
+    unstarted: Sequence[TaskSpec],
+    cwd: Mapping[str, str],
+    bad: Mapping[str, HostError],
+) -> dict[str, HostError]:
+    """Ask the hosts that were lost over it once more: to start a task twice starts it once."""
+    recovery.gather(run, RETURN)
+    if run.stop.asked:
+        raise Cancelled
+    back = [name for name, error in bad.items() if error.kind == "lost" and name in run.fleet.sessions]
+    lease(run, move=False)  # the agents that are gone held theirs; the other tasks know these ports
+    _, still = start(run, attempt, [spec for spec in unstarted if spec.host in back], cwd)
+    return {**{name: error for name, error in bad.items() if name not in back}, **still}
 
 
 def _assemble(run: Run) -> None:
     """Have every host at hand again; raise PhaseFailed when one was lost meanwhile and stays so."""
-    sessions = dict(run.fleet.sessions)
     recovery.gather(run, RETURN)
     if run.stop.asked:
         raise Cancelled
-    fail_on(
-        run.bus,
-        Phase.LAUNCH,
-        {
-            name: HostError(
-                name,
-                "was lost before its tasks were started",
-                kind="lost",
-                why=f"no connection could be made for {time.monotonic() - since:.0f} s",
-                hint=f"ssh {run.plan.host(name).ssh}, to see whether the machine still answers",
-            )
-            for name, since in run.lost.items()
-        },
-    )
-    if run.fleet.sessions != sessions:
+    fail_on(run.bus, Phase.LAUNCH, recovery.losses(run))
+    if run.fleet.sessions != run.leased:  # since then: in the validation, too
         lease(run)  # the agents that are gone held theirs

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator import checks
+from orchestrator import checks, restarts
 from orchestrator.bus import Bus
 from orchestrator.checks import Needs, Seen
 from orchestrator.errors import HostError
@@ -16,9 +16,11 @@ from orchestrator.fleet import Answers, Fleet, Reply
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
 from orchestrator.phases.stage import is_builtin
+from orchestrator.plan import is_r
 
 PROBE_TIMEOUT = 5.0  # seconds for one pair; a task waits much longer, but a person should not
 FACTS_TIMEOUT = 90.0
+_BETWEEN = frozenset({"reach", "machine", "tensorflow", "keras", "tf_keras"})  # of a host and the others
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,19 @@ def preflight(run: Run) -> dict[str, str]:
         found = examine(run.fleet, run.bus, run.plan)
         if not found.good:
             bad = [check for check in found.checks if check.level is Level.FAIL]
-            cause = f"{bad[0].host}: {bad[0].check}: {bad[0].found}" if bad else ""
-            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-            raise PhaseFailed(Phase.PREFLIGHT, cause + more, bad[0].hint if bad else "")
+            # Who did not answer at all comes first: what others found out about it follows from that.
+            causes = [f"{name} {error.what}" for name, error in found.failed.items()]
+            causes += [f"{check.host}: {check.check}: {check.found}" for check in bad]
+            hints = [*(error.hint for error in found.failed.values()), *(check.hint for check in bad)]
+            more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+            outside = any(error.kind in ("lost", "timeout") for error in found.failed.values())
+            new = restarts.joined(run.plan)
+            said = {check.host: f"{check.check}: {check.found}" for check in reversed(bad)}
+            said.update({name: error.what for name, error in found.failed.items()})
+            between = not found.failed and all(check.check in _BETWEEN for check in bad)
+            if between and not said.keys() & set(new):
+                said.update(dict.fromkeys(new, causes[0]))  # the others got on with each other before
+            raise PhaseFailed(Phase.PREFLIGHT, causes[0] + more, hints[0], said, outside=outside)
     return found.shared
 
 
@@ -108,16 +120,20 @@ def needs(plan: RunPlan) -> Needs:
     """What the job asks of the hosts."""
     argv = plan.tasks[0].argv
     python = is_builtin(plan.command) or any(word.endswith(".py") for word in argv[:2])
-    return Needs(tensorflow=python, legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env)
+    r = is_r(argv)
+    return Needs(tensorflow=python or r, legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env, r=r)
 
 
 def _facts(host: Host, plan: RunPlan) -> dict[str, Any]:
-    setup = next(spec.setup for spec in plan.tasks if spec.host == host.name)
+    spec = next(spec for spec in plan.tasks if spec.host == host.name)
+    r = is_r(spec.argv)
     return {
-        "python": host.python,
+        # An R script uses the one that is named to it.
+        "python": spec.env.get("RETICULATE_PYTHON", host.python) if r else host.python,
+        "r": r,
         "workdir": host.workdir,
         "packages": list(checks.PACKAGES),
-        "setup": setup,
+        "setup": spec.setup,
     }
 
 

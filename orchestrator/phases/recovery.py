@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 
 from orchestrator.errors import HostError
-from orchestrator.events import Event, HostLost, HostRecovered
+from orchestrator.events import Event, HostLost, HostRecovered, Loss
 from orchestrator.fleet import Frame, Session
 from orchestrator.phases import connect
 from orchestrator.phases.context import Asked, Reconnected, Run, log
+from orchestrator.text import duration
 
 _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 
@@ -30,6 +31,8 @@ def lose(run: Run, name: str, why: str, told: Callable[[Event], None] | None, *,
         session.close()
     if told is not None:
         told(HostLost(name, why))
+    else:
+        run.untold.add(name)
     threading.Thread(
         target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
     ).start()
@@ -58,10 +61,42 @@ def regain(run: Run, session: Session, told: Callable[[Event], None]) -> bool:
     if since is None:
         session.close()
         return False
+    if name not in {host.name for host in run.hosts}:
+        # Replaced meanwhile: what it still runs belongs to an attempt that is over.
+        session.submit("stop", run=run.id, attempt=None, tasks=None, grace=0.0, kill=True, final=False)
     run.fleet.sessions[name] = session
-    told(HostRecovered(name, time.monotonic() - since))
+    if name in run.untold:
+        run.untold.discard(name)
+    else:
+        told(HostRecovered(name, time.monotonic() - since))
     connect.keep_again(run, session)
     return True
+
+
+def silence(run: Run, name: str) -> tuple[str, Loss]:
+    """Since when a host is lost, in words; nothing when it answers."""
+    since = run.lost.get(name)
+    if since is None:
+        return "", Loss.NONE
+    seconds = time.monotonic() - since
+    when = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+    return f"the host stopped answering at {when}, for {duration(seconds)}", Loss.UNREACHABLE
+
+
+def losses(run: Run) -> dict[str, HostError]:
+    """What is wrong with the hosts that are lost and have tasks yet to be started."""
+    now = time.monotonic()
+    return {
+        host.name: HostError(
+            host.name,
+            "was lost before its tasks were started",
+            kind="lost",
+            why=f"no connection could be made for {now - run.lost[host.name]:.0f} s",
+            hint=f"ssh {host.ssh}, to see whether the machine still answers",
+        )
+        for host in run.hosts
+        if host.name in run.lost
+    }
 
 
 def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:
@@ -69,14 +104,14 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
 
     `back` is called for each that comes back. Ends early when a viewer asks for something.
     """
-    for host in run.hosts:
+    for host in (*run.hosts, *run.plan.retired):
         if host.name not in run.fleet.sessions:
             lose(run, host.name, "there was no connection", run.bus.emit)
     for name, session in list(run.fleet.sessions.items()):
         if not session.alive:
             lose(run, name, "the connection was closed", run.bus.emit)
     deadline = time.monotonic() + patience
-    while run.lost:
+    while any(host.name in run.lost for host in run.hosts):
         try:
             item = run.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:

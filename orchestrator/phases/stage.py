@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, RunError
 from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
-from orchestrator.phases.context import Run, fail_on, phase
-from orchestrator.sync import Tree, TreeResult, push, read_package, read_tree
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
+from orchestrator.sync import Tree, TreeResult, fetch, push, read_folder, read_package, read_tree
+
+_PACKAGE = Path(__file__).resolve().parents[2] / "worker_entry"
 
 
 def stage(run: Run, shared: Mapping[str, str]) -> None:
@@ -17,19 +20,61 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
 
     `shared` maps a host to the first host that sees the same workdir: one push serves them all.
     """
+    run.shared = dict(shared)
     with phase(run, Phase.STAGE):
-        _stage(run, shared)
+        run.trees = _trees(run)
+        run.plan = dataclasses.replace(run.plan, tree=run.trees[0].digest)
+        try:
+            run.folder.write_plan(run.plan)
+        except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
+            log.warning("%s: %s", error.what, error.why)
+        for note in (note for tree in run.trees for note in tree.notes):
+            run.bus.emit(Noted(note))
+        _stage(run, run.trees, shared)
 
 
-def _stage(run: Run, shared: Mapping[str, str]) -> None:
-    builtin = read_package(Path(__file__).resolve().parents[2] / "worker_entry")
-    trees = [builtin]
-    if not is_builtin(run.plan.command):
-        trees.insert(0, _read(run))
-    if not run.options.validate and len(trees) > 1:
-        trees.pop()  # nothing will run it
-    for note in (note for tree in trees for note in tree.notes):
-        run.bus.emit(Noted(note))
+def stage_again(run: Run) -> None:
+    """Bring the same code as in the first attempt to hosts that have not got it; raise PhaseFailed.
+
+    What lay here then may have been edited since; the hosts that go on have it as it was.
+    """
+    with phase(run, Phase.STAGE):
+        if not run.trees or run.trees[0].digest != run.plan.tree or run.trees[0].changed():
+            run.trees = _trees_of_a_host(run)
+        _stage(run, run.trees, run.shared)
+
+
+def _trees_of_a_host(run: Run) -> list[Tree]:
+    """The run's code from a host where it is verified, and our own worker_entry for a validation."""
+    builtin = read_package(_PACKAGE)
+    if builtin.digest == run.plan.tree:
+        return [builtin]
+    for name in run.names:
+        session, copy = run.fleet.sessions[name], run.folder.path / "code"
+        try:
+            fetch(session, f"{session.host.workdir}/trees/{run.plan.tree}", copy)
+        except HostError as error:
+            log.info("%s: no code from it: %s: %s", name, error.what, error.why)
+            continue
+        tree = read_folder(copy)
+        if tree.digest == run.plan.tree:
+            return [tree, builtin] if run.plan.admission.validate else [tree]
+    raise PhaseFailed(
+        Phase.STAGE,
+        f"no host that goes on has the run's code (trees/{run.plan.tree})",
+        "launch it again from the folder of the code",
+    )
+
+
+def _trees(run: Run) -> list[Tree]:
+    """What every host needs, the user's code first."""
+    builtin = read_package(_PACKAGE)
+    if is_builtin(run.plan.command):
+        return [builtin]
+    return [_read(run), builtin] if run.plan.admission.validate else [_read(run)]
+
+
+def _stage(run: Run, trees: list[Tree], shared: Mapping[str, str]) -> None:
     leaders = [host.name for host in run.hosts if shared.get(host.name, host.name) == host.name]
     others = [host.name for host in run.hosts if host.name not in leaders]
     missing = _make_work(run, trees, leaders)
@@ -37,15 +82,13 @@ def _stage(run: Run, shared: Mapping[str, str]) -> None:
         _push(run, trees, missing)
     unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
     fail_on(run.bus, Phase.STAGE, {name: _unseen(run, name, trees) for name, trees in unseen.items()})
-    for name, session in run.fleet.sessions.items():
-        run.builtin[name] = f"{session.host.workdir}/trees/{builtin.digest}"
+    for host in run.hosts:
+        run.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
 
 
 def _read(run: Run) -> Tree:
     """The user's code; from the pool, since reading all of a large tree takes long and may be cancelled."""
-    answers = run.fleet.each(
-        [run.options], lambda _: "", lambda options: read_tree(options.root, options.ignore)
-    )
+    answers = run.fleet.each([run.source], lambda _: "", lambda source: read_tree(source.root, source.ignore))
     tree: Tree = answers.good[""]
     return tree
 

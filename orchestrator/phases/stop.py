@@ -22,11 +22,11 @@ class Stopper:
     def __init__(self, run: Run, follower: Follower, *, by: str, why: str, grace: float) -> None:
         self._run = run
         self._follower = follower
-        self._grace = grace
-        self._by = by
-        self._killing = False
-        self.deadline = time.monotonic() + grace + UNREACHABLE
-        run.bus.emit(StopRequested(by, why, grace))
+        self.by = by
+        self._killing = by == "user" and run.stop.kill  # at once, without a grace before
+        self._grace = 0.0 if self._killing else grace
+        self.deadline = time.monotonic() + self._grace + (IMPATIENT if self._killing else UNREACHABLE)
+        run.bus.emit(StopRequested(by, why, self._grace))
         follower.stopping = self._tell
         self._tell_all()
 
@@ -43,7 +43,7 @@ class Stopper:
             self._tell(session)
 
     def _tell(self, session: Session) -> None:
-        session.submit("stop", **_request(self._run, self._by, self._grace, kill=self._killing))
+        session.submit("stop", **_request(self._run, self.by, self._grace, kill=self._killing))
 
 
 class EndAll:
@@ -52,7 +52,7 @@ class EndAll:
     def __init__(self, run: Run, *, kill: bool, grace: float, by: str) -> None:
         self._run = run
         self._kill = kill
-        self._grace = grace
+        self._grace = 0.0 if kill else grace
         self._by = by
         self._told = False
 
@@ -70,9 +70,11 @@ class EndAll:
                 self._kill, self._grace = True, 0.0
                 run.bus.emit(StopRequested("user", "asked again", 0.0))
                 self._tell(list(run.fleet.sessions))
-            if not self._alive() and (not run.lost or time.monotonic() - began > IMPATIENT):
-                return
+            # First: a connection that broke unseen must not pass for a host where nothing is alive.
             recovery.gather(run, 0.1, lambda session: self._tell([session.host.name]))
+            lost = any(host.name in run.lost for host in run.hosts)
+            if not self._alive() and (not lost or time.monotonic() - began > IMPATIENT):
+                return
             time.sleep(0.05)
 
     def _tell(self, hosts: list[str]) -> None:
@@ -84,8 +86,9 @@ class EndAll:
             self._run.bus.emit(StopRequested(self._by, "", self._grace))
 
     def _alive(self) -> bool:
+        """Whether anything is, or may be where no answer came."""
         answers = self._run.fleet.ask("states", lambda _: {"run": self._run.id}, timeout=10.0)
-        return any(
+        return bool(answers.bad) or any(
             task["alive"]
             for reply in answers.good.values()
             for run in reply.result["runs"]
@@ -107,11 +110,17 @@ def _request(run: Run, by: str, grace: float, *, kill: bool) -> dict[str, Any]:
 
 def sweep(run: Run) -> list[str]:
     """Prove that nothing of the run is alive where hosts answer; return the hosts that do not."""
-    recovery.gather(run, _LAST_TRY)
+    back: list[Session] = []
+    recovery.gather(run, _LAST_TRY, back.append)
+    if back:  # nobody has told them yet that the run is over
+        EndAll(run, kill=True, grace=0.0, by="user" if run.stop.asked else "failure").wait()
     answers = run.fleet.ask("sweep", lambda _: {"run": run.id}, timeout=30.0)
     for name, reply in answers.good.items():
         if reply.result["killed"]:
             log.warning("%s: swept %s", name, reply.result["killed"])
+        if reply.result["alive"]:
+            log.error("%s: still alive: %s", name, reply.result["alive"])
     for name, error in answers.bad.items():
         log.error("%s: cannot prove that nothing is left: %s", name, error.what)
-    return [host.name for host in run.hosts if host.name not in answers.good]
+    proven = {name for name, reply in answers.good.items() if not reply.result["alive"]}
+    return [host.name for host in (*run.hosts, *run.plan.retired) if host.name not in proven]

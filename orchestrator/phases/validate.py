@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from orchestrator.errors import HostError
 from orchestrator.events import Event, HostLost, HostRecovered, HostValidated, Phase, TaskReported
 from orchestrator.fleet import Cancelled
 from orchestrator.gang import End
-from orchestrator.model import TaskId, TaskSpec
+from orchestrator.model import TaskSpec
 from orchestrator.phases.context import Run, fail_on, phase
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.launch import VALIDATE, start
+from orchestrator.phases.launch import RETURN, start_all
 from orchestrator.phases.stage import is_builtin
 from orchestrator.plan import resolve
 from orchestrator.store.tail import last_lines
@@ -21,15 +23,15 @@ from orchestrator.store.tail import last_lines
 LIMIT = 900.0  # seconds; a first import and a data set from a slow disk fit in
 
 
-def validate(run: Run) -> None:
-    """Train locally on every node; raise PhaseFailed naming those that cannot."""
+def validate(run: Run, hosts: Sequence[str] | None = None) -> None:
+    """Train locally on every node, or on some; raise PhaseFailed naming those that cannot."""
     with phase(run, Phase.VALIDATE):
-        _validate(run)
+        _validate(run, hosts)
 
 
-def _validate(run: Run) -> None:
+def _validate(run: Run, hosts: Sequence[str] | None) -> None:
     specs = {spec.host: spec for spec in reversed(run.plan.tasks)}  # the first task of each host
-    local = [_local(run, spec) for spec in specs.values()]
+    local = [_local(run, spec) for name, spec in specs.items() if hosts is None or name in hosts]
     results: dict[str, TaskReported] = {}
 
     def told(event: Event) -> None:
@@ -38,17 +40,23 @@ def _validate(run: Run) -> None:
         elif isinstance(event, HostLost | HostRecovered):
             run.bus.emit(event)
 
-    cwd = run.builtin if run.options.validate_command is None else run.work
-    bad = start(run, VALIDATE, local, cwd)
+    cwd = run.builtin if run.plan.admission.validate_command is None else run.work
+    name = _name(run)
+    bad = start_all(run, name, local, cwd)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
-    follower = Follower(run, VALIDATE, placed, told)
+    follower = Follower(run, name, placed, told)
     follower.attach()
     deadline = time.monotonic() + LIMIT
     try:
         while follower.waiting() and time.monotonic() < deadline:
             if follower.step(1.0) or run.stop.asked:
                 raise Cancelled
+            for host in _gone(run, follower):
+                bad[host] = _lost(run, host)
+                follower.give_up_host(host, "")
         for task, host in placed.items():
+            if host in bad:
+                continue
             end = follower.ends.get(task)
             if end is not None and end.stopped:  # by a user, from another machine
                 run.stop.ask(kill=False)
@@ -56,16 +64,40 @@ def _validate(run: Run) -> None:
             if end is not None and end.code == 0:
                 run.bus.emit(_validated(host, end, results.get(str(task))))
             else:
-                bad[host] = _failed(run, task, host, end)
+                bad[host] = _failed(run.folder.log(name, task.slug), host, end)
     finally:
         follower.close()
     fail_on(run.bus, Phase.VALIDATE, bad)
 
 
+def _gone(run: Run, follower: Follower) -> list[str]:
+    """Hosts that were lost for longer than before a launch: nothing tells whether they train."""
+    now, awaited = time.monotonic(), {follower.host(task) for task in follower.waiting()}
+    return [name for name, since in run.lost.items() if name in awaited and now - since > RETURN]
+
+
+def _lost(run: Run, name: str) -> HostError:
+    return HostError(
+        name,
+        "was lost in its local training",
+        kind="lost",
+        why=f"no connection could be made for {time.monotonic() - run.lost[name]:.0f} s",
+        hint=f"ssh {run.plan.host(name).ssh}, to see whether the machine still answers",
+    )
+
+
+def _name(run: Run) -> str:
+    """What nodes and logs know it by: the next host in the same place must not be taken for the last one."""
+    if run.plan.attempt == 1:
+        return "validate"
+    again = f"-{len(run.plan.unfit)}" if run.plan.unfit else ""
+    return f"validate-{run.plan.attempt}{again}"
+
+
 def _local(run: Run, spec: TaskSpec) -> TaskSpec:
     python = run.plan.host(spec.host).python
-    if run.options.validate_command is not None:
-        argv = resolve(tuple(shlex.split(run.options.validate_command)), python)
+    if run.plan.admission.validate_command is not None:
+        argv = resolve(tuple(shlex.split(run.plan.admission.validate_command)), python)
     else:
         job = run.plan.command if is_builtin(run.plan.command) else ()
         argv = (python, "-m", "worker_entry", "--validate", *job)
@@ -86,8 +118,7 @@ def _validated(host: str, end: End, result: TaskReported | None) -> HostValidate
     )
 
 
-def _failed(run: Run, task: TaskId, host: str, end: End | None) -> HostError:
-    path = run.folder.log(VALIDATE, task.slug)
+def _failed(path: Path, host: str, end: End | None) -> HostError:
     tail = "\n".join(last_lines(path, 12))
     if end is None:
         how = f"had not finished its local training after {LIMIT:.0f} s"

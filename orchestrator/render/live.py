@@ -197,7 +197,7 @@ def _style(event: Event) -> str:
             return "red"
         case ev.TaskExited():
             return "red" if failed(event) else "dim"
-        case ev.HostLost() | ev.LogGap() | ev.StopRequested():
+        case ev.HostLost() | ev.LogGap() | ev.StopRequested() | ev.AttemptFailed() | ev.HostReplaced():
             return "yellow"
         case _:
             return "dim"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from orchestrator import ranges
 from orchestrator.ends import end_after, failed
-from orchestrator.events import Phase
+from orchestrator.events import HangSuspected, Phase
 from orchestrator.render import fold
 from orchestrator.text import count, duration, plain
 from orchestrator.view import HostState, HostView, PhaseView, TaskState, TaskView, View
@@ -55,6 +55,8 @@ def _head(view: View, now: float) -> Row:
         until = view.stop_asked + view.stop.grace - now
         how = f"waiting for TERM, {math.ceil(until)} s" if until > 0 else "waiting for KILL"
         return ((name, "bold"), (f"stopping: {how}: {ranges.fold(task.task for task in left)}", "yellow"))
+    if view.hang:
+        return ((name, "bold"), (hanging(view.hang), "yellow"))
     phase = view.phase
     if phase is None:
         return ((name, "bold"), (duration(now - view.began), "dim"))
@@ -63,6 +65,11 @@ def _head(view: View, now: float) -> Row:
         (f"{doing(phase.phase)}: {_progress(view, phase)}", ""),
         (_since(now - phase.started), "dim"),
     )
+
+
+def hanging(hang: HangSuspected) -> str:
+    """Said until somebody is heard of again."""
+    return f"{'behind' if hang.kind == 'lagging' else 'silent'}, perhaps hanging: {ranges.fold(hang.tasks)}"
 
 
 def doing(phase: Phase) -> str:

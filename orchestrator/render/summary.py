@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator import ranges
 from orchestrator.ends import end
-from orchestrator.events import Level, Outcome, RunEnded
+from orchestrator.events import Kind, Level, Outcome, RunEnded
 from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
 from orchestrator.render.errors import block
@@ -24,10 +24,26 @@ def summary(view: View) -> list[str]:
     ended = view.ended
     if ended is None:
         return []
-    head = f"run {ended.run} {_HEAD[ended.outcome]} after {duration(ended.seconds)}"
-    started = any(task.started is not None or task.exited for task in view.tasks.values())
+    tries = f", in attempt {ended.attempts}" if ended.attempts > 1 else ""
+    head = f"run {ended.run} {_HEAD[ended.outcome]} after {duration(ended.seconds)}{tries}"
+    started = bool(view.failures) or any(
+        task.started is not None or task.exited for task in view.tasks.values()
+    )
     rows = [f"  {row}" for row in (*ends(view), *_missing(view))] if started else []
-    return [head, *rows, *cause(view, ended), *_unproven(ended), *_where(ended, started=started)]
+    return [
+        head,
+        *rows,
+        *_earlier(view),
+        *cause(view, ended),
+        *([f"not started again: {ended.given_up}"] if ended.given_up else []),
+        *_unproven(ended),
+        *_where(ended, started=started),
+    ]
+
+
+def _earlier(view: View) -> list[str]:
+    """How the attempts before the last one failed, a line each."""
+    return [plain(f"  attempt {one.attempt} failed: {one.cause}") for one in view.failures]
 
 
 def _missing(view: View) -> list[str]:
@@ -77,7 +93,7 @@ def _rank(task: TaskView) -> tuple[int, int]:
 def cause(view: View, ended: RunEnded) -> list[str]:
     """The first failure, its last lines as they came, and what to try."""
     shown = [f"    | {plain(line)}".rstrip() for line in ended.last_lines]
-    shown = ["  its last lines:", *shown] if shown else []
+    shown = ["  its last lines:", *shown] if shown else _silent(ended)
     if (
         not ended.cause
         or ended.outcome is Outcome.STOPPED
@@ -86,6 +102,12 @@ def cause(view: View, ended: RunEnded) -> list[str]:
         return shown
     what, *rest = block(ended.cause, hint="" if ended.unproven else ended.hint)
     return [what, *shown, *rest]
+
+
+def _silent(ended: RunEnded) -> list[str]:
+    """Whoever looks for the reason shall not look for lines that never were."""
+    by_itself = ended.cause_task and ended.kind in (Kind.EXIT, Kind.SIGNAL)
+    return ["  its log is empty"] if by_itself else []
 
 
 def _unproven(ended: RunEnded) -> list[str]:

@@ -12,8 +12,9 @@ import msgspec
 
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render.grid import grid
-from orchestrator.render.region import doing, numbers
-from orchestrator.text import count, duration, signal_name
+from orchestrator.render.region import doing, hanging, numbers
+from orchestrator.render.summary import cause
+from orchestrator.text import count, duration, plain, signal_name
 from orchestrator.view import View
 
 _OUTCOMES = {"cluster": "not started"}
@@ -45,20 +46,41 @@ def status_table(
     *,
     kept: bool,
     json: bool,
+    keeper: str = "",
 ) -> list[str]:
-    """What the nodes say of each task of a run; `states` is by (attempt, task), `unreachable` by host."""
+    """What the nodes say of each task of a run; `states` is by (attempt, task), `unreachable` by host.
+
+    `kept` says whether its keeper lives on this machine, `keeper` who it is, as the nodes know it.
+    """
+    newest = max((int(attempt) for attempt, _ in states if attempt.isdigit()), default=0)
     tasks = [
         *(_task_facts(spec, view, states, unreachable) for spec in plan.tasks),
-        *(_left_facts(plan, label, state) for label, state in states.items() if _is_left(label, state)),
+        *(
+            _left_facts(plan, label, state)
+            for label, state in states.items()
+            if _is_left(label, state, newest)
+        ),
     ]
-    run = {**_run_facts(RunRow(plan, view, kept)), "unreachable": dict(unreachable)}
+    run = {**_run_facts(RunRow(plan, view, kept or bool(keeper))), "keeper": keeper or None}
+    run["unreachable"] = dict(unreachable)
     if json:
         return [msgspec.json.encode({**run, "tasks": tasks}).decode()]
-    keeper = "kept by a process of this machine" if kept else "no keeper on this machine"
+    elsewhere = f"kept by {keeper}" if keeper else "no keeper"
+    who = "kept by a process of this machine" if kept else elsewhere
     named = f" ({plan.name})" if plan.name else ""
-    head = f"run {plan.run}{named}: {state_word(run['state'])}" + ("" if view.ended else f", {keeper}")
+    head = f"run {plan.run}{named}: {state_word(run['state'])}" + ("" if view.ended else f", {who}")
     cells = [[task["task"], task["host"], task["attempt"], task["state"], task["said"]] for task in tasks]
-    return [head, *(f"  {line}" for line in grid([["task", "host", "attempt", "state", ""], *cells]))]
+    rows = grid([["task", "host", "attempt", "state", ""], *cells])
+    table = [f"  {line}" for line in (*rows, *_hang(view))]
+    return [plain(head), *table, *(cause(view, view.ended) if view.ended else ())]
+
+
+def _hang(view: View) -> list[str]:
+    """What is suspected while the run goes on, and what was found then."""
+    if view.hang is None or view.ended:
+        return []
+    found = [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []
+    return [hanging(view.hang), *map(plain, found)]
 
 
 def _run_facts(row: RunRow) -> dict[str, Any]:
@@ -72,6 +94,11 @@ def _run_facts(row: RunRow) -> dict[str, Any]:
         "status": ended.status if ended else None,
         "seconds": ended.seconds if ended else None,
         "cause": ended.cause if ended else "",
+        "kind": ended.kind if ended else "",
+        "cause_task": ended.cause_task if ended else "",
+        "cause_host": ended.cause_host if ended else "",
+        "last_lines": ended.last_lines if ended else (),
+        "hint": ended.hint if ended else "",
         "hosts": [host.name for host in row.plan.hosts],
         "command": row.plan.command,
     }
@@ -98,7 +125,7 @@ def _run_cells(row: RunRow) -> list[str]:
         plan.run,
         plan.name,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(plan.created)),
-        state_word(_state(row)),
+        state_word(_state(row)) + (f": {ended.kind}" if ended and ended.kind else ""),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
         command if len(command) <= _COMMAND else command[: _COMMAND - 1] + "\u2026",
@@ -141,9 +168,12 @@ def _task_facts(
     }
 
 
-def _is_left(label: tuple[str, str], node: Mapping[str, Any]) -> bool:
-    """Whether it is alive in something else than an attempt: a validation, perhaps without its keeper."""
-    return not label[0].isdigit() and bool(node.get("alive"))
+def _is_left(label: tuple[str, str], node: Mapping[str, Any], newest: int) -> bool:
+    """Whether it is alive in something else than the newest attempt.
+
+    In a validation, perhaps without its keeper, or on a host that was replaced while it was lost.
+    """
+    return bool(node.get("alive")) and not (label[0].isdigit() and int(label[0]) == newest)
 
 
 def _left_facts(plan: RunPlan, label: tuple[str, str], node: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +181,7 @@ def _left_facts(plan: RunPlan, label: tuple[str, str], node: Mapping[str, Any]) 
     host = next((spec.host for spec in plan.tasks if str(spec.id) == task), "")
     return {
         "task": task,
-        "host": host,
+        "host": node.get("host", host),
         "attempt": attempt,
         "state": node["state"]["state"],
         "pid": node["state"].get("pid"),

@@ -7,6 +7,7 @@ import shlex
 from typing import assert_never
 
 from orchestrator import events as ev
+from orchestrator import ranges
 from orchestrator.ends import end_after
 from orchestrator.events import Event, Phase
 from orchestrator.render import fold
@@ -53,6 +54,22 @@ def say(view: View, event: Event) -> list[str]:
         case ev.TaskExited():
             because = f" ({event.lost or event.note})" if event.lost or event.note else ""
             said = [f"{event.task} {event.host}: {end_after(event)}{because}"]
+        case ev.HangSuspected():
+            said = [_hanging(event)]
+        case ev.StacksTaken():
+            said = _stacks(event)
+        case ev.HangPassed():
+            said = [f"the tasks no longer seem to hang, {duration(event.seconds)} later"]
+        case ev.AttemptFailed():
+            return _failed_attempt(event)
+        case ev.HostReplaced():
+            then = f"{event.by} takes its place" if event.by else "the others go on without it"
+            said = [f"{event.host}: {event.why}; {then}"]
+        case ev.AttemptPlanned():
+            hosts = {host for _, host in event.tasks}
+            said = [
+                f"attempt {event.attempt}: {count(len(event.tasks), 'task')} on {count(len(hosts), 'host')}"
+            ]
         case ev.StopRequested():
             said = [_stopping(event)]
         case ev.RunEnded():
@@ -114,11 +131,29 @@ def _validated(event: ev.HostValidated) -> str:
     )
 
 
+def _hanging(event: ev.HangSuspected) -> str:
+    who = ranges.fold(event.tasks)
+    if event.kind == "lagging":
+        return f"{who}: behind the others, and silent, for {duration(event.seconds)}; taking all stacks"
+    return f"no word from {who} for {duration(event.seconds)}; taking their stacks"
+
+
+def _stacks(event: ev.StacksTaken) -> list[str]:
+    missing = [f"  no stacks from {fold.names(event.missing)}"] if event.missing else []
+    return [event.found, *missing, f"  all stacks: {event.file}"]
+
+
 def _stopping(event: ev.StopRequested) -> str:
     patience = f"TERM, then KILL after {duration(event.grace)}" if event.grace else "KILL at once"
     if event.by == "user" and event.grace:
         patience += "; sooner: Ctrl-C again, or stop --now"
     return f"stopping the tasks: {event.why or _BECAUSE.get(event.by, event.by)} ({patience})"
+
+
+def _failed_attempt(event: ev.AttemptFailed) -> list[str]:
+    """In short: the whole story is in the logs, and in `status` once no other attempt follows."""
+    what, *rest = block(f"attempt {event.attempt} failed: {event.cause}", hint=event.hint, word="warning")
+    return [what, *rest, f"  restart {event.restart} of {event.most} in {duration(event.pause)}"]
 
 
 def _who(view: View, task: str) -> str:

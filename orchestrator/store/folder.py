@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import secrets
@@ -17,11 +18,12 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.errors import OrchestrateError, RunError, UsageError
 from orchestrator.model import RunPlan
 
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
+_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike; in the order in which they sort
 _RESERVE = 65_536  # bytes
+_NAMED = 8  # runs, the newest, when a word means too many
 
 
 def runs_root() -> Path:
@@ -34,7 +36,9 @@ def runs_root() -> Path:
 def new_run_id(now: float) -> str:
     """`20261121-0102-k7pq`: sorts by age, the last part alone names it."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+    fraction = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))  # of the second: to the millisecond
+    time_of = "".join(_LETTERS[number] for number in fraction)
+    return f"{stamp}-{time_of}{''.join(secrets.choice(_LETTERS) for _ in range(2))}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,26 @@ class RunFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    @property
+    def stacks(self) -> Path:
+        """A file per taking of the tasks' stacks."""
+        return self.path / "stacks"
+
+    def write_stacks(self, at: float, text: str) -> Path:
+        """Keep what was taken at `at` in a file of its own; return its path."""
+        self.stacks.mkdir(mode=0o700, exist_ok=True)
+        stem = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
+        for number in itertools.count(1):
+            path = self.stacks / (f"{stem}.txt" if number == 1 else f"{stem}-{number}.txt")
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                continue
+            with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            return path
+        raise AssertionError
+
     def log(self, attempt: str, slug: str) -> Path:
         return self.logs / attempt / f"{slug}.log"
 
@@ -96,7 +120,7 @@ class RunFolder:
             self.events.touch(0o600)
             self.reserve.touch(0o600)
             self.reserve.write_bytes(b"\n" * _RESERVE)
-            self.write_plan(plan)
+            write_atomically(self.plan, _encoded(plan))
         except OSError as error:
             if fresh:
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -107,7 +131,17 @@ class RunFolder:
             ) from error
 
     def write_plan(self, plan: RunPlan) -> None:
-        write_atomically(self.plan, msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+        """Replace the plan by one that differs; raise RunError when there is no room for it."""
+        data = _encoded(plan)
+        try:
+            if self.plan.read_bytes() != data:
+                write_atomically(self.plan, data)
+        except OSError as error:
+            raise RunError(
+                f"cannot write the plan of run {self.run}",
+                why=f"{self.plan}: {error.strerror}",
+                hint="make room on this machine, then launch again",
+            ) from error
 
     def read_plan(self) -> RunPlan:
         """Raise UsageError when there is no plan that can be read."""
@@ -181,6 +215,10 @@ class RunFolder:
         return True
 
 
+def _encoded(plan: RunPlan) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(plan)) + b"\n"
+
+
 def decode_plan(data: bytes) -> RunPlan:
     return msgspec.json.decode(data, type=RunPlan)
 
@@ -199,15 +237,26 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def runs(root: Path | None = None) -> Iterator[RunFolder]:
-    """Every run of this machine, the newest first."""
+    """Every run of this machine, the newest first; raise UsageError when they cannot be listed."""
     base = root or runs_root()
+    for path in sorted(folders(base), reverse=True):
+        # os.path: of somebody else's folder (a launch with sudo, once) nobody may tell us what is in it.
+        if os.path.exists(path / "plan.json"):  # noqa: PTH110
+            yield RunFolder(path)
+
+
+def folders(base: Path) -> list[Path]:
+    """The folders of runs below a root, whole or not; raise UsageError when that cannot be read."""
     try:
-        names = sorted((entry.name for entry in base.iterdir() if entry.is_dir()), reverse=True)
+        return [entry for entry in base.iterdir() if not entry.name.startswith(".") and entry.is_dir()]
     except FileNotFoundError:
-        return
-    for name in names:
-        if (base / name / "plan.json").exists():
-            yield RunFolder(base / name)
+        return []
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {base}, where this machine keeps its runs",
+            why=error.strerror or str(error),
+            hint="make it a folder of yours, or set XDG_STATE_HOME to another one",
+        ) from error
 
 
 def find(wanted: str | None, root: Path | None = None) -> RunFolder | None:
@@ -219,16 +268,24 @@ def find(wanted: str | None, root: Path | None = None) -> RunFolder | None:
     if wanted is None:
         return found[0] if found else None
     matches = [folder for folder in found if matches_run(folder.run, wanted)]
-    if not matches:
-        matches = [folder for folder in found if _name(folder) == wanted][:1]
+    if len(matches) != 1:  # `--name 2026` is a name, though many ids begin like that
+        matches = named(wanted, root)[:1] or matches
     if len(matches) > 1:
         raise ambiguous(wanted, [folder.run for folder in matches])
     return matches[0] if matches else None
 
 
+def named(name: str, root: Path | None = None) -> list[RunFolder]:
+    """The runs of a --name, the newest first."""
+    return [folder for folder in runs(root) if _name(folder) == name]
+
+
 def ambiguous(wanted: str, runs: Sequence[str]) -> UsageError:
+    more = len(runs) - _NAMED
     return UsageError(
-        f"{len(runs)} runs match {wanted!r}", why=", ".join(sorted(runs)[:8]), hint="write more of the id"
+        f"{len(runs)} runs match {wanted!r}",
+        why=", ".join(sorted(runs, reverse=True)[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
+        hint="write more of the id, or only its last part",
     )
 
 

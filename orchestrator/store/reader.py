@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator.errors import UsageError
 from orchestrator.events import (
     Event,
     HostConnected,
@@ -250,9 +251,16 @@ def _start_of_last(path: Path, count: int) -> int:
 
 
 def events_of(folder: RunFolder) -> list[Stamped]:
-    """All events of a run that are on disk."""
+    """All events of a run that are on disk; raise UsageError when they cannot be read."""
     reader = RunReader(folder, wanted=lambda _task: False)
-    return list(reader.poll())
+    try:
+        return list(reader.poll())
+    except OSError as error:
+        raise UsageError(
+            f"the events of run {folder.run} cannot be read",
+            why=f"{folder.events}: {error.strerror}",
+            hint="`orchestrate runs` lists the runs that can be followed",
+        ) from error
 
 
 __all__ = ["Event", "RunReader", "events_of"]

@@ -19,7 +19,9 @@ def last_lines(path: Path, count: int) -> tuple[str, ...]:
     except OSError:
         return ()
     if size > _WINDOW:
-        data = data.partition(b"\n")[2]
+        # A progress bar that redraws itself for an hour is one line: of it the end is better than nothing.
+        whole = data.partition(b"\n")[2]
+        data = whole if whole.strip() else data
     splitter = Splitter("", "")
     lines = [line.text for line in (*splitter.feed(data), *splitter.end())]
     return tuple(line for line in lines if line.strip())[-count:]

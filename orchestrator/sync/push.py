@@ -27,6 +27,9 @@ class Answer(Protocol):
     @property
     def result(self) -> dict[str, Any]: ...
 
+    @property
+    def payload(self) -> bytes: ...
+
 
 class Session(Protocol):
     """What a push needs of a conversation with an agent."""

@@ -69,6 +69,13 @@ def read_package(folder: Path) -> Tree:
     return _read(folder.parent, [path.relative_to(folder.parent).as_posix() for path in paths], [])
 
 
+def read_folder(folder: Path) -> Tree:
+    """A tree of everything in a folder: what is ignored elsewhere is part of a tree that was fetched."""
+    folder = folder.resolve()
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return _read(folder, [path.relative_to(folder).as_posix() for path in paths], [])
+
+
 def _read(root: Path, paths: Sequence[str], notes: list[str]) -> Tree:
     if len(paths) > MOST_FILES:
         raise UsageError(

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.machines import Cluster, described
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -19,49 +20,10 @@ UP_SECONDS = 60  # the promise of scripts/cluster once its image is there
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs them all, and bringing the cluster up is on the first one's time."""
+    """Bringing the cluster up is on the first one's time."""
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
             item.add_marker(pytest.mark.timeout(600))
-
-
-@dataclass(frozen=True)
-class Node:
-    name: str
-    address: str
-    user: str
-    container: str
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What `scripts/cluster up` left: its folder and its four machines."""
-
-    folder: Path
-    nodes: tuple[Node, ...]
-
-    @property
-    def hosts(self) -> Path:
-        return self.folder / "hosts.toml"
-
-    @property
-    def ssh_config(self) -> Path:
-        return self.folder / "ssh_config"
-
-    def node(self, name: str) -> Node:
-        return next(node for node in self.nodes if node.name == name)
-
-    def ssh(self, node: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run `command` in a login of the node with OpenSSH's client."""
-        argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", *options, node, command]
-        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
-
-    def said(self, node: str, command: str) -> str:
-        """What `command` printed there; it must succeed."""
-        done = self.ssh(node, command)
-        assert done.returncode == 0, f"{node}: {command}: {done.stderr}"
-        return done.stdout
 
 
 def missing_docker() -> str:
@@ -85,25 +47,6 @@ def cluster_script(verb: str, environment: Mapping[str, str], timeout: float) ->
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, f"scripts/cluster {verb} ended with {done.returncode}:\n{done.stderr}"
-
-
-def described(folder: Path, project: str) -> Cluster:
-    """Read the machines back from what OpenSSH and Docker say about them."""
-    nodes = []
-    for name in ("node1", "node2", "node3", "node4"):
-        resolved = subprocess.run(
-            ["ssh", "-F", str(folder / "ssh_config"), "-G", name], check=True, capture_output=True, text=True
-        ).stdout
-        options = dict(line.split(" ", 1) for line in resolved.splitlines() if " " in line)
-        labels = [f"label=com.docker.compose.project={project}", f"label=com.docker.compose.service={name}"]
-        container = subprocess.run(
-            ["docker", "ps", "--quiet", "--filter", labels[0], "--filter", labels[1]],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-        nodes.append(Node(name, options["hostname"], options["user"], container))
-    return Cluster(folder, tuple(nodes))
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.errors import ExitStatus
+from tests.cluster.machines import BEHIND_BASTION
 
 if TYPE_CHECKING:
-    from tests.cluster.conftest import Cluster
+    from tests.cluster.machines import Cluster
 
 Orchestrate = Callable[..., subprocess.CompletedProcess[str]]
 
-TASKS = ("worker/0 node1", "worker/1 node2", "worker/2 node3", "worker/3 node4")
+# A shared home, a shell of its own, and one that only a jump host reaches: each trains.
+TRAINING = ("node1", "node2", "node3", "node5")
+TASKS = ("worker/0 node1", "worker/1 node2", "worker/2 node3", "worker/3 node5")
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +34,9 @@ def orchestrate(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> O
     environment = {**os.environ, "XDG_STATE_HOME": str(home / "state")}
     program = [sys.executable, "-c", "from orchestrator.cli.main import run; run()"]
 
-    def run(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(verb: str, *arguments: str, hosts: Path = cluster.hosts) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*program, verb, "--hosts", str(cluster.hosts), *arguments],
+            [*program, verb, "--hosts", str(hosts), *arguments],
             check=False,
             capture_output=True,
             text=True,
@@ -50,7 +53,7 @@ def test_preflight(orchestrate: Orchestrate) -> None:
     assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
     # Only the two that share a home are said to.
     assert re.search(r"^node\[1-2\] .* 3\.11\.\d+ ", done.stdout, re.MULTILINE), done.stdout
-    assert re.search(r"^node\[3-4\] .* 3\.11\.\d+ ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^node\[3-6\] .* 3\.11\.\d+ ", done.stdout, re.MULTILINE), done.stdout
     assert "ready to train" in done.stdout + done.stderr
 
 
@@ -58,9 +61,10 @@ def digests(text: str) -> dict[str, str]:
     return dict(re.findall(r"^(worker/\d node\d) \| weights digest (\w+)$", text, re.MULTILINE))
 
 
-def test_the_main_job(orchestrate: Orchestrate) -> None:
+def test_the_main_job(orchestrate: Orchestrate, cluster: Cluster, tmp_path: Path) -> None:
+    hosts = cluster.hosts_file(tmp_path / "hosts.toml", TRAINING)
     training = ("--dataset", "digits", "--optimizer", "adam", "--learning-rate", "1e-3", "--epochs", "8")
-    done = orchestrate("launch", "--", *training)
+    done = orchestrate("launch", "--", *training, hosts=hosts)
     assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
     weights = digests(done.stdout)
     assert tuple(sorted(weights)) == TASKS
@@ -72,6 +76,17 @@ def test_the_main_job(orchestrate: Orchestrate) -> None:
     again = orchestrate("tail", "--no-follow", "-n", "1000")
     assert again.returncode == ExitStatus.OK, again.stderr
     assert digests(again.stdout) == weights
+
+
+def test_only_through_the_bastion(orchestrate: Orchestrate, cluster: Cluster, tmp_path: Path) -> None:
+    """Two machines that cannot be reached from here talk to each other, and to us through the jump host."""
+    hosts = cluster.hosts_file(tmp_path / "hosts.toml", BEHIND_BASTION)
+    say = "import json, os; print(json.loads(os.environ['TF_CONFIG'])['cluster']['worker'])"
+    done = orchestrate("launch", "--no-validate", "--", "python3", "-c", say, hosts=hosts)
+    assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
+    both = str([f"{cluster.node(node).address}:2222" for node in BEHIND_BASTION])
+    assert f"worker/0 node5 | {both}" in done.stdout
+    assert f"worker/1 node6 | {both}" in done.stdout
 
 
 def test_nothing_is_left_on_the_machines(orchestrate: Orchestrate, cluster: Cluster) -> None:

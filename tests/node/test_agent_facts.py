@@ -137,3 +137,21 @@ def test_no_programs_no_gpus_no_rsync(lab: Lab) -> None:
     found = facts(lab, env_={"PATH": "/nonexistent"})
     assert (found["gpus"], found["rsync"]) == ([], None)
     assert facts(lab)["rsync"] == shutil.which("rsync")
+
+
+def test_r_as_the_job_would_find_it(lab: Lab) -> None:
+    """Without R here: a program that answers as it does; what the setup prints is not the answer."""
+    assert facts(lab)["r"] is None
+    absent = facts(lab, r=True, env_={"PATH": "/nonexistent"})["r"]
+    assert (absent["version"], absent["error"]) == (None, "Rscript: No such file or directory")
+    rscript = lab.folder / "bin" / "Rscript"
+    rscript.parent.mkdir()
+    rscript.write_text('#!/bin/sh\nprintf "%s%s%s" "$3" "$R_SAYS" "$3"\n')
+    rscript.chmod(0o755)
+
+    def said(answer: str) -> dict[str, Any]:
+        setup = f"echo hello; export R_SAYS='{answer}' PATH={shlex.quote(str(rscript.parent))}:$PATH"
+        return dict(facts(lab, r=True, setup=setup)["r"])
+
+    assert said("4.2.2 1.28") == {"version": "4.2.2", "reticulate": "1.28", "error": ""}
+    assert said("4.2.2 ") == {"version": "4.2.2", "reticulate": None, "error": ""}

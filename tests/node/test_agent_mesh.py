@@ -295,3 +295,13 @@ def test_a_leased_port_says_its_run_when_it_is_busy(lab: Lab) -> None:
         (busy,) = b.request("listen", ports=[port], nonce=NONCE)["busy"]
     assert busy["holder"]["run"] == "r1"
     assert busy["holder"]["owner"] == "ada"
+
+
+def test_a_port_leased_to_another_run_is_not_taken_from_its_task(lab: Lab) -> None:
+    """Nothing listens yet; whoever listened now would have that task fail."""
+    a, b = lab.agent(), lab.agent()
+    port = free_port()
+    a.request("lease", ports={str(port): "worker/0"}, run="r1", owner="ada")
+    found = b.request("listen", ports=[port], nonce=NONCE, run="r2")
+    assert (found["listening"], [busy["holder"]["run"] for busy in found["busy"]]) == ([], ["r1"])
+    assert a.request("listen", ports=[port], nonce=NONCE, run="r1")["listening"] == [port]

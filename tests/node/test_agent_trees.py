@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node import share
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import link, names_in
 from tests.node.lab import Lab
@@ -250,9 +251,9 @@ def through_a_link() -> bytes:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (tar({"../escaped": b""}), "points out of the tree"),
-        (tar({"a/../../escaped": b""}), "points out of the tree"),
-        (tar({"/tmp/escaped": b""}), "points out of the tree"),
+        (tar({"../escaped": b""}), "points out of its folder"),
+        (tar({"a/../../escaped": b""}), "points out of its folder"),
+        (tar({"/tmp/escaped": b""}), "points out of its folder"),
         (through_a_link(), "File exists"),
         (member("pipe", tarfile.FIFOTYPE), "only files"),
         (member("device", tarfile.CHRTYPE), "only files"),
@@ -342,7 +343,7 @@ def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:
     fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run, "digests": ["aa", "bb"]}
     asked = [agent.send("work_make", **fields) for agent in agents]
     assert len({agent.reply(request)[0]["work"] for agent, request in zip(agents, asked, strict=True)}) == 1
-    assert names_in(lab.workdir / "runs" / lab.run) == ["work"]
+    assert names_in(lab.workdir / "runs" / lab.run) == ["trees", "work"]
 
 
 def test_no_work_is_made_while_a_tree_is_missing(lab: Lab) -> None:
@@ -369,6 +370,19 @@ def test_hosts_that_share_a_folder_see_each_others_names(lab: Lab, tmp_path: Pat
     a.request("share_clean", **fields)
     b.request("share_clean", **fields)
     assert names_in(lab.workdir) == []
+
+
+def test_a_clock_that_is_ahead_takes_no_look_for_an_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong time zone: neither our own mark nor that of another host is removed."""
+    share.write(None, {"workdir": str(tmp_path), "nonce": "n1", "host": "gpu-01"})  # type: ignore[arg-type]
+    now = time.time() + 7200
+    monkeypatch.setattr(time, "time", lambda: now)
+    for nonce in ("n1", "n2"):
+        share.write(None, {"workdir": str(tmp_path), "nonce": nonce, "host": "gpu-02"})  # type: ignore[arg-type]
+    assert names_in(tmp_path / ".share-n1") == ["gpu-01", "gpu-02"]
+    assert names_in(tmp_path / ".share-n2") == ["gpu-02"]
 
 
 def test_what_was_given_up_long_ago_is_removed(lab: Lab) -> None:

@@ -18,7 +18,7 @@ def test_a_stop_that_overtakes_a_start_waits_for_it(tmp_path: Path) -> None:
             "python": sys.executable,
             "grace": 1.0,
             "port": 2222,
-            "role": "worker",
+            "endless": False,
             "lifeline": 3600.0,
             "log_cap": 1 << 20,
         }

@@ -157,21 +157,21 @@ def test_a_leader_whose_first_thread_ended_is_alive_until_all_have(node: Node) -
 
 
 @pytest.mark.parametrize(
-    ("role", "sibling", "ends"),
-    [("ps", None, True), ("worker", None, False), ("worker", "exit 0", False), ("worker", "exit 1", True)],
+    ("endless", "sibling", "ends"),
+    [(True, None, True), (False, None, False), (False, "exit 0", False), (False, "exit 1", True)],
 )
 def test_the_lifeline_ends_who_depends_on_a_keeper(
-    node: Node, role: str, sibling: str | None, ends: bool
+    node: Node, endless: bool, sibling: str | None, ends: bool
 ) -> None:
     if sibling:
         node.start("sh", "-c", sibling, task="worker/9")
         node.final("worker/9")
-    node.start("sleep", "600", task=f"{role}/0", role=role, lifeline=0.3)
+    node.start("sleep", "600", endless=endless, lifeline=0.3)
     if not ends:
-        until(_lifelines(node, f"{role}/0", 3), what="three lifelines are over")
-        assert node.state_of(f"{role}/0")["state"] == state.RUNNING
+        until(_lifelines(node, "worker/0", 3), what="three lifelines are over")
+        assert node.state_of()["state"] == state.RUNNING
         return
-    found = node.final(f"{role}/0")
+    found = node.final()
     assert (found["exit_signal"], found["message"]) == (15, "no keeper for 0.3 s")
 
 
@@ -182,7 +182,7 @@ def _lifelines(node: Node, task: str, count: int) -> Any:
 
 def test_a_keeper_that_speaks_keeps_a_parameter_server_alive(node: Node) -> None:
     keeper = Path(node.paths.keeper(node.run))
-    node.start("sleep", "600", task="ps/0", role="ps", lifeline=0.5)
+    node.start("sleep", "600", task="ps/0", endless=True, lifeline=0.5)
     over = time.monotonic() + 1.5
     while time.monotonic() < over:
         keeper.touch()

@@ -56,6 +56,15 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
+def test_what_ends_on_its_hosts_is_no_zombie() -> None:
+    with Cluster(1, homes=True) as cluster:
+        link = connectors().connect(cluster.hosts[0], 20)
+        orphan = link.open(["sh", "-c", "sleep 0.1 >/dev/null 2>&1 & echo $!"])
+        pid = int(orphan.recv(100))
+        until(lambda: not Path(f"/proc/{pid}").exists())
+        link.close()
+
+
 @pytest.mark.parametrize("how", ["leave", signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_trace_is_left(how: str | signal.Signals) -> None:
     process = subprocess.Popen(

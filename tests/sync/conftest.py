@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,3 +46,19 @@ def session(sessions: Callable[[int], Session]) -> Session:
 def workdir(tmp_path: Path) -> str:
     """A workdir with a name that needs quoting everywhere."""
     return str(tmp_path / "work'; echo foo \\ $HOME")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB; mounting one needs root."""
+    disk = tmp_path / "small"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=False, capture_output=True
+    )
+    if made.returncode:
+        pytest.skip(f"no disk can be mounted here: {made.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

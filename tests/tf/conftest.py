@@ -1,10 +1,17 @@
-"""Training for real takes the whole machine: these tests share one of the suite's workers."""
+"""What the tests of training share: data to train on, and desks with hosts that have TensorFlow."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk
+from tests.tf.gang import ROOT
+from tests.training import training_python
 
 HERE = Path(__file__).parent
 
@@ -12,5 +19,43 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("training"))
             item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits as TFRecords: `one/` and `four/` training files, and as tensorflow-datasets' mnist."""
+    folder = tmp_path_factory.mktemp("data")
+    done = subprocess.run(
+        [training_python(), "tests/tf/prepare.py", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, 2)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, 3)
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, 4)
+
+
+def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
+    with Cluster(hosts, homes=True, python=training_python()) as cluster:
+        made = Desk(cluster, tmp_path)
+        try:
+            yield made
+        finally:
+            made.close()

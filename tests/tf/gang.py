@@ -162,6 +162,8 @@ class Gang:
         """The results of these tasks (all), which must end with status 0."""
         codes = self.wait(*names)
         assert set(codes.values()) == {0}, f"{codes}\n{self.tails()}"
+        # They leave together: none sees the cluster break.
+        assert not any("Abort" in self.tasks[name].text for name in codes), self.tails()
         return [self.tasks[name].result for name in codes]
 
     def tails(self) -> str:
@@ -174,3 +176,17 @@ def worker_entry(*options: str) -> list[str]:
 
 def words(line: str) -> list[str]:
     return line.split()
+
+
+def compare(one: Path, other: Path) -> dict[str, Any]:
+    """How far the newest checkpoints of two folders are apart; see weights.py."""
+    done = subprocess.run(
+        [training_python(), "tests/tf/weights.py", str(one), str(other)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -15,21 +15,6 @@ from tests.training import training_python
 OPTIONS = words("--optimizer adam --epochs 2")
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Digits as TFRecords: `one/` and `four/` training files, and as tensorflow-datasets' mnist."""
-    folder = tmp_path_factory.mktemp("data")
-    done = subprocess.run(
-        [training_python(), "tests/tf/prepare.py", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 def train(folder: Path, *options: str, jobs: dict[str, int] | None = None) -> list[dict[str, Any]]:
     with Gang(folder, worker_entry(*OPTIONS, *options), jobs=jobs) as gang:
         return gang.finish()
@@ -44,16 +29,17 @@ def test_a_prepared_set_needs_no_network(tmp_path: Path, prepared: Path) -> None
     assert both[0]["test_accuracy"] > 0.7
 
 
-NO_NETWORK = (
-    "import sys; from worker_entry.__main__ import main; from worker_entry.data import prepared\n"
-    "prepared.HOST = ('127.0.0.1', 1)\n"
-    "sys.exit(main(sys.argv[1:]))"
-)
+def no_network(module: str) -> str:
+    return (
+        f"import sys; from {module} import main; from worker_entry.data import prepared\n"
+        "prepared.HOST = '127.0.0.1:1'\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
 
 
 @pytest.mark.parametrize(
     "program",
-    [worker_entry(), ["-c", NO_NETWORK, "--download"]],
+    [worker_entry(), ["-c", no_network("worker_entry.__main__"), "--download"]],
     ids=["not asked to download", "asked, without a network"],
 )
 def test_no_data_is_one_error_with_three_ways_out(tmp_path: Path, program: list[str]) -> None:
@@ -74,3 +60,48 @@ def test_tfrecords_of_ones_own(tmp_path: Path, prepared: Path, folder: str, jobs
     assert len({result["digest"] for result in results}) == 1
     assert results[0]["dataset"] == folder
     assert results[0]["test_accuracy"] > 0.6
+
+
+def prepare(program: list[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [training_python(), *program, "mnist", "--data-dir", str(folder), *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_set_is_prepared_once_in_as_many_files_as_wanted(tmp_path: Path) -> None:
+    done = prepare(["-m", "tests.tf.small_mnist"], tmp_path, "--files", "3")
+    assert done.returncode == 0, done.stderr
+    made = tmp_path / "mnist" / "3.0.1"
+    assert len(list(made.glob("mnist-train.tfrecord-*-of-00003"))) == 3
+    assert "mnist/3.0.1: 600 training examples in 3 files, 100 for the test" in done.stdout
+    assert f"rsync -a --relative {tmp_path}/./mnist/3.0.1 NODE:{tmp_path}/\n" in done.stdout
+    # What is there stays as it is.
+    again = prepare(["-m", "worker_entry.prepare"], tmp_path, "--files", "4")
+    assert again.returncode == 1
+    assert f"error: mnist is prepared already, in 3 files and not in 4\n  why: {made} is from" in again.stderr
+
+
+def test_an_uneven_last_batch_of_which_some_tasks_get_nothing(tmp_path: Path) -> None:
+    """100 test examples are a batch of 99 and one of 1: two of the three tasks have none of that."""
+    assert prepare(["-m", "tests.tf.small_mnist"], tmp_path).returncode == 0
+    length = words("--epochs 1 --steps-per-epoch 5 --optimizer sgd")
+    options = ["--data-dir", str(tmp_path), *length]
+    (alone,) = train(tmp_path / "one", *options, "--batch-size", "99")
+    for loop in ("fit", "custom"):
+        gang = [*options, "--batch-size", "33", "--loop", loop]
+        three = train(tmp_path / loop, *gang, jobs={"worker": 3})
+        assert len({result["digest"] for result in three}) == 1
+        for result in three:
+            assert result["test_accuracy"] == pytest.approx(alone["test_accuracy"], abs=1e-6)
+            assert result["test_loss"] == pytest.approx(alone["test_loss"], abs=1e-5)
+
+
+def test_preparing_without_a_network_says_what_else_can_be_done(tmp_path: Path) -> None:
+    done = prepare(["-c", no_network("worker_entry.prepare")], tmp_path)
+    assert done.returncode == 1
+    assert "127.0.0.1:1 cannot be reached: nothing listens there" in done.stderr
+    assert "--dataset digits" in done.stderr

@@ -6,15 +6,12 @@ Same global batch, seed and data; the bound is that of sums in another order.
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tf.gang import ROOT, Gang, words, worker_entry
-from tests.training import training_python
+from tests.tf.gang import Gang, compare, words, worker_entry
 
 TOLERANCE = 1e-6  # of weights near 0.1 that moved by up to 0.2; seen: 1e-7
 SAME = words("--dataset digits --learning-rate 0.1 --l2 0.01 --epochs 2 --steps-per-epoch 5")
@@ -87,16 +84,3 @@ def test_the_weights_are_those_of_one_process(runs: Runs, case: str) -> None:
 def test_both_reductions_give_the_same_loss(runs: Runs) -> None:
     none, summed = "alone, custom", "alone, custom, SUM over the global batch"
     assert runs.results(none)[0]["loss"] == pytest.approx(runs.results(summed)[0]["loss"], abs=1e-6)
-
-
-def compare(one: Path, other: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [training_python(), "tests/tf/weights.py", str(one), str(other)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tf.gang import ROOT, Gang
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk
+from tests.tf.gang import PATIENCE, ROOT, Gang
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # What `orchestrate` sets for a script that is brought to it.
@@ -24,13 +26,14 @@ def accuracies(text: str) -> list[str]:
     return re.findall(r"accuracy:? (0\.\d{4})$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["fit.py", "custom_loop.py"])
-def test_on_two_tasks_both_see_the_same(tmp_path: Path, name: str) -> None:
-    with Gang(tmp_path, [f"examples/{name}"], jobs={"worker": 2}, env=GIVEN) as gang:
-        assert set(gang.wait().values()) == {0}, gang.tails()
-        one, other = (accuracies(task.text) for task in gang.tasks.values())
-        assert one == other
-        assert float(one[-1]) > 0.7
+def test_the_custom_loop_unchanged_under_launch(desk: Desk) -> None:
+    desk.script("main.py", (ROOT / "examples/custom_loop.py").read_text())
+    viewer = desk.launch("--", "main.py")
+    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    logs = (desk.run_folder() / "logs" / "1").glob("*.log")
+    one, other = (accuracies(log.read_text()) for log in logs)
+    assert one == other
+    assert float(one[-1]) > 0.7
 
 
 def test_mirrored_on_one_machine(tmp_path: Path) -> None:
@@ -40,9 +43,14 @@ def test_mirrored_on_one_machine(tmp_path: Path) -> None:
         assert float(accuracies(gang["alone"].text)[-1]) > 0.7
 
 
-def test_parameter_servers_serve_until_they_are_stopped(tmp_path: Path) -> None:
-    jobs = {"chief": 1, "worker": 1, "ps": 1}
-    with Gang(tmp_path, ["examples/parameter_server.py"], jobs=jobs, env=GIVEN) as gang:
-        assert gang.wait("chief/0") == {"chief/0": 0}, gang.tails()
-        assert float(accuracies(gang["chief/0"].text)[-1]) > 0.7
-        assert [gang[name].process.poll() for name in ("worker/0", "ps/0")] == [None, None]
+def test_parameter_servers_unchanged_under_launch(three: Desk) -> None:
+    """Workers and ps never end by themselves; when the chief is done, stopping them is success."""
+    three.give_roles("chief", "worker", "ps")
+    three.script("main.py", (ROOT / "examples/parameter_server.py").read_text())
+    viewer = three.launch("--", "main.py")
+    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    (chief,) = (three.run_folder() / "logs" / "1").glob("chief-0.log")
+    assert float(accuracies(chief.read_text())[-1]) > 0.7
+    stopped = {event["task"]: event["stopped"] for event in three.named("TaskExited")}
+    assert stopped == {"chief/0": False, "worker/0": True, "ps/0": True}
+    three.nothing_is_left(three.run_id())

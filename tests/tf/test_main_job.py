@@ -6,38 +6,15 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from orchestrator.errors import ExitStatus
-from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
-from tests.training import training_python
+from tests.tf.gang import words
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 150.0  # seconds; four tasks share what cores there are
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(tmp_path, 2)
-
-
-@pytest.fixture
-def four(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(tmp_path, 4)
-
-
-def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:
-    with Cluster(hosts, homes=True, python=training_python()) as cluster:
-        made = Desk(cluster, tmp_path)
-        try:
-            yield made
-        finally:
-            made.close()
 
 
 def results(desk: Desk) -> list[dict[str, Any]]:
@@ -46,8 +23,7 @@ def results(desk: Desk) -> list[dict[str, Any]]:
 
 def test_the_tutorials_parameters_on_four_hosts(four: Desk) -> None:
     """Global batch 64 x 4, SGD 0.001, 3 epochs of 5 steps; preflight and validation included."""
-    words = ["--dataset", "digits", "--epochs", "3", "--steps-per-epoch", "5"]
-    viewer = four.launch("--", *words, fast=False)
+    viewer = four.launch("--", *words("--dataset digits --epochs 3 --steps-per-epoch 5"), fast=False)
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
     found = results(four)
     assert len(found) == 4
@@ -89,9 +65,9 @@ def test_an_unchanged_tutorial_script_trains(desk: Desk) -> None:
     viewer = desk.launch("--", "main.py")
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
     assert "TF_USE_LEGACY_KERAS=1" in viewer.stdout + viewer.stderr
-    accuracies = re.findall(r"worker/\d: accuracy (0\.\d+)", viewer.stdout)
-    assert len(accuracies) == 2
-    assert len(set(accuracies)) == 1
+    digests = re.findall(r"worker/\d: weights (\w{16}), accuracy 0\.\d+", viewer.stdout)
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
 
 
 def test_a_node_that_cannot_train_stops_the_launch(desk: Desk) -> None:
@@ -123,3 +99,22 @@ def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:
     viewer.signal(signal.SIGINT)
     assert viewer.wait() == ExitStatus.INTERRUPTED
     desk.nothing_is_left(desk.run_id())
+
+
+def test_an_evaluator_beside_the_run_measures_its_last_checkpoint(three: Desk, tmp_path: Path) -> None:
+    """The run is over when the chief and the workers are; the evaluator is then told to end, and gets to."""
+    three.give_roles("chief", "worker", "evaluator")
+    options = words("--dataset digits --optimizer adam --epochs 3 --steps-per-epoch 10 --checkpoint-dir")
+    viewer = three.launch("--", *options, str(tmp_path / "checkpoints"))
+    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    found = {
+        event["task"]: event["data"] for event in three.named("TaskReported") if event["kind"] == "result"
+    }
+    assert set(found) == {"chief/0", "worker/0", "evaluator/0"}
+    assert {(result["steps"], result["digest"]) for result in found.values()} == {
+        (30, found["chief/0"]["digest"])
+    }
+    exits = {event["task"]: (event["code"], event["stopped"]) for event in three.named("TaskExited")}
+    assert exits["chief/0"] == exits["worker/0"] == (0, False)
+    assert exits["evaluator/0"][0] == 0
+    three.nothing_is_left(three.run_id())

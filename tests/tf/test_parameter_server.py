@@ -14,9 +14,9 @@ SERVERS = ["worker/0", "worker/1", "ps/0"]
 SAVED = 75
 
 
-def test_fit_survives_a_lost_worker_and_a_stop(tmp_path: Path) -> None:
+def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
     kept = ["--checkpoint-dir", str(tmp_path / "checkpoints")]
-    training = worker_entry(*TRAINING, "--epochs", "400", *kept)
+    training = worker_entry(*TRAINING, "--epochs", "400", "--save-every", "10", *kept)
     with Gang(tmp_path / "first", training, jobs=CLUSTER) as first:
         chief = first["chief/0"]
         first.until("the first step", lambda: chief.step > 0)
@@ -28,20 +28,19 @@ def test_fit_survives_a_lost_worker_and_a_stop(tmp_path: Path) -> None:
         before = chief.step
         first.until("steps with the new worker", lambda: chief.step > before + 20)
         for task in first.tasks.values():
-            task.signal(signal.SIGTERM)
-        # The ps tasks hold the weights: they must not obey before the chief has saved them.
-        assert first.wait(patience=60) == {"chief/0": SAVED, **dict.fromkeys(SERVERS, 0)}, first.tails()
-        found = re.search(r"saved at step (\d+)", chief.text)
-        assert found
-        step = int(found[1])
-    epochs = step // 23 + 3
+            task.kill()
+        at_least = chief.step
+    epochs = at_least // 23 + 3
     again = worker_entry(
         *TRAINING, "--epochs", str(epochs), *kept, "--verify", "--export-dir", str(tmp_path / "exported")
     )
     with Gang(tmp_path / "second", again, jobs=CLUSTER, evaluator=True) as second:
         assert set(second.wait().values()) == {0}, second.tails()
         chief = second["chief/0"]
-        assert f"goes on at step {step + 1}" in chief.text
+        found = re.search(r"goes on at step (\d+)", chief.text)
+        assert found
+        # The steps since the last save are done again, and no more.
+        assert int(found[1]) > at_least - 10 + 1
         assert chief.result["steps"] == epochs * 23
         assert chief.result["test_accuracy"] > 0.8
         assert chief.text.count("verified: ") == 2
@@ -50,12 +49,24 @@ def test_fit_survives_a_lost_worker_and_a_stop(tmp_path: Path) -> None:
         assert (seen["steps"], seen["digest"]) == (epochs * 23, chief.result["digest"])
 
 
-def test_the_coordinator_loop_trains_and_all_tasks_end(tmp_path: Path) -> None:
-    training = worker_entry(*TRAINING, "--loop", "custom", "--epochs", "4")
-    with Gang(tmp_path, training, jobs=CLUSTER) as gang:
+def test_the_coordinator_loop_is_stopped_goes_on_and_all_tasks_end(tmp_path: Path) -> None:
+    training = worker_entry(*TRAINING, *words("--loop custom --checkpoint-dir"), str(tmp_path / "kept"))
+    with Gang(tmp_path / "first", [*training, "--epochs", "400"], jobs=CLUSTER) as first:
+        chief = first["chief/0"]
+        first.until("the first step", lambda: chief.step > 0)
+        for task in first.tasks.values():
+            task.signal(signal.SIGTERM)
+        # The ps tasks hold the weights: they must not obey before the chief has saved them.
+        assert first.wait() == {"chief/0": SAVED, **dict.fromkeys(SERVERS, 0)}, first.tails()
+        found = re.search(r"saved at step (\d+)", chief.text)
+        assert found
+        step = int(found[1])
+    epochs = step // 23 + 3
+    with Gang(tmp_path / "second", [*training, "--epochs", str(epochs)], jobs=CLUSTER) as gang:
         assert set(gang.wait().values()) == {0}, gang.tails()
+        assert f"goes on at step {step + 1}" in gang["chief/0"].text
         result = gang["chief/0"].result
-        assert (result["steps"], result["dataset"]) == (4 * 23, "digits")
+        assert (result["steps"], result["dataset"]) == (epochs * 23, "digits")
         assert result["test_accuracy"] > 0.8
         assert [len(gang[name].records("ready")) for name in SERVERS] == [1, 1, 1]
 

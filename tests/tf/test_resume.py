@@ -6,11 +6,12 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.tf.gang import Gang, Trainee, words, worker_entry
+from tests.tf.gang import Gang, Trainee, compare, words, worker_entry
 
 STEPS = 48
 SAVED = 75
@@ -18,23 +19,34 @@ TRAINING = words(
     "--dataset digits --optimizer adam --batch-size 16 --epochs 4 --steps-per-epoch 12 --deterministic"
 )
 TWO = {"worker": 2}
+EVERY_FIFTH = words("--loop custom --save-every 5")
 
 
-def gang(folder: Path, checkpoints: Callable[[str], Path], *more: str, jobs: dict[str, int]) -> Gang:
+def gang(
+    folder: Path, checkpoints: Callable[[str], Path], *more: str, jobs: dict[str, int], attempt: int = 1
+) -> Gang:
     def own(task: str) -> Sequence[str]:
         return ["--checkpoint-dir", str(checkpoints(task))]
 
-    return Gang(folder, worker_entry(*TRAINING, *more), jobs=jobs, per_task=own)
+    env = {"ORCHESTRATE_ATTEMPT": str(attempt)}
+    return Gang(folder, worker_entry(*TRAINING, *more), jobs=jobs, per_task=own, env=env)
+
+
+@dataclass(frozen=True)
+class Uninterrupted:
+    """Two tasks that did all steps at once."""
+
+    digest: str
+    checkpoints: Path
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of two tasks' weights after all steps."""
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     folder = tmp_path_factory.mktemp("uninterrupted")
     with gang(folder, lambda _task: folder / "checkpoints", jobs=TWO) as tasks:
         digests = {str(result["digest"]) for result in tasks.finish()}
     assert len(digests) == 1
-    return digests.pop()
+    return Uninterrupted(digests.pop(), folder / "checkpoints")
 
 
 def stopped_at(task: Trainee) -> int:
@@ -55,7 +67,7 @@ def goes_on_at(task: Trainee) -> int:
     ids=["fit, one task", "custom, all tasks"],
 )
 def test_term_saves_one_step_and_the_next_start_does_the_next(
-    tmp_path: Path, uninterrupted: str, loop: str, termed: list[str]
+    tmp_path: Path, uninterrupted: Uninterrupted, loop: str, termed: list[str]
 ) -> None:
     def shared(_task: str) -> Path:
         return tmp_path / "checkpoints"
@@ -70,35 +82,43 @@ def test_term_saves_one_step_and_the_next_start_does_the_next(
     with gang(tmp_path / "second", shared, "--loop", loop, jobs=TWO) as second:
         results = second.finish()
         assert {goes_on_at(task) for task in second.tasks.values()} == {step + 1}
-        assert [(result["steps"], result["digest"]) for result in results] == [(STEPS, uninterrupted)] * 2
+        assert [(result["steps"], result["digest"]) for result in results] == [
+            (STEPS, uninterrupted.digest)
+        ] * 2
 
 
 def test_killed_with_the_leaders_machine_lost_it_goes_on_from_what_the_other_kept(
-    tmp_path: Path, uninterrupted: str
+    tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
     def own(task: str) -> Path:
         return tmp_path / f"disk-of-{task.replace('/', '-')}"
 
-    with gang(tmp_path / "first", own, "--save-every", "5", jobs=TWO) as first:
+    with gang(tmp_path / "first", own, *EVERY_FIFTH, jobs=TWO) as first:
         kept = own("worker/1") / "worker-1"
         first.until("a checkpoint", (kept / "checkpoint").exists)
         for task in first.tasks.values():
             task.kill()
     shutil.rmtree(own("worker/0"))
-    with gang(tmp_path / "second", own, "--save-every", "5", jobs=TWO) as second:
+    with gang(tmp_path / "second", own, *EVERY_FIFTH, jobs=TWO) as second:
         results = second.finish()
         at = {goes_on_at(task) for task in second.tasks.values()}
         assert len(at) == 1
         assert at.pop() % 5 == 1, "not after a multiple of --save-every"
-        assert [(result["steps"], result["digest"]) for result in results] == [(STEPS, uninterrupted)] * 2
+        assert [(result["steps"], result["digest"]) for result in results] == [
+            (STEPS, uninterrupted.digest)
+        ] * 2
     # All is done: a third start trains nothing and says the same.
     with gang(tmp_path / "third", own, jobs=TWO) as third:
         results = third.finish()
-        assert [(result["steps"], result["digest"]) for result in results] == [(STEPS, uninterrupted)] * 2
+        assert [(result["steps"], result["digest"]) for result in results] == [
+            (STEPS, uninterrupted.digest)
+        ] * 2
         assert all(result["loss"] is None and result["test_accuracy"] > 0 for result in results)
 
 
-def test_a_freeze_shorter_than_the_heartbeats_is_survived(tmp_path: Path, uninterrupted: str) -> None:
+def test_a_freeze_shorter_than_the_heartbeats_is_survived(
+    tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
     with gang(tmp_path, lambda _task: tmp_path / "checkpoints", jobs=TWO) as tasks:
         frozen = tasks["worker/1"]
         tasks.until("the first step", lambda: frozen.step > 0)
@@ -110,7 +130,46 @@ def test_a_freeze_shorter_than_the_heartbeats_is_survived(tmp_path: Path, uninte
             assert tasks["worker/0"].process.poll() is None, tasks.tails()
         finally:
             frozen.signal(signal.SIGCONT)
-        assert [result["digest"] for result in tasks.finish()] == [uninterrupted] * 2
+        assert [result["digest"] for result in tasks.finish()] == [uninterrupted.digest] * 2
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "--strategy one-device --batch-size 32",
+        "--strategy mirrored --devices cpu:0,cpu:1 --loop custom",
+        "--strategy central-storage --devices cpu:0,cpu:1",
+    ],
+    ids=["one-device, fit", "mirrored, custom", "central storage, fit"],
+)
+def test_alone_it_survives_a_kill_and_a_term(
+    tmp_path: Path, uninterrupted: Uninterrupted, strategy: str
+) -> None:
+    """The first is killed between or in two of its saves, the second told to stop, the third ends."""
+
+    def folder(_task: str) -> Path:
+        return tmp_path / "checkpoints"
+
+    options = [*words(strategy), "--save-every", "1"]
+    half = words("--epochs 2")  # however late the kill comes, there is something left to do
+    with gang(tmp_path / "first", folder, *options, *half, jobs={}) as first:
+        kept = folder("") / "worker-0"
+        first.until("a checkpoint", (kept / "checkpoint").exists)
+    with gang(tmp_path / "second", folder, *options, jobs={}, attempt=2) as second:
+        task = second["alone"]
+        second.until("its restore", lambda: task.records("ready") != [])
+        task.signal(signal.SIGTERM)
+        assert second.wait() == {"alone": SAVED}, second.tails()
+        begun, step = goes_on_at(task), stopped_at(task)
+        assert "attempt 2: goes on at step" in task.text
+        assert 1 < begun <= step < STEPS
+    with gang(tmp_path / "third", folder, *options, jobs={}) as third:
+        (result,) = third.finish()
+        assert goes_on_at(third["alone"]) == step + 1
+        assert result["steps"] == STEPS
+    found = compare(uninterrupted.checkpoints, folder(""))
+    assert found["steps"] == [STEPS, STEPS]
+    assert found["apart"] < 1e-5
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:

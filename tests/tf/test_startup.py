@@ -35,7 +35,7 @@ def test_missing_tasks_are_named_in_time(tmp_path: Path, started: str) -> None:
 def test_a_port_in_use_is_said_at_once(tmp_path: Path) -> None:
     with (
         Gang(tmp_path / "one", IMPATIENT, jobs=THREE, start=["worker/0"]) as one,
-        Gang(tmp_path / "two", IMPATIENT, jobs=THREE, start=[]) as two,
+        Gang(tmp_path / "two", worker_entry("--dataset", "digits"), jobs=THREE, start=[]) as two,
     ):
         one.until("its server", lambda: "waiting up to" in one["worker/0"].text)
         two.cluster = one.cluster

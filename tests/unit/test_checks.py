@@ -26,7 +26,8 @@ def seen(name: str = "gpu-01", **changes: Any) -> Seen:
     disk = {"free": 120e9, "total": 500e9, "fstype": "ext4"}
     facts = {
         "python": {"path": "/venv/bin/python", "version": "3.11.2", "ok": True, "error": ""},
-        "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1"},
+        "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"},
+        "r": None,
         "rsync": "/usr/bin/rsync",
         "disk": {"state": disk, "workdir": {**disk, "path": "/home/t/o", "writable": True, "error": ""}},
         "gpus": [],
@@ -375,3 +376,38 @@ def test_a_missing_ping_is_no_failure(ping: str, level: Level, found: str) -> No
 
 def test_no_pairs_no_conclusions() -> None:
     assert of_pairs([]) == []
+
+
+R = replace(NEEDS, r=True)
+DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "error": ""}
+
+
+@pytest.mark.parametrize(
+    ("r", "numpy", "level", "found"),
+    [
+        (DEBIAN, "1.26.4", Level.OK, "1.26.4"),
+        (DEBIAN, "2.0.0rc1", Level.WARN, "2.0.0rc1 beside reticulate 1.28"),
+        ({**DEBIAN, "reticulate": "1.37.0"}, "2.4.6", Level.WARN, "2.4.6 beside reticulate 1.37.0"),
+        ({**DEBIAN, "reticulate": "1.38.0"}, "2.4.6", Level.OK, "2.4.6"),
+    ],
+)
+def test_r_and_the_numpy_it_can_talk_to(r: dict[str, Any], numpy: str, level: Level, found: str) -> None:
+    checks = of_hosts([seen(facts__r=r, facts__packages__numpy=numpy)], R)
+    assert ("gpu-01", "r", f"4.2.2, reticulate {r['reticulate']}") in said(checks, Level.OK)
+    (about,) = [check for check in checks if check.check == "numpy"]
+    assert (about.level, about.found) == (level, found)
+    assert bool(about.hint) == (level is Level.WARN)
+
+
+def test_a_host_without_r_or_without_reticulate() -> None:
+    absent = {"version": None, "reticulate": None, "error": "Rscript: No such file or directory"}
+    half = {**DEBIAN, "reticulate": None}
+    checks = of_hosts([seen(facts__r=absent), seen("gpu-02", facts__r=half)], R)
+    assert said(checks, Level.FAIL) == [
+        ("gpu-01", "r", "Rscript does not run"),
+        ("gpu-02", "r", "4.2.2 without reticulate"),
+    ]
+
+
+def test_r_is_looked_at_for_r_alone() -> None:
+    assert not {"r", "numpy"} & {check.check for check in of_hosts([seen()], NEEDS)}

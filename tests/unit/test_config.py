@@ -9,7 +9,7 @@ import pytest
 from orchestrator import config
 from orchestrator.config.places import locate
 from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, SYNONYMS, TABLES
-from orchestrator.model import Host, Inventory, Job, Role
+from orchestrator.model import Host, Inventory, Job, OnHang, Role
 
 EVERYTHING = """
 [defaults]
@@ -57,6 +57,9 @@ failure_grace = 0.5
 lifeline = 60
 ignore = ["*.ckpt"]
 validate = "pytest -x 'a b'"
+hang_timeout = 600
+on_hang = "stop"
+stacks = false
 legacy_keras = false
 """
 
@@ -103,6 +106,9 @@ def test_every_key() -> None:
             lifeline=60.0,
             ignore=("*.ckpt",),
             validate="pytest -x 'a b'",
+            hang_timeout=600.0,
+            on_hang=OnHang.STOP,
+            stacks=False,
             legacy_keras=False,
         ),
         source="lab.toml",

@@ -98,6 +98,9 @@ IN_THE_JOB = (
     ('ignore = "*.ckpt"', 'ignore: must be a list; write ["*.ckpt"]'),
     ('ignore = [""]', "ignore: holds an empty text"),
     ("validate = false", "validate: must be a command line; to launch without validation use --no-validate"),
+    ('on_hang = "kill"', 'on_hang: must be report, stop or restart, not "kill"'),
+    ('on_hang = "restrat"', 'on_hang: must be report, stop or restart, not "restrat"; did you mean restart?'),
+    ('hang_timeout = "10 min"', 'hang_timeout: must be a number of seconds, not "10 min"; write 10'),
     ('legacy_keras = "false"', 'legacy_keras: must be true or false, without quotes, not "false"; write false'),
 )
 

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.cli import parser
 from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS
 from orchestrator.errors import ExitStatus
-from orchestrator.events import Event
+from orchestrator.events import Event, Kind
 from orchestrator.model import Host, Job, Role
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,9 @@ PAGE_OF_VERB = {
     "rehearse": "rehearse",
     "tail": "runs",
     "status": "runs",
+    "clean": "clean",
+    "stacks": "hangs",
+    "pull": "runs",
     "stop": "runs",
     "runs": "runs",
 }
@@ -148,6 +151,10 @@ def test_the_exit_statuses_are_those_of_the_code() -> None:
 
 def test_every_event_is_in_the_table() -> None:
     assert first_codes(section(page("launch"), "JSON")) == [cls.__name__ for cls in get_args(Event)]
+
+
+def test_every_kind_of_failure_is_in_the_table() -> None:
+    assert set(first_codes(section(page("launch"), "What a failure is called"))) == set(Kind) - {Kind.NONE}
 
 
 def test_every_check_is_in_the_table() -> None:

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 
 from orchestrator import config, explain
+from orchestrator.cli.main import main
+from orchestrator.errors import ExitStatus
 from orchestrator.model import Job, RunPlan
+from orchestrator.store.folder import decode_plan
 from tests.unit.plans import host, make, plans
 
 EXAMPLE = Path(__file__).parents[2] / "hosts.example.toml"
@@ -87,3 +91,23 @@ def test_one_printable_json_line_per_task(plan: RunPlan) -> None:
     lines = explain.dry_run(plan).split("\n")
     assert [line for line in lines if line.startswith("{")] == [task.env["TF_CONFIG"] for task in plan.tasks]
     assert all(line.isprintable() for line in lines)
+
+
+def test_restarts_and_spares_are_in_the_plan() -> None:
+    job = Job(max_restarts=2, min_hosts=1, backup="backup")
+    spare = [host("a"), host("b"), host("s1", spare=True), host("s2", spare=True)]
+    text = explain.dry_run(make(*spare, job=job, command=("t.py",)))
+    assert (
+        "\nrestarts: 2 times at most, or on 1 host; backup of worker/0 is copied to all\nspare: s[1-2]\n"
+        in text
+    )
+    assert "spare: s[1-2] (not used without --max-restarts)" in explain.dry_run(make(*spare))
+    assert "restarts" not in explain.dry_run(make(host("a")))
+
+
+def test_a_dry_run_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[[host]]\nssh = "gpu-[1-2]"\n')
+    assert main(["launch", "--dry-run", "--json", "--hosts", str(hosts), "--", "true"]) == ExitStatus.OK
+    planned = decode_plan(capsys.readouterr().out.encode())
+    assert [str(task.id) for task in planned.tasks] == ["worker/0", "worker/1"]

@@ -10,6 +10,15 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("asyncio", "cryptography", "fabric", "msgspec", "paramiko", "pathspec", "rich", "tomllib")
 
 
+def test_little_is_loaded_before_ctrl_c_is_taken() -> None:
+    code = (
+        "import sys; from orchestrator.cli.main import run; print([m for m in ('argparse',"
+        "'dataclasses', 'orchestrator.model') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import events as ev
-from orchestrator.events import Event, Level, Outcome, Phase, Stamped
+from orchestrator.events import Event, Kind, Level, Outcome, Phase, Stamped
 from orchestrator.render import DisplayGoneError, choose
 from orchestrator.render.jsonl import Jsonl
 from orchestrator.render.plain import Plain
@@ -242,6 +242,14 @@ def test_a_run_that_cannot_start_for_another_reason_says_which() -> None:
     ]
 
 
+def test_of_a_task_that_failed_without_a_word_that_is_said() -> None:
+    ended = ev.RunEnded(
+        "r1", Outcome.FAILED, 1, 2.1, "worker/0 exited with 3", "worker/0", (), "/r", kind=Kind.EXIT
+    )
+    _, err = shown(PLAN, ended)
+    assert "error: worker/0 exited with 3\n  its log is empty\n" in err
+
+
 def test_json_is_the_events_and_nothing_else() -> None:
     out = io.StringIO()
     renderer = Jsonl(out)
@@ -333,3 +341,22 @@ def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
 )
 def test_whoever_asked_for_a_stop_is_told_how_to_be_done_sooner(stop: ev.StopRequested, said: str) -> None:
     assert shown(stop)[1] == f"stopping the tasks: {said}\n"
+
+
+def test_a_hang_is_told_with_what_was_found() -> None:
+    _, err = shown(
+        ev.HangSuspected("silent", ("worker/0", "worker/1"), 600.0),
+        ev.StacksTaken(
+            ("worker/1",), "worker/1 on gpu-2 hangs at t\x1b[2J.py:9 in nap", "/r/stacks/1.txt", ("cpu",), 0.4
+        ),
+        ev.HangPassed(70.0),
+        ev.HangSuspected("lagging", ("worker/1",), 660.0),
+    )
+    assert err.splitlines() == [
+        "no word from worker/[0-1] for 10 min 00 s; taking their stacks",
+        "worker/1 on gpu-2 hangs at t.py:9 in nap",
+        "  no stacks from cpu",
+        "  all stacks: /r/stacks/1.txt",
+        "the tasks no longer seem to hang, 70 s later",
+        "worker/1: behind the others, and silent, for 11 min 00 s; taking all stacks",
+    ]

@@ -134,6 +134,13 @@ def test_more_tasks_than_rows_are_folded_by_state() -> None:
     assert len(shown(view, height=2)) == 2
 
 
+def test_a_hang_is_shown_until_it_passes() -> None:
+    suspected = ev.HangSuspected("silent", ("worker/0", "worker/1"), 60.0)
+    running = (plan(2), *started(2), ev.PhaseStarted(Phase.FOLLOW, 2))
+    assert shown(after(*running, suspected))[0] == "run r1  silent, perhaps hanging: worker/[0-1]"
+    assert "running" in shown(after(*running, suspected, ev.HangPassed(1.0)))[0]
+
+
 def test_a_stop_shows_how_long_it_waits() -> None:
     stopping = after(plan(2), *started(2), ev.StopRequested("user", "", 30.0))
     assert shown(stopping, 103.0)[0] == "run r1  stopping: waiting for TERM, 27 s: worker/[0-1]"

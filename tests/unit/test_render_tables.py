@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,6 +205,21 @@ def test_status_is_what_the_nodes_say() -> None:
     ]
 
 
+def test_status_tells_of_a_hang_that_goes_on() -> None:
+    hang = (
+        ev.TaskStarted("worker/0", "gpu-01", "1", 7),
+        ev.HangSuspected("silent", ("worker/0",), 60.0),
+        ev.StacksTaken(("worker/0",), "worker/0 hangs at t.py:9 in nap", "/r/stacks/1.txt", (), 0.4),
+    )
+    going_on = status_table(plan(), view(*hang), node("running"), {}, kept=True, json=False)
+    assert going_on[-2:] == [
+        "  silent, perhaps hanging: worker/0",
+        "  worker/0 hangs at t.py:9 in nap (/r/stacks/1.txt)",
+    ]
+    passed = status_table(plan(), view(*hang, ev.HangPassed(9.0)), node("running"), {}, kept=True, json=False)
+    assert len(passed) == len(going_on) - 2
+
+
 STATES: list[tuple[dict[tuple[str, str], dict[str, Any]], str]] = [
     ({}, "worker/0  gpu-01           not started"),
     (node("running"), "worker/0  gpu-01  1        running"),
@@ -226,8 +242,42 @@ def test_a_task_s_state_is_its_last_attempt_s(
     states: dict[tuple[str, str], dict[str, Any]], line: str
 ) -> None:
     lines = status_table(plan(), view(), states, {}, kept=False, json=False)
-    assert lines[0].endswith("unkept, no keeper on this machine")
+    assert lines[0].endswith("unkept, no keeper")
     assert lines[2].strip() == line
+
+
+def test_what_lives_on_a_host_that_was_replaced_is_shown() -> None:
+    old = {("1", "worker/1"): {"state": {"state": "running", "pid": 9}, "alive": True, "host": "gpu-09"}}
+    states = {**node("running", "2"), **node("running", "2", "worker/1"), **old}
+    lines = status_table(plan(), view(), states, {}, kept=False, json=False)
+    assert lines[4].split() == ["worker/1", "gpu-09", "1", "running"]
+    (facts,) = status_table(plan(), view(), states, {}, kept=False, json=True)
+    assert [(task["host"], task["pid"]) for task in json.loads(facts)["tasks"]][-1] == ("gpu-09", 9)
+
+
+def test_status_shows_the_verdict_again() -> None:
+    ended = replace(
+        ENDED,
+        kind=ev.Kind.OUT_OF_MEMORY,
+        cause_host="gpu-02",
+        last_lines=("Epoch 3",),
+        hint="a smaller batch",
+    )
+    lines = status_table(plan(), view(ended), {}, {}, kept=False, json=False)
+    assert lines[-4:] == [
+        "error: worker/1 failed",
+        "  its last lines:",
+        "    | Epoch 3",
+        "  try: a smaller batch",
+    ]
+    assert "failed: out-of-memory" in runs_table([RunRow(plan(), view(ended), kept=False)], json=False)[1]
+    (line,) = status_table(plan(), view(ended), {}, {}, kept=False, json=True)
+    facts = json.loads(line)
+    assert (facts["kind"], facts["cause_host"], facts["last_lines"]) == (
+        "out-of-memory",
+        "gpu-02",
+        ["Epoch 3"],
+    )
 
 
 def test_status_as_json_is_one_object() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import UsageError
+from orchestrator.bus import Bus
+from orchestrator.errors import RunError, UsageError
 from orchestrator.events import (
     Event,
     LogGap,
@@ -18,9 +20,11 @@ from orchestrator.events import (
     TaskStarted,
 )
 from orchestrator.model import Completion, RunPlan
-from orchestrator.store import RunFolder, RunReader, find
+from orchestrator.store import RunFolder, RunReader, find, new_run_id
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
+from orchestrator.store.prune import prune
+from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_lines
 
 STARTED = TaskStarted("worker/0", "gpu-1", "1", 42)
@@ -50,6 +54,14 @@ def seen(reader: RunReader) -> list[str]:
         stamped.event.text if isinstance(stamped.event, LogLine) else type(stamped.event).__name__
         for stamped in reader.poll()
     ]
+
+
+def test_a_root_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    for look in (find, lambda _, root: prune([], [], older=0, keep_bytes=None, dry=True, root=root)):
+        with pytest.raises(UsageError, match="where this machine keeps its runs") as refused:
+            look(None, tmp_path / "runs")
+        assert refused.value.why == "Not a directory"
 
 
 def test_lines_come_after_the_start_and_before_the_exit(folder: RunFolder) -> None:
@@ -141,6 +153,16 @@ def test_half_an_event_of_a_killed_keeper_is_no_event(folder: RunFolder) -> None
     assert seen(reader) == ["TaskExited"]
 
 
+def test_nothing_comes_after_the_end() -> None:
+    """A host that answers when the run was stopped already: its thread does not know."""
+    told: list[Stamped] = []
+    bus = Bus(told.append, clock=lambda: 1.0)
+    bus.emit(STARTED)
+    bus.emit_last(ENDED)
+    bus.emit(EXITED)
+    assert told == [Stamped(1.0, STARTED), Stamped(1.0, ENDED)]
+
+
 def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> None:
     mirror = Mirror(folder, "1", "worker-0")
     mirror.add_log(0, b"abcdef", [])
@@ -153,6 +175,61 @@ def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> Non
         again.add_log(20, b"x", [])
 
 
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_a_mirror_holds_files_open_only_for_what_came(folder: RunFolder) -> None:
+    before = open_files()
+    mirrors = [Mirror(folder, "1", f"worker-{n}") for n in range(20)]
+    assert open_files() == before
+    mirrors[0].add_log(0, b"one\n", [])
+    assert open_files() == before + 1
+    for mirror in mirrors:
+        mirror.close()
+    assert open_files() == before
+    # Who printed nothing has a log, too.
+    assert folder.log("1", "worker-1").read_bytes() == b""
+
+
+def test_a_mirror_knows_what_is_here_when_no_file_can_be_opened(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Mirror(folder, "1", "worker-0").add_report(0, b"{}\n")
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        again = Mirror(folder, "1", "worker-0")
+        assert again.report_size == 3
+        with pytest.raises(OSError, match="Too many"):
+            again.add_report(3, b"{}\n")
+    again.add_report(3, b"{}\n")
+    assert folder.report("1", "worker-0").read_bytes() == b"{}\n{}\n"
+    again.close()
+
+
+def test_a_mirror_that_cannot_be_written_yet_is_tried_again(folder: RunFolder) -> None:
+    elsewhere = folder.path / "elsewhere"
+    (folder.logs / "1").symlink_to(elsewhere)  # leads nowhere: neither a folder nor a free name
+    mirror = Mirror(folder, "1", "worker-0")
+    for _ in range(2):
+        with pytest.raises(OSError, match="exists"):
+            mirror.add_log(0, b"one\n", [(0, 1)])
+        with pytest.raises(OSError, match="exists"):
+            mirror.add_report(0, b"{}\n")
+        assert (mirror.log_size, mirror.report_size) == (0, 0)
+    elsewhere.mkdir()
+    mirror.add_log(0, b"one\n", [(0, 1)])
+    mirror.add_report(0, b"{}\n")
+    assert (mirror.log_size, mirror.report_size) == (4, 3)
+    assert folder.log("1", "worker-0").read_bytes() == b"one\n"
+    assert folder.times("1", "worker-0").stat().st_size == 16
+    mirror.close()
+
+
 def test_one_keeper_at_a_time(folder: RunFolder) -> None:
     lock = folder.take_lock()
     assert lock is not None
@@ -160,6 +237,16 @@ def test_one_keeper_at_a_time(folder: RunFolder) -> None:
     assert folder.has_keeper()
     os.close(lock)
     assert not folder.has_keeper()
+
+
+def test_a_plan_that_changes_nothing_needs_no_room_and_one_that_does_says_so(folder: RunFolder) -> None:
+    """A disk that is full: here a folder stands where the new file is to be made."""
+    (folder.path / f".plan.json.{os.getpid()}").mkdir()
+    folder.write_plan(plan_of(folder.run))
+    with pytest.raises(RunError, match="cannot write the plan") as refused:
+        folder.write_plan(plan_of(folder.run, name="another"))
+    assert str(folder.plan) in refused.value.why
+    assert folder.read_plan() == plan_of(folder.run)
 
 
 def test_requests_reach_a_keeper_that_listens_and_no_other(folder: RunFolder) -> None:
@@ -192,6 +279,24 @@ def test_finding_a_run(tmp_path: Path) -> None:
     assert found("nothing") is None
     with pytest.raises(UsageError, match="2 runs match '20261121'"):
         found("20261121")
+    make_run(tmp_path, "20261120-010203-mnop", "20261121")
+    assert found("20261121") == "20261120-010203-mnop"
+
+
+def test_of_too_many_runs_the_newest_are_named(tmp_path: Path) -> None:
+    for number in range(10):
+        make_run(tmp_path, f"20261121-01020{number}-abc{number}")
+    with pytest.raises(UsageError) as several:
+        find("2026", tmp_path)
+    assert several.value.why.startswith("20261121-010209-abc9, ")
+    assert several.value.why.endswith(" and 2 more")
+
+
+def test_events_that_cannot_be_read_are_told(folder: RunFolder) -> None:
+    folder.events.unlink()
+    folder.events.mkdir()
+    with pytest.raises(UsageError, match=f"the events of run {folder.run} cannot be read"):
+        events_of(folder)
 
 
 def test_the_last_lines_shown_are_not_blank(tmp_path: Path) -> None:
@@ -201,6 +306,22 @@ def test_the_last_lines_shown_are_not_blank(tmp_path: Path) -> None:
     assert last_lines(path, 2) == ("bar 2", "three")
 
 
+def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"Epoch 1\n" + b"".join(b"\r step %d" % step for step in range(20_000)))
+    assert last_lines(path, 3) == (" step 19999",)
+    path.write_bytes(path.read_bytes() + b"\ndone\n")
+    assert last_lines(path, 3) == ("done",)
+
+
 def test_a_stop_is_an_event_like_any_other(folder: RunFolder) -> None:
     emit(folder, StopRequested("user", "", 30.0))
     assert [stamped.event for stamped in RunReader(folder).poll()] == [StopRequested("user", "", 30.0)]
+
+
+def test_run_ids_sort_by_their_time() -> None:
+    began = 1_795_277_350.0
+    times = [began + step * 0.0015 for step in range(2000)]
+    ids = [new_run_id(when) for when in times]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)

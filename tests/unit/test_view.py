@@ -45,6 +45,19 @@ def test_a_task_goes_through_its_states() -> None:
         assert states(view)["worker/0"] == state
 
 
+def test_a_hang_is_known_until_it_passes_or_the_tasks_start_again() -> None:
+    suspected = ev.HangSuspected("silent", ("worker/0", "worker/1"), 60.0)
+    taken = ev.StacksTaken(("worker/1",), "worker/1 hangs", "/runs/r1/stacks/1.txt", (), 0.5)
+    view = after(PLAN, *STARTED, suspected, taken)
+    assert (view.hang, view.stacks) == (suspected, taken)
+    assert apply(view, ev.HangPassed(70.0)).hang is None
+    assert apply(view, ev.TaskStarted("worker/0", "gpu-01", "2", 13)).hang is None
+    failed = ev.AttemptFailed("1", "it hung", "worker/1", (), "", 1.0, 1, 3)
+    assert apply(view, failed).hang is None
+    again = apply(apply(view, ev.HangPassed(70.0)), suspected)
+    assert again.stacks is None
+
+
 def test_progress_keeps_what_a_report_leaves_out() -> None:
     view = after(
         PLAN,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,18 +22,26 @@ def digits() -> Source:
 
     Without a seed of the user's: the split into 1,437 and 360 is the same in every run and on every task.
     """
+    images, labels = _load_digits()
+    order = np.random.default_rng(0).permutation(len(labels))
+    scaled = _upscaled(images.reshape(-1, 8, 8)[order] / 16.0, SHAPE[0])[..., np.newaxis]
+    return _source("digits", scaled, labels[order], DIGITS_TEST, "scikit-learn's handwritten digits")
+
+
+def _load_digits() -> tuple[Any, Any]:
+    """What sklearn.datasets.load_digits gives, read from its file: that import takes a second."""
+    found = importlib.util.find_spec("sklearn")
+    folder = Path(found.origin).parent if found and found.origin else Path()
     try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError:
+        with gzip.open(folder / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+            table = np.loadtxt(file, delimiter=",")
+    except FileNotFoundError:
         raise ExpectedError(
             "the data set digits needs scikit-learn",
             why="it is not installed here",
             hint="pip install scikit-learn",
         ) from None
-    images, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    scaled = _upscaled(images.reshape(-1, 8, 8)[order] / 16.0, SHAPE[0])[..., np.newaxis]
-    return _source("digits", scaled, labels[order], DIGITS_TEST, "scikit-learn's handwritten digits")
+    return table[:, :-1], table[:, -1].astype(np.int64)
 
 
 def _upscaled(images: Any, size: int) -> Any:

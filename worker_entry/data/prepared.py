@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
+import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,52 @@ import tensorflow as tf
 
 from worker_entry.data.source import Source
 from worker_entry.failure import ExpectedError
+from worker_entry.watch import OPEN, look_at_all
 
-HOST = ("storage.googleapis.com", 443)
+HOST = "storage.googleapis.com:443"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A set on this machine: its source, its folder, and the data_dir that this is in."""
+
+    source: Source
+    folder: Path
+    root: Path
 
 
 def load(name: str, data_dir: str | None, *, download: bool) -> Source:
     """An image classification set by its tensorflow-datasets name."""
+    tfds = _tfds(name)
+    builder = _builder(tfds, name, data_dir)
+    if not Path(builder.data_path).exists():
+        if not download:
+            raise _absent(name, builder, "--download was not given")
+        with _alone(Path(builder.data_path).parent):
+            if not Path(builder.data_path).exists():
+                _download(tfds, name, builder, files=None)
+    return _source(name, builder)
+
+
+def prepare(name: str, data_dir: str | None, files: int | None) -> Prepared:
+    """Make it, of so many training files; one that is there already is left as it is."""
+    tfds = _tfds(name)
+    builder = _builder(tfds, name, data_dir)
+    folder = Path(builder.data_path)
+    if not folder.exists():
+        with _alone(folder.parent):
+            _download(tfds, name, builder, files)
+    source = _source(name, builder)
+    if files is not None and source.files != files:
+        raise ExpectedError(
+            f"{name} is prepared already, in {source.files} files and not in {files}",
+            why=f"{folder} is from before",
+            hint=f"rm -r {folder}, then again; or another --data-dir",
+        )
+    return Prepared(source, folder, Path(builder._data_dir_root))  # noqa: SLF001
+
+
+def _tfds(name: str) -> Any:
     os.environ.setdefault(
         "NO_GCE_CHECK", "true"
     )  # else a look for Google's metadata server, offline: seconds
@@ -31,15 +73,16 @@ def load(name: str, data_dir: str | None, *, download: bool) -> Source:
             why=f"module {error.name} is missing",
             hint="pip install tensorflow-datasets importlib_resources, or --dataset digits",
         ) from None
+    if not hasattr(tfds, "core"):  # it logs what it could not import, and carries on
+        raise ExpectedError(
+            "tensorflow-datasets cannot be used here",
+            why="it imports only in part, as its words above say: packages do not fit together",
+            hint="pip install 'tensorflow-metadata<1.16' beside TensorFlow 2.16 and 2.17; pip check",
+        )
     tfds.core.utils.gcs_utils._is_gcs_disabled = True  # noqa: SLF001  # no public switch; offline it waits
-    builder = _builder(tfds, name, data_dir)
-    if not Path(builder.data_path).exists():
-        if not download:
-            raise _absent(name, builder, "--download was not given")
-        with _alone(Path(builder.data_path).parent):
-            if not Path(builder.data_path).exists():
-                _download(name, builder)
-    return _source(name, builder)
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    return tfds
 
 
 def _builder(tfds: Any, name: str, data_dir: str | None) -> Any:
@@ -62,14 +105,18 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _download(name: str, builder: Any) -> None:
+def _download(tfds: Any, name: str, builder: Any, files: int | None) -> None:
+    """Asks first whether there is a network at all: tensorflow-datasets would find out in minutes."""
     manual = Path(builder._data_dir_root, "downloads", "manual")  # noqa: SLF001
-    if not manual.is_dir():
-        try:
-            socket.create_connection(HOST, timeout=3).close()
-        except OSError as error:
-            raise _absent(name, builder, f"{HOST[0]} does not answer: {error}") from None
-    builder.download_and_prepare()
+    if not manual.is_dir() and "https" not in urllib.request.getproxies():
+        found = look_at_all({HOST: HOST})[HOST]
+        if found != OPEN:
+            raise _absent(name, builder, f"{HOST} cannot be reached: {found.partition(':')[0]}")
+    try:
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=files))
+    except (OSError, tfds.download.DownloadError) as error:
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        raise _absent(name, builder, f"it cannot be fetched: {words[0][:200]}") from None
 
 
 def _absent(name: str, builder: Any, why: str) -> ExpectedError:
@@ -78,7 +125,8 @@ def _absent(name: str, builder: Any, why: str) -> ExpectedError:
         f"the data set {name} is not on this machine",
         why=f"{folder} does not exist, and {why}",
         hint="one of: --download (with internet access, once); copy that folder from a machine that has"
-        " it and name its root with --data-dir; --dataset digits (real, needs only scikit-learn)",
+        " it (python -m worker_entry.prepare makes it) and name its root with --data-dir;"
+        " --dataset digits (real, needs only scikit-learn)",
     )
 
 

@@ -20,6 +20,11 @@ def four(tmp_path: Path) -> Iterator[Desk]:
     yield from _desk(4, tmp_path)
 
 
+@pytest.fixture
+def desk_of_five(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(5, tmp_path)
+
+
 def _desk(count: int, tmp_path: Path) -> Iterator[Desk]:
     with Cluster(count, homes=True) as cluster:
         made = Desk(cluster, tmp_path / "a user's $(folder)")

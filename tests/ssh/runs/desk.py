@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model import Host
+from orchestrator.model import Host, Role
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.sshd import Server
 
@@ -45,6 +45,14 @@ def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
             return value
         time.sleep(0.02)
     raise AssertionError(f"not within {limit:.0f} s: {what}")
+
+
+def kill_all(pids: Sequence[int]) -> None:
+    """Kill processes together: none of them sees another one's end, and acts on it."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 @dataclass
@@ -117,15 +125,24 @@ class Desk:
                 "python": host.python,
                 "agent_python": host.agent_python,
                 "workdir": host.workdir,
+                "role": "" if host.role is Role.WORKER else host.role.value,
                 "state": host.state or "",
                 "ssh_config": str(self.cluster.ssh_config),
                 **changes,
             }
             lines += [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value]
             lines.append(f"task_port = {host.task_port}")
+            if host.spare:
+                lines.append("spare = true")
             if host.tasks != 1:
                 lines.append(f"tasks = {host.tasks}")
         self.hosts.write_text("\n".join(lines) + "\n")
+
+    def give_roles(self, *roles: str) -> None:
+        """Write a role to each entry of the inventory."""
+        head, *hosts = self.hosts.read_text().split("[[host]]")
+        given = (f"{text}role = {role!r}\n" for text, role in zip(hosts, roles, strict=True))
+        self.hosts.write_text("[[host]]".join([head, *given]))
 
     def script(self, name: str, text: str) -> str:
         (self.project / name).write_text(text)

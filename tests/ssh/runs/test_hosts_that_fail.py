@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import FAMILY, Desk, until
+from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 from tests.ssh.runs.phases import hold, traceback_free
 
 # A host that hangs is given up after 20 s; the tests have less time.
@@ -62,6 +64,8 @@ def test_a_host_that_fails_before_the_tasks_were_started_is_named(desk: Desk, ph
             stack.enter_context(stopped(victim))
         assert viewer.wait(30) == ExitStatus.CLUSTER, viewer.stderr
         assert f"{desk.cluster.hosts[1].name} was lost" in viewer.stderr
+        (ended,) = desk.named("RunEnded", run)
+        assert ended["cause"].startswith(f"{phase}: {desk.cluster.hosts[1].name} was lost")
         assert ("no word for 3 s" in viewer.stderr) == (how != "agent killed"), viewer.stderr
         traceback_free(desk, run)
     desk.hosts_are_quiet(run)
@@ -88,6 +92,30 @@ def test_a_host_that_fails_during_the_validation_is_found_again(desk: Desk, how:
     assert viewer.stdout.count("trained") == 2
     desk.hosts_are_quiet(run)
     traceback_free(desk, run)
+
+
+def test_a_host_that_stays_lost_in_the_validation_is_given_up(desk: Desk) -> None:
+    desk.script("v.py", TICKING)
+    desk.write_hosts(desk.cluster.hosts, job='[job]\ngrace = 1\nvalidate = "python3 v.py enough"\n')
+    desk.patch = f"{IMPATIENT}; import orchestrator.phases.launch as l; l.RETURN = 1.0"
+    desk.patch += "; import orchestrator.phases.stop as s; s.IMPATIENT = 1.0"
+    viewer = desk.launch("--skip-preflight", "--", "sh", "-c", "echo trained", fast=False)
+    run = desk.run_id()
+    logs = [desk.run_folder(run) / "logs" / "validate" / f"worker-{number}.log" for number in (0, 1)]
+    # Lost while the keeper still asks for the start, a host is told otherwise.
+    until("both are followed", lambda: all(log.exists() and log.stat().st_size for log in logs))
+    desk.kill_sshd(desk.cluster.servers[1])
+    until("the loss is told", lambda: desk.named("HostLost", run))
+    (desk.node_work(desk.cluster.hosts[0], run) / "enough").touch()
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    name = desk.cluster.hosts[1].name
+    (ended,) = desk.named("RunEnded", run)
+    assert ended["cause"] == f"validate: {name} was lost in its local training"
+    assert ended["unproven"] == [name]
+    desk.start_sshd(desk.cluster.servers[1])
+    desk.start("stop", run).wait()
+    assert not desk.named("RunEnded", run)[-1]["unproven"]
+    desk.hosts_are_quiet(run)
 
 
 @pytest.mark.parametrize("how", ["agent killed", "agent hangs", "session hangs"])
@@ -175,6 +203,43 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
     desk.nothing_is_left(run)
 
 
+def test_a_stop_names_the_lost_host_that_it_waits_for(desk: Desk) -> None:
+    desk.patch = "import orchestrator.phases.stop as s; s.UNREACHABLE = 3.0"
+    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
+    desk.launch("--detach", "--", "sleep", "600").wait()
+    run, host = desk.run_id(), desk.cluster.hosts[1]
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    desk.kill_sshd(desk.cluster.servers[1])
+    until("the loss is told", lambda: desk.named("HostLost", run))
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.CLUSTER
+    assert f"{host.name}: no word from it (" in stop.stderr
+    assert "waiting for it, 4 s at most" in stop.stderr
+
+
+def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Desk) -> None:
+    """Given up as lost, it answers when the keeper makes sure that nothing is left: its task must end."""
+    desk.patch = "import orchestrator.phases.stop as s; s.UNREACHABLE, s._LAST_TRY = 1.0, 30.0"
+    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1\nfailure_grace = 1")
+    desk.script("family.py", FAMILY)
+    waits = 'case $ORCHESTRATE_TASK in */worker/0/*) until test -e "$0"; do sleep 0.05; done; exit 3;; esac'
+    code = f"{waits}; exec python3 family.py"
+    mark = desk.folder / "fail"
+    viewer = desk.launch("--", "sh", "-c", code, str(mark))
+    run = desk.run_id()
+    until("the family is up", lambda: desk.families_are_up(run, 1))
+    desk.kill_sshd(desk.cluster.servers[1])
+    until("the loss is told", lambda: desk.named("HostLost", run))
+    mark.touch()
+    until("it is given up", lambda: len(desk.named("TaskExited", run)) == 2)
+    assert desk.task_pids(run)
+    desk.start_sshd(desk.cluster.servers[1])
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert ended["unproven"] == []
+    desk.nothing_is_left(run)
+
+
 # --- what a node does by itself ---
 
 
@@ -206,19 +271,22 @@ def test_a_supervisor_that_the_machine_tells_to_end_fails_the_run(desk: Desk) ->
     desk.nothing_is_left(run)
 
 
-def test_a_node_that_forgot_its_run_is_told_as_lost(desk: Desk) -> None:
-    """A reboot that empties the state folder, as seen from here."""
-    import shutil
-
+def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
+    """A run of which everything on the second host has died, its sshd too."""
     desk.script("t.py", TICKING)
     viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
     viewer.shows("line 5")
-    run, host = desk.run_id(), desk.cluster.hosts[1]
+    run = desk.run_id()
     desk.kill_sshd(desk.cluster.servers[1])
-    for pid in desk.machinery_of(run, host):
-        os.kill(pid, signal.SIGKILL)
+    kill_all(desk.machinery_of(run, desk.cluster.hosts[1]))
     until("its tasks are gone", lambda: not desk.task_pids(run, "worker/1"))
-    shutil.rmtree(host.state or "")
+    return viewer, run
+
+
+def test_a_node_that_forgot_its_run_is_told_as_lost(desk: Desk) -> None:
+    """A reboot that empties the state folder, as seen from here."""
+    viewer, run = with_a_dead_machine(desk)
+    shutil.rmtree(desk.cluster.hosts[1].state or "")
     desk.start_sshd(desk.cluster.servers[1])
     assert viewer.wait(40) == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
@@ -226,9 +294,58 @@ def test_a_node_that_forgot_its_run_is_told_as_lost(desk: Desk) -> None:
     assert "knows nothing of it" in ended["cause"]
 
 
+def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
+    """As far as one machine can play it: everything of one host dies, and its state is of an earlier life."""
+    viewer, run = with_a_dead_machine(desk)
+    host = desk.cluster.hosts[1]
+    state = Path(host.state or "") / "runs" / run / "attempts" / "1" / "worker-1" / "state.json"
+    known = json.loads(state.read_text())
+    state.write_text(json.dumps({**known, "incarnation": "another boot/1/1"}))
+    desk.start_sshd(desk.cluster.servers[1])
+    assert viewer.wait(40) == ExitStatus.RUN_FAILED, viewer.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert (ended["kind"], ended["cause_task"], ended["cause_host"]) == ("rebooted", "worker/1", host.name)
+    assert f"error: {host.name}: the machine was restarted at " in viewer.stderr
+    assert f"journalctl -b -1, on {host.name}" in viewer.stderr
+    status = desk.start("status", run)
+    status.wait()
+    assert ended["cause"] in status.stdout
+    listed = desk.start("runs")
+    listed.wait()
+    assert "failed: rebooted" in listed.stdout
+
+
+def test_a_host_that_stays_silent_is_the_cause_when_the_others_fail_of_it(desk: Desk) -> None:
+    desk.patch = "import orchestrator.phases.stop as s; s.UNREACHABLE = 2.0"
+    text = "tensorflow.python.framework.errors_impl.UnavailableError: failed to connect to all addresses"
+    desk.script(
+        "t.py",
+        "import json, os, sys, time\n"
+        "print('up', flush=True)\n"
+        "while not os.path.exists(sys.argv[1]) or json.loads(os.environ['TF_CONFIG'])['task']['index']:\n"
+        "    time.sleep(0.02)\n"
+        f"print({text!r})\n"
+        "sys.exit(1)\n",
+    )
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
+    until("both are up", lambda: viewer.stdout.count("up") == 2)
+    run, host = desk.run_id(), desk.cluster.hosts[1]
+    desk.kill_sshd(desk.cluster.servers[1])
+    until("the host is lost", lambda: desk.named("HostLost", run))
+    (desk.folder / "enough").touch()
+    assert viewer.wait(90) == ExitStatus.RUN_FAILED, viewer.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert (ended["kind"], ended["cause_host"]) == ("host-lost", host.name)
+    assert f"{host.name}: the host stopped answering at " in ended["cause"]
+    desk.start_sshd(desk.cluster.servers[1])
+    desk.start("stop", run).wait()
+    desk.nothing_is_left(run)
+
+
 # --- a clock ---
 
-AHEAD = """#!{python}
+AHEAD = """#!/bin/sh
+"exec" "{python}" "$0" "$@"
 import sys, time
 ahead = 3600
 now, now_ns = time.time, time.time_ns
@@ -302,3 +419,28 @@ def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
     assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
     desk.logs_are_identical(run)
     traceback_free(desk, run)
+
+
+CUT = """
+import orchestrator.fleet.session as s
+real, cut = s.Session.submit, set()
+def submit(self, op, /, payload=b"", **fields):
+    answer = real(self, op, payload, **fields)
+    if op == "start" and self.host.name.endswith("2") and not cut:
+        cut.add(1)
+        self.link.close()
+    return answer
+s.Session.submit = submit
+"""
+
+
+def test_a_connection_that_breaks_just_when_the_tasks_are_started(desk: Desk) -> None:
+    """Whether the request got there is not known; it is made again, and the task is started once."""
+    desk.patch = f"exec({CUT!r})"
+    viewer = desk.launch("--", "sh", "-c", "echo once >> file; cat file")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    run = desk.run_id()
+    assert desk.named("HostRecovered", run)
+    assert [event["task"] for event in desk.named("TaskStarted", run)] == ["worker/0", "worker/1"]
+    assert viewer.stdout.count("once") == 2
+    desk.hosts_are_quiet(run)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
+from typing import Any
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, until
+from orchestrator.model import Role
+from tests.ssh.runs.desk import Desk, Viewer, kill_all, until
 
 # Counts until a file says that it is enough.
 COUNTING = """
@@ -153,8 +156,7 @@ def test_the_supervisors_end_is_told_as_lost(desk: Desk) -> None:
     run = desk.run_id()
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     os.kill(desk.keeper(run), signal.SIGKILL)
-    for pid in desk.machinery(run):
-        os.kill(pid, signal.SIGKILL)
+    kill_all(desk.machinery(run))
     until("nothing is left", lambda: not desk.task_pids(run), 2.0)
     status = desk.start("status", run)
     assert status.wait() == ExitStatus.OK, status.stderr
@@ -174,3 +176,111 @@ def test_two_runs_at_once_on_the_same_hosts(desk: Desk) -> None:
     assert f":{desk.cluster.hosts[0].task_port}" not in third.stdout
     let_it_end(desk)
     assert first.wait() == ExitStatus.OK, first.stderr
+
+
+# --- a keeper killed while it stops tasks for a reason of its own ---
+
+# The first fails or is done; the others swallow TERM, but for the worker of a chief.
+DEAF = """
+import json, os, signal, sys, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+if task["type"] != "worker" or sys.argv[3] == "worker":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if sys.argv[1] == "fail" and os.environ["ORCHESTRATE_ATTEMPT"] != "1":
+    sys.exit()
+print("up", flush=True)
+if (task["type"], task["index"]) != (sys.argv[3], 0):
+    time.sleep(600)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+sys.exit(7 if sys.argv[1] == "fail" else 0)
+"""
+
+
+# Silent from a moment on; one of two never ends.
+HUSH = """
+echo up
+[ "$ORCHESTRATE_ATTEMPT" != 1 ] || while ! [ -e "$1" ]; do sleep 0.05; done
+exec sleep 600
+"""
+
+
+def users_stops(desk: Desk, run: str) -> list[dict[str, Any]]:
+    return [event for event in desk.named("StopRequested", run) if event["by"] == "user"]
+
+
+def with_a_failure(desk: Desk, grace: float) -> tuple[Viewer, str]:
+    """A run that may restart once; one task has just been told to fail, the other has to be killed for it."""
+    desk.script("t.py", DEAF)
+    desk.write_hosts(desk.cluster.hosts, job=f"[job]\nfailure_grace = {grace}\n")
+    viewer = desk.launch("--max-restarts", "1", "--", "t.py", "fail", str(desk.folder / "enough"), "worker")
+    until("both are up", lambda: viewer.stdout.count("up") == 2)
+    let_it_end(desk)
+    return viewer, desk.run_id()
+
+
+def test_a_keeper_killed_in_the_stop_after_a_failure(desk: Desk) -> None:
+    """Nobody asked for the end: the restarts go on, and the failure is still the cause."""
+    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (0.05,)"
+    viewer, run = with_a_failure(desk, grace=3)
+    until("it stops the tasks", lambda: desk.named("StopRequested", run))
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert desk.named("RunAdopted", run)
+    assert desk.named("AttemptFailed", run)[-1]["cause_task"] == "worker/0"
+    assert users_stops(desk, run) == []
+
+
+def test_a_keeper_killed_in_the_pause_after_tasks_were_stopped(desk: Desk) -> None:
+    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    viewer, run = with_a_failure(desk, grace=0.1)
+    viewer.shows("restart 1 of 1")
+    viewer.signal(signal.SIGKILL)
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (0.05,)"
+    with desk.elsewhere():  # only the nodes know how far it had come
+        tail = desk.start("tail", run, "--hosts", str(desk.hosts))
+        assert tail.wait() == ExitStatus.OK, tail.stderr
+        assert desk.named("RunEnded", run)[-1]["attempts"] == 2
+        assert users_stops(desk, run) == []
+
+
+def test_a_keeper_killed_when_the_chief_is_done(four: Desk) -> None:
+    desk = four
+    desk.script("t.py", DEAF)
+    chief, worker, ps, _ = desk.cluster.hosts
+    roles = [replace(chief, role=Role.CHIEF), worker, replace(ps, role=Role.PS)]
+    desk.write_hosts(roles, job="[job]\ngrace = 3\n")
+    viewer = desk.launch("--", "t.py", "end", str(desk.folder / "enough"), "chief")
+    run = desk.run_id()
+    until("all are up", lambda: viewer.stdout.count("up") == 3)
+    let_it_end(desk)
+    until("it has stopped one", lambda: [e for e in desk.named("TaskExited", run) if e["stopped"]])
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert desk.named("RunAdopted", run)
+    assert desk.named("RunEnded", run)[-1]["outcome"] == "succeeded"
+    assert users_stops(desk, run) == []
+
+
+def test_a_stop_of_what_a_failed_run_left_does_not_change_how_it_ended(desk: Desk) -> None:
+    desk.patch = (
+        "import orchestrator.phases.again as a; a.RETURN = 1.0;"
+        "import orchestrator.fleet.pulse as p; p.SILENCE, p.BEAT = 3.0, 0.5"
+    )
+    desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--", "sh", "-c", HUSH, "sh", str(desk.folder / "enough"))
+    run = desk.run_id()
+    until("both are up", lambda: viewer.stdout.count("up") == 2)
+    name = desk.cluster.hosts[1].name
+    desk.kill_sshd(desk.cluster.servers[1])
+    let_it_end(desk)
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    (first,) = desk.named("RunEnded", run)
+    assert (first["kind"], first["unproven"]) == ("host-lost", [name])
+    desk.start_sshd(desk.cluster.servers[1])
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    last = desk.named("RunEnded", run)[-1]
+    assert last == {**first, "at": last["at"], "unproven": [], "hint": ""}
+    desk.nothing_is_left(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -91,6 +92,34 @@ def test_a_host_whose_sshd_is_killed_is_lost_and_found(desk: Desk) -> None:
         int(line.split()[1]) for line in (desk.run_folder() / "logs/1/worker-1.log").read_text().splitlines()
     ]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_logs_that_cannot_be_made_here_wait_on_the_nodes(desk: Desk) -> None:
+    """The tasks run by then: they are not ended for it, and their logs come when they can."""
+    desk.patch = (
+        "import orchestrator.phases.follow as f; f._AGAIN = 0.2;"
+        "import orchestrator.store.folder as s; create = s.RunFolder.create;"
+        # Leads nowhere: neither a folder nor a free name.
+        "s.RunFolder.create = lambda self, plan:"
+        " [create(self, plan), (self.logs / '1').symlink_to(self.path / 'room')][0]"
+    )
+    viewer = desk.launch("--", "sh", "-c", "echo as it was")
+    viewer.shows("on this machine; its logs wait over there")
+    (desk.run_folder() / "room").mkdir()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.logs_are_identical(desk.run_id())
+    assert viewer.stdout.count("as it was") == 2
+
+
+def test_a_keeper_may_open_as_many_files_as_the_machine_allows(desk: Desk) -> None:
+    desk.script("t.py", TICKING)
+    viewer = desk.launch("--", "t.py", str(desk.folder / "enough"), shell='ulimit -Sn 200; exec "$@"')
+    viewer.shows("line 5")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limits = resource.prlimit(desk.keeper(), resource.RLIMIT_NOFILE)
+    assert limits == (min(hard, 65_536) if hard != resource.RLIM_INFINITY else 65_536, hard)
+    (desk.folder / "enough").touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full disk is a small tmpfs, which needs root to mount")

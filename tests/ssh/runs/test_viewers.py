@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -26,6 +27,14 @@ while not os.path.exists(sys.argv[1]):
     print("line", n, flush=True)
     time.sleep(0.02)
 print("enough", flush=True)
+"""
+
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(600)
 """
 
 
@@ -129,6 +138,21 @@ def test_stop_from_elsewhere_ends_a_run_before_its_tasks_were_started(desk: Desk
         traceback_free(desk, run)
 
 
+def test_a_tail_that_leaves_a_run_that_is_being_stopped(desk: Desk) -> None:
+    code = 'trap "" TERM; echo up; while :; do sleep 0.1; done'
+    launch = desk.launch("--", "sh", "-c", code)
+    until("both are up", lambda: launch.stdout.count("up") == 2)
+    run = desk.run_id()
+    stop = desk.start("stop", run)
+    tail = desk.start("tail", run)
+    until("it is told", lambda: "stopping the tasks" in tail.stderr)
+    tail.signal(signal.SIGINT)
+    assert tail.wait() == ExitStatus.INTERRUPTED
+    assert f"run {run} is being stopped" in tail.stderr
+    assert desk.start("stop", run, "--now").wait() == ExitStatus.OK
+    assert (stop.wait(), launch.wait()) == (ExitStatus.OK, ExitStatus.INTERRUPTED)
+
+
 def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     launch = counting(desk)
     run = desk.run_id()
@@ -138,7 +162,36 @@ def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     again = desk.start("stop", run)
     assert again.wait() == ExitStatus.OK
     assert "is over already" in again.stderr
+    told = desk.start("stop", run, "--json")
+    assert told.wait() == ExitStatus.OK
+    assert json.loads(told.stdout) == desk.named("RunEnded", run)[-1]
     assert len(desk.named("RunEnded", run)) == 1
+
+
+_LATE = """
+import sys, time, orchestrator.cli.stop as verb
+read = verb.events_of
+def late(folder):
+    found = read(folder)
+    print("it has looked", file=sys.stderr, flush=True)
+    while folder.has_keeper():
+        time.sleep(0.01)
+    return found
+verb.events_of = late"""
+
+
+def test_a_run_that_ends_while_stop_looks_at_it_is_not_taken_over(desk: Desk) -> None:
+    counting(desk, "--detach").wait()
+    run = desk.run_id()
+    desk.patch = _LATE
+    late = desk.start("stop", run)
+    late.shows("it has looked")
+    desk.patch = "pass"
+    assert desk.start("stop", run).wait() == ExitStatus.OK
+    assert late.wait() == ExitStatus.OK, late.stderr
+    (end,) = desk.named("RunEnded", run)
+    assert end["outcome"] == "stopped"
+    assert "stopped" in late.stderr
 
 
 # --- which run ---
@@ -180,6 +233,91 @@ def test_a_damaged_plan_is_an_error_or_taken_from_the_nodes(desk: Desk) -> None:
     assert runs.wait() == ExitStatus.OK, runs.stderr
     stop = desk.start("stop", run, "--hosts", str(desk.hosts))
     assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.nothing_is_left(run)
+
+
+def test_without_a_word_the_run_that_goes_on_is_meant(desk: Desk) -> None:
+    launch = counting(desk)
+    run = desk.run_id()
+    assert desk.launch("--", "true").wait() == ExitStatus.CLUSTER  # refused: the ports are taken
+    status = desk.start("status")
+    assert status.wait() == ExitStatus.OK, status.stderr
+    assert f"run {run}, which goes on; the newest, {desk.run_id()}, is over" in status.stderr
+    assert status.stdout.startswith(f"run {run}: ")
+    refused = desk.run_id()
+    with desk.elsewhere():  # the nodes know of the one that was refused, too
+        status = desk.start("status", "--hosts", str(desk.hosts))
+        assert status.wait() == ExitStatus.OK, status.stderr
+        assert f"run {run}, which goes on; the newest, {refused}, is over" in status.stderr
+        assert status.stdout.startswith(f"run {run}: ")
+    assert desk.launch("--other-ports", "--", "true").wait() == ExitStatus.OK
+    spared = desk.start("stop")  # to be sure that the newest is over: the one before it is not meant
+    assert spared.wait() == ExitStatus.OK
+    assert f"going on: {run}" in spared.stderr
+    let_it_end(desk)
+    assert launch.wait() == ExitStatus.OK, launch.stderr
+
+
+def test_of_runs_with_one_name_the_one_that_goes_on_is_meant(desk: Desk) -> None:
+    launch = counting(desk, "--name", "night")
+    run = desk.run_id()
+    assert desk.launch("--name", "night", "--", "true").wait() == ExitStatus.CLUSTER  # refused
+    with desk.elsewhere():
+        status = desk.start("status", "night", "--hosts", str(desk.hosts))
+        assert status.wait() == ExitStatus.OK, status.stderr
+        assert status.stdout.startswith(f"run {run} (night): ")
+    stop = desk.start("stop", "night")
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    assert f"run {run}, which goes on" in stop.stderr
+    assert launch.wait() == ExitStatus.INTERRUPTED
+
+
+def test_status_from_elsewhere_knows_the_keeper(desk: Desk) -> None:
+    launch = counting(desk)
+    run, keeper = desk.run_id(), desk.keeper()
+    with desk.elsewhere():
+        for _ in range(2):
+            status = desk.start("status", run, "--hosts", str(desk.hosts))
+            assert status.wait() == ExitStatus.OK, status.stderr
+            assert f"run {run}: running, kept by " in status.stdout
+            assert f"pid {keeper}" in status.stdout
+    let_it_end(desk)
+    assert launch.wait() == ExitStatus.OK, launch.stderr
+
+
+def test_any_viewer_may_stop_and_stop_now_gives_no_grace(desk: Desk) -> None:
+    desk.script("deaf.py", DEAF)
+    launch = desk.launch("--", "deaf.py")  # with the usual grace of 30 s
+    launch.shows("up")
+    run = desk.run_id()
+    until("it is followed", lambda: any(e["phase"] == "follow" for e in desk.named("PhaseStarted", run)))
+    tail = desk.start("tail", run)
+    tail.shows("up")
+    stop = desk.start("stop", run, "--now")
+    assert stop.wait(20) == ExitStatus.OK, stop.stderr
+    assert (launch.wait(), tail.wait()) == (ExitStatus.INTERRUPTED, ExitStatus.INTERRUPTED)
+    assert [event["grace"] for event in desk.named("StopRequested", run)] == [0.0]
+    assert "30 s" not in stop.stderr + tail.stderr
+    desk.nothing_is_left(run)
+
+
+def test_of_keepers_on_two_other_machines_one_wins(desk: Desk) -> None:
+    counting(desk, "--detach").wait()
+    run = desk.run_id()
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    tails = []
+    here = desk.state
+    for name in ("one", "another"):
+        desk.state = desk.folder / name
+        tails.append(desk.start("tail", run, "--hosts", str(desk.hosts)))
+    until("one has given way", lambda: any(tail.process.poll() is not None for tail in tails))
+    (loser,) = [tail for tail in tails if tail.process.poll() is not None]
+    (winner,) = [tail for tail in tails if tail is not loser]
+    assert loser.process.returncode == ExitStatus.CLUSTER, loser.stderr
+    assert "keeps it" in loser.stderr
+    let_it_end(desk)
+    assert winner.wait() == ExitStatus.OK, winner.stderr
+    desk.state = here
     desk.nothing_is_left(run)
 
 
@@ -264,8 +402,9 @@ def test_a_run_in_a_folder_that_became_read_only(desk: Desk, disk: Path) -> None
     counting(desk, "--detach").wait()
     run = desk.run_id()
     os.kill(desk.keeper(run), signal.SIGKILL)
-    until("its files are closed", lambda: not _users(disk))
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    # The kernel lets go of a killed process's files after the process has left /proc.
+    read_only = ["mount", "-o", "remount,ro", str(disk)]
+    until("its files are closed", lambda: subprocess.run(read_only, check=False).returncode == 0)
     for verb in (["tail", run], ["stop", run]):
         refused = desk.start(*verb)
         assert refused.wait() == ExitStatus.USAGE, refused.stderr
@@ -277,17 +416,6 @@ def test_a_run_in_a_folder_that_became_read_only(desk: Desk, disk: Path) -> None
         stop = desk.start("stop", run, "--hosts", str(desk.hosts))
         assert stop.wait() == ExitStatus.OK, stop.stderr
     desk.nothing_is_left(run)
-
-
-def _users(folder: Path) -> list[str]:
-    found = []
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(link).startswith(f"{folder}/"):
-                found.append(str(link))
-        except OSError:
-            continue
-    return found
 
 
 def test_a_keeper_whose_folder_is_removed_leaves_the_run_to_another(desk: Desk) -> None:
@@ -302,6 +430,14 @@ def test_a_keeper_whose_folder_is_removed_leaves_the_run_to_another(desk: Desk) 
 
 
 # --- where it is shown ---
+
+
+def test_what_detach_says_in_json(desk: Desk) -> None:
+    viewer = desk.launch("--detach", "--json", "--name", "night", "--", "true")
+    assert viewer.wait() == ExitStatus.OK
+    said = json.loads(viewer.stdout)
+    until("the run has ended", lambda: desk.named("RunEnded"))
+    assert {**said, "at": 0} == {**desk.named("RunPlanned")[0], "at": 0}
 
 
 def test_detach_with_everything_closed(desk: Desk) -> None:

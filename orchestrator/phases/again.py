@@ -1,0 +1,191 @@
+"""The next attempt after a failed one: its hosts, what they must have, and proof that they are free."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Mapping
+
+from orchestrator import ranges, restarts, text
+from orchestrator.errors import ClusterError, HostError
+from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase
+from orchestrator.fleet import Cancelled
+from orchestrator.model import Host, Preparing
+from orchestrator.phases import connect, preflight, recovery, stage, validate
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
+from orchestrator.phases.free import prove_free
+from orchestrator.phases.launch import RETURN, launch
+from orchestrator.restarts import NoSeatError, fits, reseat, unseat
+from orchestrator.sync import Origin, carry
+from orchestrator.sync.files import work_folder
+
+_LOOK = 0.5  # seconds between two looks
+
+
+class CannotSeatError(PhaseFailed):
+    """Too few hosts are left, and waiting has not helped: no further attempt can do better."""
+
+
+def rest(run: Run, seconds: float) -> None:
+    """The pause between two attempts, in which lost hosts may come back; raise Cancelled."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if run.stop.asked:
+            raise Cancelled
+        if any(host.name in run.lost for host in run.hosts):
+            recovery.gather(run, min(_LOOK, left))
+        else:
+            run.stop.wait(min(_LOOK, left))
+
+
+def start_again(run: Run, attempt: int) -> None:
+    """Have all hosts at hand, prove that nothing of the last attempt is left there, start all tasks.
+
+    Raise PhaseFailed; Cancelled when a user asks for the end.
+    """
+    met: set[str] = set()  # hosts that were lost over it
+    while True:
+        if run.stop.asked:
+            raise Cancelled
+        _seat(run, attempt)
+        joined = restarts.joined(run.plan)
+        try:
+            _prepare(run, joined)
+        except PhaseFailed as failed:
+            if run.stop.asked:
+                raise
+            if unfit := {name: why for name, why in failed.hosts.items() if name in joined}:
+                _set_aside(run, failed.phase, unfit)
+            elif failed.lost and failed.lost == failed.hosts.keys() and met.isdisjoint(failed.lost):
+                # Nothing was started: waiting for them, or spares, cost no restart. Once for each host,
+                # since one that comes and goes would hold the run up for ever.
+                met |= failed.lost
+            else:
+                raise
+        else:
+            break
+    run.plan = dataclasses.replace(run.plan, preparing=Preparing())
+    run.folder.write_plan(run.plan)
+    launch(run, str(attempt))
+
+
+def _prepare(run: Run, joined: list[str]) -> None:
+    """Bring every host to where its tasks can be started; raise PhaseFailed."""
+    with phase(run, Phase.CONNECT):
+        fail_on(run.bus, Phase.CONNECT, connect.keep(run))
+        connect.lease(run)
+        prove_free(run)
+        # What was lost over the proof, or before, was not asked: nothing is proven there.
+        fail_on(run.bus, Phase.CONNECT, recovery.losses(run))
+    if joined and run.plan.admission.preflight:
+        run.shared = preflight.preflight(run)
+    stage.stage_again(run)
+    if joined and run.plan.admission.validate:
+        validate.validate(run, joined)
+    if run.plan.restarts.backup is not None:
+        _carry(run, run.plan.preparing.leader, run.plan.restarts.backup)
+
+
+def _set_aside(run: Run, where: Phase, unfit: Mapping[str, str]) -> None:
+    """Give the places of spares that are of no use back to those for whom they stood in."""
+    for name, why in unfit.items():
+        run.bus.emit(Noted(f"{name} cannot stand in for another host ({where}: {why}); it is left out"))
+    run.plan = unseat(run.plan, unfit)
+    run.folder.write_plan(run.plan)
+
+
+def _seat(run: Run, attempt: int) -> None:
+    """Plan the attempt on the hosts that can be reached."""
+    absent: set[str] = set()  # spares; in a later attempt they may be there
+    while True:
+        lost = _still_lost(run, absent)
+        try:
+            plan, changes = reseat(run.plan, lost, _candidates(run, absent), attempt)
+        except NoSeatError as error:
+            raise CannotSeatError(
+                Phase.CONNECT, str(error), "mark hosts as `spare = true`, or allow fewer with --min-hosts"
+            ) from None
+        fresh = [plan.host(change.by) for change in changes if change.by]
+        bad = _reach(run, fresh)
+        report_failures(run.bus, Phase.CONNECT, bad)
+        if not bad:
+            break
+        absent |= bad.keys()
+        for name, found in bad.items():
+            run.bus.emit(Noted(f"{name} cannot stand in for another host: {found.what}: {found.why}"))
+    for change in changes:
+        run.bus.emit(HostReplaced(change.host, change.by, "cannot be reached"))
+    run.plan = plan
+    run.folder.write_plan(plan)
+    run.bus.emit(AttemptPlanned(str(attempt), tuple((str(spec.id), spec.host) for spec in plan.tasks)))
+
+
+def _candidates(run: Run, absent: Collection[str]) -> list[Host]:
+    found = restarts.candidates(run.plan, run.fleet.sessions)
+    return [host for host in found if host.name not in absent]
+
+
+def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
+    """Wait for lost hosts: not long where others can stand in, else as long as the user allows.
+
+    A host that was found unfit is none to wait for.
+    """
+    recovery.gather(run, 0.0)  # in a pause without lost hosts nobody looks which sessions have ended
+    policy = run.plan.restarts
+    unfit = {host.name for host in run.hosts} & set(run.plan.unfit)
+    while lost := {host.name for host in run.hosts} & run.lost.keys():
+        if run.stop.asked:
+            raise Cancelled
+        helped = policy.min_hosts is not None or any(
+            fits(spare, run.plan.host(name)) for spare in _candidates(run, absent) for name in lost
+        )
+        patience = min(RETURN, policy.host_timeout) if helped else policy.host_timeout
+        if all(time.monotonic() - run.lost[name] > patience for name in lost):
+            return lost | unfit
+        recovery.gather(run, _LOOK)
+    return unfit
+
+
+def _reach(run: Run, hosts: list[Host]) -> dict[str, HostError]:
+    """Connect to hosts that had no task; none of them is in the fleet if any cannot be used."""
+    missing = [host for host in hosts if host.name not in run.fleet.sessions]
+    if not missing:
+        return {}
+    bad = connect.open_sessions(run, missing)
+    for name in bad:
+        if (session := run.fleet.sessions.pop(name, None)) is not None:
+            session.close()
+    return bad
+
+
+def _carry(run: Run, leader: str, backup: str) -> None:
+    """Bring the backup of the task that led the last attempt to every host; raise PhaseFailed."""
+    works = {host.name: work_folder(host.workdir, run.id) for host in (run.plan.host(leader), *run.hosts)}
+    if backup.startswith(("/", "~")):
+        # Who sees the same workdir need not see the same folder elsewhere, as a disk of each machine's own.
+        # Where they do, each finds that it has the same already.
+        paths, shared = dict.fromkeys(works, backup), {}
+    else:
+        paths, shared = {name: f"{work}/{backup}" for name, work in works.items()}, run.shared
+    try:
+        carried = carry(run.fleet.sessions, leader, paths, run.folder.path / "backup", shared)
+    except ClusterError as error:
+        raise PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint) from error
+    if carried.lost is not None and leader in {host.name for host in run.hosts}:
+        # It goes on, and has the newest: the others must not begin with an older one, or with none.
+        fail_on(run.bus, Phase.STAGE, {leader: carried.lost})
+    fail_on(run.bus, Phase.STAGE, dict(carried.failed))
+    lost = leader in run.lost
+    match carried.origin:
+        case Origin.HOST:
+            if reached := [name for name, sent in carried.sent.items() if sent.files]:
+                size = text.size(max(carried.sent[name].bytes for name in reached))
+                run.bus.emit(Noted(f"{backup} ({size}) was copied from {leader} to {ranges.fold(reached)}"))
+        case Origin.COPY:
+            run.bus.emit(
+                Noted(f"{leader} is lost with its newest {backup}; every host has that of an attempt before")
+            )
+        case Origin.NOWHERE if lost:
+            run.bus.emit(Noted(f"{backup} was only on {leader}, which is lost: training begins anew"))
+        case Origin.NOWHERE:
+            run.bus.emit(Noted(f"{leader} has no {backup} yet: training begins anew"))

@@ -1,0 +1,69 @@
+"""Has every node prove that it holds nothing of ended runs, and remove what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import HostError
+from orchestrator.fleet import Fleet
+
+_SECONDS = 1800.0  # that removing many files from a network disk may take
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person wants gone."""
+
+    older: float  # seconds
+    keep_bytes: int | None = None  # of each kind of folder
+    work: bool = False  # working folders too
+    dry: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the nodes know of runs before anything is touched."""
+
+    alive: frozenset[str]  # on any of them
+    known: frozenset[str]
+    unreachable: Mapping[str, HostError]
+
+
+def look(fleet: Fleet, unreachable: Mapping[str, HostError]) -> Seen:
+    """Ask all nodes which runs are alive."""
+    answers = fleet.ask("clean_look")
+    replies = [reply.result for reply in answers.good.values()]
+    return Seen(
+        alive=frozenset(run for reply in replies for run in reply["alive"]),
+        known=frozenset(run for reply in replies for run in reply["known"]),
+        unreachable={**unreachable, **answers.bad},
+    )
+
+
+def clean(
+    fleet: Fleet, seen: Seen, kept: frozenset[str], wish: Wish
+) -> tuple[dict[str, dict[str, Any]], dict[str, HostError]]:
+    """What each node found and removed, and why the others did not.
+
+    `kept` are runs with a keeper here. While a host is silent nobody knows what it uses of a folder
+    that others see too: code and working folders are left alone then.
+    """
+    hosts = [name for name in fleet.sessions if name not in seen.unreachable]
+    answers = fleet.ask(
+        "clean",
+        lambda session: {
+            "workdir": session.host.workdir,
+            "alive": sorted(seen.alive | kept),
+            "known": sorted(seen.known),
+            "older": wish.older,
+            "keep_bytes": wish.keep_bytes,
+            "shared": not seen.unreachable,
+            "work": wish.work,
+            "dry": wish.dry,
+        },
+        timeout=_SECONDS,
+        hosts=hosts,
+    )
+    return {name: reply.result for name, reply in answers.good.items()}, dict(answers.bad)

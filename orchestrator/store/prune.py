@@ -1,0 +1,140 @@
+"""Removing the folders of old runs on the controller; one that goes on, or may, is left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.events import RunEnded
+from orchestrator.store.folder import RunFolder, folders, runs_root
+from orchestrator.store.reader import events_of
+
+_FRESH = 10.0  # seconds; younger than this, a launch may be making it
+_GONE = ".gone-"
+_BRIDGE = "orch-"  # sockets of a sync whose keeper was killed
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What went, or would."""
+
+    count: int
+    bytes: int
+    gone: tuple[str, ...]
+    gone_bytes: int
+    unsure: tuple[str, ...]  # old, and perhaps alive on hosts that were not asked
+    failed: tuple[str, ...]
+
+
+def prune(
+    alive: Collection[str],
+    asked: Collection[str],
+    *,
+    older: float,
+    keep_bytes: int | None,
+    dry: bool,
+    root: Path | None = None,
+) -> Pruned:
+    """Remove run folders that are old or too many, the oldest first.
+
+    `alive` are the runs that live on a node, `asked` the hosts that said so.
+    """
+    base = root or runs_root()
+    found = sorted((_newest(path), _size(path), path) for path in folders(base))
+    total = left = sum(size for _, size, _ in found)
+    gone: list[str] = []
+    unsure: list[str] = []
+    failed: list[str] = []
+    for used, size, path in found:
+        idle = time.time() - used
+        too_much = keep_bytes is not None and left > keep_bytes
+        if idle < _FRESH or not (idle >= older or too_much) or path.name in alive:
+            continue
+        folder = RunFolder(path)
+        if folder.has_keeper():
+            continue
+        if not _is_over(folder, asked):
+            unsure.append(path.name)
+            continue
+        try:
+            if not dry and not _remove(folder):
+                continue
+        except (OSError, OrchestrateError) as error:
+            failed.append(f"{path}: {error}")
+            continue
+        left -= size
+        gone.append(path.name)
+    if not dry:
+        _remove_scraps(base)
+    return Pruned(len(found), total, tuple(gone), total - left, tuple(unsure), tuple(failed))
+
+
+def kept(root: Path | None = None) -> frozenset[str]:
+    """The runs with a keeper on this machine."""
+    return frozenset(path.name for path in folders(root or runs_root()) if RunFolder(path).has_keeper())
+
+
+def _is_over(folder: RunFolder, asked: Collection[str]) -> bool:
+    """Its end was told; or all of its hosts were asked, and it lives on none."""
+    try:
+        ends = [stamped.event for stamped in events_of(folder) if isinstance(stamped.event, RunEnded)]
+    except OrchestrateError:  # it cannot be read
+        return False
+    if ends and not ends[-1].unproven:
+        return True
+    try:
+        hosts = {host.name for host in folder.read_plan().hosts}
+    except OrchestrateError:
+        return True  # a launch that was killed in its first moment: it has reached nobody
+    return hosts <= set(asked)
+
+
+def _remove(folder: RunFolder) -> bool:
+    """With the keeper's lock in hand; False when somebody has just become its keeper."""
+    lock = folder.take_lock()
+    if lock is None:
+        return False
+    try:
+        hidden = folder.path.with_name(_GONE + folder.run)
+        folder.path.rename(hidden)
+        shutil.rmtree(hidden)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _remove_scraps(base: Path) -> None:
+    """What a crash interrupted: folders half removed, sockets of nobody."""
+    for path in base.glob(f"{_GONE}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in Path(tempfile.gettempdir()).glob(f"{_BRIDGE}*"):
+        try:
+            found = path.lstat()
+        except OSError:
+            continue
+        if found.st_uid == os.getuid() and time.time() - found.st_mtime > _DAY and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _files(path: Path) -> Iterator[os.stat_result]:
+    for folder, _, files in os.walk(path):
+        for name in files:
+            try:
+                yield (Path(folder) / name).lstat()
+            except FileNotFoundError:
+                continue
+
+
+def _newest(path: Path) -> float:
+    return max((found.st_mtime for found in _files(path)), default=path.stat().st_mtime)
+
+
+def _size(path: Path) -> int:
+    return sum(found.st_blocks * 512 for found in _files(path))

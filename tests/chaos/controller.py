@@ -1,0 +1,124 @@
+"""The controller's side of a round: the command as a user types it, and the run's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+# A host that hangs is given up after 20 s, and waited for at the end for 30 s: most rounds have less time.
+IMPATIENT = (
+    "import orchestrator.fleet.pulse as p, orchestrator.phases.stop as s, orchestrator.phases.launch as l; "
+    "p.SILENCE, p.BEAT = 3.0, 0.5; s.UNREACHABLE, s.IMPATIENT, l.RETURN = 4.0, 3.0, 6.0"
+)
+
+
+@dataclass
+class Controller:
+    """Runs `orchestrate` in a project's folder with a state folder of its own."""
+
+    folder: Path
+    patch: str = "pass"  # Python that each command runs first
+    _count: int = 0
+    _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "project"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """`orchestrate words...`; what it prints goes to `said(process)`."""
+        self._count += 1
+        code = f"{self.patch}; from orchestrator.cli.main import run; run()"
+        kept = {
+            k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+        }
+        with (self.folder / f"said-{self._count}").open("wb") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                cwd=self.project,
+                env={**kept, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": str(ROOT)},
+            )
+        self._started.append(process)
+        return process
+
+    def said(self, process: subprocess.Popen[bytes]) -> str:
+        number = self._started.index(process) + 1
+        return (self.folder / f"said-{number}").read_text(errors="replace")
+
+    @property
+    def runs(self) -> Path:
+        return self.state / "orchestrate" / "runs"
+
+    def newest(self) -> str:
+        """The id of the newest run; "" while there is none."""
+        if not self.runs.is_dir():
+            return ""
+        return max((path.name for path in self.runs.iterdir() if (path / "plan.json").exists()), default="")
+
+    def run_folder(self, run: str) -> Path:
+        return self.runs / run
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        """Every whole line of events.jsonl."""
+        try:
+            data = (self.run_folder(run) / "events.jsonl").read_bytes()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in data[: data.rfind(b"\n") + 1].splitlines():
+            with contextlib.suppress(ValueError):  # half of one, that a killed keeper left
+                found.append(json.loads(line))
+        return found
+
+    def ended(self, run: str) -> bool:
+        return any(event["event"] == "RunEnded" for event in self.events(run))
+
+    def keeper(self, run: str) -> int:
+        """The pid of the process that holds the run's lock; 0 when there is none."""
+        lock = self.run_folder(run) / "keeper.lock"
+        try:
+            inode = lock.stat().st_ino
+        except FileNotFoundError:
+            return 0
+        launchers = {process.pid for process in self._started}
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
+                # The lock was taken before the fork: whoever has the file open now holds it.
+                for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+                    if pid not in launchers and _has_open(pid, lock):
+                        return pid
+        return 0
+
+    def close(self) -> None:
+        """Kill what a failed round may have left."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for folder in self.runs.iterdir() if self.runs.is_dir() else ():
+            while keeper := self.keeper(folder.name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(keeper, 9)
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == str(path) for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False

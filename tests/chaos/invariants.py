@@ -1,0 +1,198 @@
+"""What must hold after every run, whatever was done to it; each returns what is wrong, one line each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.controller import Controller
+from tests.chaos.machine import Machine
+
+Event = dict[str, Any]
+PATIENCE = 10.0  # seconds that agents and guards have to leave
+
+
+def check(
+    run: str, controller: Controller, machines: Mapping[str, Machine], *, killed: bool, cut: float = 0.0
+) -> list[str]:
+    """All of it; `killed` says that a keeper was, which may leave phases open, `cut` how long a link was."""
+    events = controller.events(run)
+    ended = [event for event in events if event["event"] == "RunEnded"]
+    if not ended:
+        return ["the run has no end"]
+    proven = {name: machine for name, machine in machines.items() if name not in ended[-1]["unproven"]}
+    return [
+        *nothing_is_alive(run, machines, PATIENCE + cut),
+        *nothing_of_the_user(machines),
+        *logs_are_the_same(run, events, controller, machines, proven),
+        *events_fit_the_nodes(run, events, proven),
+        *events_are_a_story(events, killed=killed),
+        *no_bug_was_met(run, controller, machines, events),
+    ]
+
+
+def nothing_is_alive(run: str, machines: Mapping[str, Machine], patience: float) -> list[str]:
+    """No process of the run on any node, and no agent of whoever looked after it."""
+    deadline = time.monotonic() + patience
+    wrong = []
+    for name, machine in machines.items():
+        while (left := [*machine.left_of(run), *machine.agents()]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        wrong += [f"alive on {name}: {process}" for process in left]
+    return wrong
+
+
+def nothing_of_the_user(machines: Mapping[str, Machine]) -> list[str]:
+    """Nor anything else that was started through a login: an rsync, a Python that was asked its version."""
+    deadline = time.monotonic() + PATIENCE
+    wrong = []
+    for name, machine in machines.items():
+        while (left := machine.of_the_user()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        wrong += [f"left on {name}: {process}" for process in left]
+    return wrong
+
+
+def hosts_were_replaced(events: list[Event], right: tuple[tuple[str, str], ...]) -> list[str]:
+    """As the fault calls for, and where it calls for none, none."""
+    told = tuple((event["host"], event["by"]) for event in events if event["event"] == "HostReplaced")
+    return [] if told == right else [f"replaced were {told}; right is {right}"]
+
+
+def _tasks(events: list[Event]) -> dict[str, str]:
+    """Task -> host, as planned last."""
+    planned = [event for event in events if event["event"] in ("RunPlanned", "AttemptPlanned")]
+    return dict(planned[-1]["tasks"]) if planned else {}
+
+
+def _last_attempt(events: list[Event]) -> str:
+    return max((e["attempt"] for e in events if e["event"] == "TaskStarted"), key=int, default="")
+
+
+def logs_are_the_same(
+    run: str,
+    events: list[Event],
+    controller: Controller,
+    machines: Mapping[str, Machine],
+    proven: Mapping[str, Machine],
+) -> list[str]:
+    """Byte by byte; of a host that did not answer in the end, a prefix."""
+    attempt = _last_attempt(events)
+    if not attempt:
+        return []
+    known = {e["task"] for e in events if e["event"] == "TaskExited" and not e["lost"]}
+    wrong = []
+    for task, host in _tasks(events).items():
+        ours = _bytes(controller.run_folder(run) / "logs" / attempt / f"{task.replace('/', '-')}.log")
+        theirs = _bytes(machines[host].task_folder(run, attempt, task) / "output.log")
+        whole = host in proven and task in known
+        if not theirs.startswith(ours) or (whole and ours != theirs):
+            same = next(
+                (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+                min(len(ours), len(theirs)),
+            )
+            wrong.append(
+                f"log of {task}: {len(ours)} bytes here, {len(theirs)} on {host}, alike up to {same}"
+            )
+    return wrong
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def events_fit_the_nodes(run: str, events: list[Event], proven: Mapping[str, Machine]) -> list[str]:
+    """Every end that was told is the one that the node has written, where the node answers."""
+    attempt = _last_attempt(events)
+    exits = {e["task"]: e for e in events if e["event"] == "TaskExited" and e["attempt"] == attempt}
+    wrong = []
+    for task, host in _tasks(events).items():
+        if host not in proven or not attempt:
+            continue
+        facts, told = proven[host].facts(run, attempt, task), exits.get(task)
+        if facts is None:
+            if told is not None and not told["lost"]:
+                wrong.append(f"{task}: told {_end(told)}, and {host} knows nothing of it")
+            continue
+        if facts["state"] not in ("exited", "lost", "unstarted"):
+            wrong.append(f"{task}: the run is over, and {host} says {facts['state']}")
+        there = (facts["exit_code"], facts["exit_signal"], facts["state"] != "exited")
+        if told is not None and _end(told) != there:
+            wrong.append(f"{task}: told {_end(told)}, and {host} says {there}: {told['lost']}")
+    return wrong
+
+
+def _end(told: Event) -> tuple[int | None, int | None, bool]:
+    return told["code"], told["signal"], bool(told["lost"])
+
+
+def events_are_a_story(events: list[Event], *, killed: bool) -> list[str]:
+    """Ends come after beginnings, once, and the run's own end is the last word."""
+    wrong = []
+    names = [event["event"] for event in events]
+    adopted = names.count("RunAdopted")
+    if names.count("RunEnded") != 1 and not adopted:
+        wrong.append(f"{names.count('RunEnded')} ends of one run")
+    if names[-1] != "RunEnded":
+        wrong.append(f"the last event is {names[-1]}")
+    started, known, lost = set[str](), dict[tuple[str, str], int](), set[str]()
+    for event in events:
+        match event["event"]:
+            case "TaskStarted":
+                started.add(event["task"])
+            case "TaskExited":
+                if event["task"] not in started and not adopted:
+                    wrong.append(f"{event['task']} ended and was never started")
+                one = event["task"], event["attempt"]
+                known[one] = known.get(one, 0) + (not event["lost"])
+            case "HostLost":
+                if event["host"] in lost and not killed:
+                    wrong.append(f"{event['host']} was lost twice")
+                lost.add(event["host"])
+            case "HostRecovered":
+                if event["host"] not in lost:
+                    wrong.append(f"{event['host']} recovered and was not lost")
+                lost.discard(event["host"])
+            case _:
+                pass
+    wrong += [f"{task} ended {count} times" for (task, _), count in known.items() if count > 1]
+    wrong += _steps_are_those_asked_for(events)
+    if not killed and names.count("PhaseStarted") != names.count("PhaseEnded"):
+        wrong.append(f"{names.count('PhaseStarted')} phases began, {names.count('PhaseEnded')} ended")
+    return wrong
+
+
+def _steps_are_those_asked_for(events: list[Event]) -> list[str]:
+    """However often it was interrupted: a training that succeeded did what its command says."""
+    command: list[str] = next((event["command"] for event in events if event["event"] == "RunPlanned"), [])
+    if events[-1].get("outcome") != "succeeded" or "train.py" not in command:
+        return []
+    steps = int(command[command.index("--steps") + 1])
+    done = {
+        event["task"]: event["data"]["steps"]
+        for event in events
+        if event["event"] == "TaskReported" and event["kind"] == "result"
+    }
+    return [
+        f"{task} did {done.get(task)} of {steps} steps" for task in _tasks(events) if done.get(task) != steps
+    ]
+
+
+def no_bug_was_met(
+    run: str, controller: Controller, machines: Mapping[str, Machine], events: list[Event]
+) -> list[str]:
+    """No traceback of ours, here or there."""
+    wrong = []
+    debug = (controller.run_folder(run) / "debug.log").read_text(errors="replace")
+    if "Traceback" in debug:
+        wrong.append(f"debug.log: {debug[debug.index('Traceback') :][-400:]}")
+    for task, host in _tasks(events).items():
+        crash = machines[host].task_folder(run, _last_attempt(events) or "1", task) / "crash.txt"
+        if crash.exists():
+            wrong.append(f"{host}: {crash.read_text(errors='replace')[-400:]}")
+    return wrong

@@ -1,0 +1,205 @@
+"""One node of the container cluster, seen and touched from outside: nothing of ours runs in it.
+
+Needs root on the Docker host: its processes are found in the host's /proc, its network is entered with
+nsenter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node.bootstrap import COMMAND_CODE
+from tests.cluster.machines import Node
+
+SMALL = "/small"  # a disk that is soon full
+_FILLER = "filler"
+_FIRST_USER = 1000  # uid
+
+_SSH, _LISTEN = ":0016", "0A"  # as /proc/net/tcp writes port 22, and the state of a socket
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int  # on the Docker host
+    ppid: int
+    name: str
+    argv: tuple[bytes, ...]
+    cookie: str  # ORCHESTRATE_TASK, "" for what is none of a task
+    uid: int
+
+    def __str__(self) -> str:
+        line = b" ".join(self.argv).decode(errors="replace")
+        return f"{self.pid} {self.name} [{self.cookie}] {line[:80]}"
+
+    @property
+    def is_ours(self) -> bool:
+        """Agent, guard or supervisor: they are forks of what the agent's command line says."""
+        return COMMAND_CODE.encode() in self.argv
+
+    @property
+    def is_agent(self) -> bool:
+        return self.is_ours and not self.name.startswith("orch-")
+
+
+@dataclass(frozen=True)
+class Machine:
+    node: Node
+    state: str  # where our state is on it
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    # --- the container ---
+
+    def docker(self, verb: str, *options: str) -> str:
+        argv = ["docker", verb, *options, self.node.container]
+        return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+    @property
+    def init(self) -> int:
+        """Its pid 1, as the host numbers it; 0 when it does not run."""
+        return int(self.docker("inspect", "--format", "{{.State.Pid}}"))
+
+    def start(self) -> None:
+        """Make it run again, whatever was done to it."""
+        status = self.docker("inspect", "--format", "{{.State.Status}}")
+        if status == "paused":
+            self.docker("unpause")
+        elif status != "running":
+            self.docker("start")
+
+    def answers(self) -> bool:
+        """Whether its sshd listens, one that was killed having been started again."""
+        tables = (Path(f"/proc/{self.init}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+        rows = (row.split() for table in tables for row in table.splitlines()[1:])
+        return any(row[1].endswith(_SSH) and row[3] == _LISTEN for row in rows)
+
+    def in_network(self, *argv: str) -> None:
+        """Run a program of the host in the machine's network."""
+        command = ["nsenter", "--target", str(self.init), "--net", *argv]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            raise RuntimeError(f"{self.name}: {' '.join(argv)}: {done.stderr.strip()}")
+
+    # --- its processes ---
+
+    def processes(self) -> list[Process]:
+        """All that is alive in it."""
+        init = self.init
+        if not init:
+            return []
+        space = os.readlink(f"/proc/{init}/ns/pid")
+        return [found for pid in _pids() if (found := _look(pid, space)) is not None]
+
+    def agents(self) -> list[Process]:
+        return [process for process in self.processes() if process.is_agent]
+
+    def supervisors(self, run: str) -> list[Process]:
+        return [one for one in self.processes() if one.name == "orch-supervisor"[:15] and _holds(one, run)]
+
+    def guards(self, run: str) -> list[Process]:
+        return [one for one in self.processes() if one.name == "orch-guard" and _holds(one, run)]
+
+    def tasks(self, run: str) -> list[Process]:
+        """The processes that the supervisors started, once they are the program."""
+        ours = {one.pid for one in self.supervisors(run)}
+        return [one for one in self.processes() if one.ppid in ours and one.cookie and not one.is_ours]
+
+    def left_of(self, run: str) -> list[Process]:
+        """Whatever of a run is alive: bears its cookie, or has a file of it open."""
+        return [
+            one
+            for one in self.processes()
+            if one.cookie.startswith(f"{run}/") or (one.is_ours and not one.is_agent and _holds(one, run))
+        ]
+
+    def of_the_user(self) -> list[Process]:
+        """What its logins have started, but for sshd's own: it may wait for a lost network."""
+        return [one for one in self.processes() if one.uid >= _FIRST_USER and one.name != "sshd"]
+
+    def sshds(self) -> list[Process]:
+        return [one for one in self.processes() if one.name == "sshd"]
+
+    # --- its files ---
+
+    def inside(self, path: str) -> Path:
+        """A path of the machine, as the host can open it."""
+        return Path(f"/proc/{self.init}/root{path}")
+
+    def task_folder(self, run: str, attempt: str, task: str) -> Path:
+        return self.inside(f"{self.state}/runs/{run}/attempts/{attempt}/{task.replace('/', '-')}")
+
+    def facts(self, run: str, attempt: str, task: str) -> dict[str, Any] | None:
+        """A task's state.json; None where the node knows nothing of it."""
+        try:
+            found: dict[str, Any] = json.loads(
+                (self.task_folder(run, attempt, task) / "state.json").read_bytes()
+            )
+        except FileNotFoundError:
+            return None
+        return found
+
+    def fill(self) -> None:
+        """Leave no room on the small disk."""
+        fill(self.inside(SMALL))
+
+    def empty(self) -> None:
+        (self.inside(SMALL) / _FILLER).unlink(missing_ok=True)
+
+    def wipe(self) -> None:
+        """A small disk as new: what runs left on it is not needed any more."""
+        folder = self.inside(SMALL)
+        subprocess.run(["find", str(folder), "-mindepth", "1", "-delete"], check=True, timeout=60)
+
+
+def fill(folder: Path) -> None:
+    """Write a file until there is no room, not even for a byte."""
+    fd = os.open(folder / _FILLER, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    os.write(fd, bytes(size))
+            except OSError:
+                continue
+    finally:
+        os.close(fd)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _look(pid: int, space: str) -> Process | None:
+    """A process, if it is alive and in that pid namespace."""
+    try:
+        if os.readlink(f"/proc/{pid}/ns/pid") != space:
+            return None
+        _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        state, ppid = rest.split()[:2]
+        if state in "ZX":
+            return None
+        argv = tuple(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1])
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        uid = Path(f"/proc/{pid}").stat().st_uid
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
+    mark = b"ORCHESTRATE_TASK="
+    cookie = next((entry[len(mark) :].decode() for entry in environ if entry.startswith(mark)), "")
+    return Process(pid, int(ppid), name, argv, cookie, uid)
+
+
+def _holds(process: Process, run: str) -> bool:
+    """Whether it has a file of the run open."""
+    try:
+        links = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")]
+    except OSError:
+        return False
+    return any(f"/runs/{run}/" in link for link in links)

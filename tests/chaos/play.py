@@ -1,0 +1,265 @@
+"""One round: launch, strike, heal, wait for the end, and look at everything."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.chaos import expected, invariants
+from tests.chaos.controller import IMPATIENT, Controller
+from tests.chaos.faults import BY_NAME, Fault, LinkCut, Scene, StopAsked
+from tests.chaos.machine import SMALL, Machine
+from tests.chaos.rounds import Round
+from tests.cluster.machines import Cluster, Node
+
+T = TypeVar("T")
+
+LIMIT = 150.0  # seconds for anything to happen: a run that is not over then hangs
+_STUB = Path(__file__).parent / "stub_trainer.py"
+_HOST_TIMEOUT = 4  # seconds, for a host that nothing can stand in for
+_LOCAL_STEPS = 100  # of a validation: 2 s, longer than any fault in it comes late
+_BALLAST = 1 << 20  # bytes of code: its sync takes a while, and does not fit beside much else
+_DISK = 6 << 20  # bytes of the disk for the runs' folders
+
+
+@dataclass(frozen=True)
+class Result:
+    round: Round
+    run: str
+    struck: bool
+    ended: str  # status, outcome and cause, for the table
+    seconds: float
+    wrong: tuple[str, ...]
+
+
+class StuckError(Exception):
+    """Something did not happen in its time."""
+
+
+def play(round_: Round, cluster: Cluster, folder: Path) -> Result:
+    """Play one round; its folder is removed when nothing was wrong."""
+    began = time.monotonic()
+    names = (*round_.hosts, round_.spare) if round_.spare else round_.hosts
+    machines = {name: _machine(cluster.node(name), round_) for name in names}
+    with _controller(round_, folder) as controller:
+        try:
+            run, struck, wrong, ended = _play(round_, cluster, controller, machines)
+        except StuckError as stuck:
+            run, struck, wrong, ended = controller.newest(), True, [str(stuck)], "stuck"
+            controller.start("stop", "--now", run).wait(LIMIT)  # the next round shall not suffer
+        finally:
+            for machine in machines.values():
+                machine.start()
+        if wrong:
+            _keep(controller, machines, run)
+    for machine in machines.values():
+        machine.wipe()
+    result = Result(round_, run, struck, ended, time.monotonic() - began, tuple(wrong))
+    if not wrong:
+        shutil.rmtree(folder)
+    return result
+
+
+def _machine(node: Node, round_: Round) -> Machine:
+    small = round_.fault in ("disk-full", "sync-full") and node.name == round_.hosts[round_.victim]
+    return Machine(
+        node, f"{SMALL}/state" if small else f"/var/tmp/orchestrate-{2002 if node.user == 'vera' else 2001}"
+    )
+
+
+@contextmanager
+def _controller(round_: Round, folder: Path) -> Iterator[Controller]:
+    controller = Controller(folder, patch="pass" if round_.patient else IMPATIENT)
+    controller.project.mkdir(parents=True)
+    controller.state.mkdir()
+    shutil.copy(_STUB, controller.project / "train.py")
+    mounted = round_.fault == "controller-full"
+    if mounted:
+        options = f"size={_DISK}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", controller.state], check=True)
+    try:
+        yield controller
+    finally:
+        controller.close()
+        if mounted:
+            saved = folder / "saved"
+            shutil.copytree(
+                controller.state, saved, ignore=lambda _, names: [n for n in names if n == "control"]
+            )
+            subprocess.run(["umount", controller.state], check=True)
+            shutil.rmtree(controller.state)
+            saved.rename(controller.state)
+
+
+def _play(
+    round_: Round, cluster: Cluster, controller: Controller, machines: dict[str, Machine]
+) -> tuple[str, bool, list[str], str]:
+    victim, peer = (machines[round_.hosts[index]] for index in (round_.victim, round_.peer))
+    viewer = controller.start("launch", *_launch(round_, cluster, controller, victim))
+    run = _wait("there is a run", controller.newest, lambda: viewer.poll() is not None)
+    if not run:
+        return "", False, [f"no run: {controller.said(viewer)}"], "-"
+    spare = machines.get(round_.spare)
+    scene = Scene(run, controller, machines, _machine(cluster.bastion, round_), victim, peer, viewer, spare)
+    fault = BY_NAME[round_.fault](scene)
+    _reach(round_, scene)
+    time.sleep(round_.later)
+    began = time.monotonic()
+    with fault.struck() as struck:
+        _until_healed(round_, fault, scene.viewer)
+    # What was sent meanwhile (that a connection is closed, say) comes when TCP tries again: it waits twice
+    # as long each time, so at most as long again as the cut was.
+    cut = time.monotonic() - began if isinstance(fault, LinkCut) else 0.0
+    viewer = scene.viewer
+    _wait("the viewer ends", lambda: viewer.poll() is not None)
+    asked = [] if not isinstance(fault, StopAsked) else _asked(fault, controller)
+    first = _end(controller, run)
+    wrong = [*asked, *_judged(round_, first, viewer.returncode, controller.said(viewer), struck=struck)]
+    for machine in machines.values():
+        machine.start()
+        _wait(f"sshd of {machine.name} listens", machine.answers)
+    if first.get("unproven"):
+        wrong += _finish(controller, run)
+    killed = round_.fault in ("keeper-kill", "controller-full", "check-keeper", "check-both")
+    wrong += invariants.check(run, controller, machines, killed=killed, cut=cut)
+    wrong += invariants.hosts_were_replaced(controller.events(run), expected.replaced(round_, struck=struck))
+    if re.search("^Traceback", controller.said(viewer), re.MULTILINE):
+        wrong.append("the viewer printed a traceback")
+    return run, struck, wrong, f"{first.get('status')} {first.get('outcome')} {first.get('cause')}"
+
+
+def _launch(round_: Round, cluster: Cluster, controller: Controller, victim: Machine) -> list[str]:
+    job = "\n[job]\ngrace = 2\n"
+    if round_.least is not None or round_.spare:
+        job += f"host_timeout = {_HOST_TIMEOUT}\n"
+    if round_.examined:
+        job += f'validate = "train.py --steps {_LOCAL_STEPS}"\n'
+    names = (*round_.hosts, round_.spare) if round_.spare else round_.hosts
+    path = cluster.hosts_file(controller.folder / "hosts.toml", names, job)
+    if round_.spare:
+        _set(path, round_.spare, "spare = true")
+    if victim.state.startswith(SMALL):
+        _set(path, victim.name, f'state = "{victim.state}"')
+    if round_.fault == "sync-full":
+        _set(path, victim.name, f'workdir = "{SMALL}/work"')
+        (controller.project / "ballast").write_bytes(os.urandom(_BALLAST))
+    words = ["--hosts", str(path)]
+    if not round_.examined or victim.state.startswith(SMALL):  # so small a disk is refused
+        words.append("--skip-preflight")
+    if not round_.examined:
+        words.append("--no-validate")
+    if round_.least is not None:
+        words += ["--min-hosts", str(round_.least)]
+    words += ["--max-restarts", str(round_.restarts), "--"]
+    if round_.trainer == "stub":
+        stub = ["train.py", "--steps", str(round_.steps), "--heartbeat", str(round_.heartbeat)]
+        return [*words, *stub, "--checkpoint-dir", "checkpoints"]
+    steps = 40 if round_.steps < 1000 else 4000
+    return [*words, "--dataset", "digits", "--epochs", "1", "--steps-per-epoch", str(steps)]
+
+
+def _set(path: Path, host: str, line: str) -> None:
+    """Add a line to a host's entry."""
+    mark = f'name = "{host}"\n'
+    path.write_text(path.read_text().replace(mark, f"{mark}{line}\n"))
+
+
+def _reach(round_: Round, scene: Scene) -> None:
+    """Wait for the round's moment, or for the run's end."""
+    task = f"worker/{round_.victim}"
+
+    def come() -> bool:
+        for event in scene.controller.events(scene.run):
+            match event["event"], round_.moment:
+                case ("RunEnded", _):
+                    return True
+                case ("PhaseStarted", moment) if event["phase"] == moment:
+                    return True
+                case ("TaskStarted", "start") if event["task"] == task:
+                    return True
+                case ("TaskProgressed", "train") if event["step"] >= round_.step:
+                    return True
+                case _:
+                    pass
+        return False
+
+    _wait(f"the run reaches its {round_.moment}", come)
+
+
+def _until_healed(round_: Round, fault: Fault, viewer: subprocess.Popen[bytes]) -> None:
+    if round_.seconds is not None:
+        deadline = time.monotonic() + round_.seconds
+        while time.monotonic() < deadline and viewer.poll() is None:
+            time.sleep(0.02)
+        return
+    if round_.fault == "task-hang":  # nobody notices; a user does
+        time.sleep(1.0)
+        if viewer.poll() is None:
+            viewer.send_signal(2)
+    _wait(f"the run ends after {fault.name}", lambda: viewer.poll() is not None)
+
+
+def _wait(what: str, look: Callable[[], T], over: Callable[[], bool] = lambda: False) -> T:
+    deadline = time.monotonic() + LIMIT
+    while not (found := look()):
+        if over():
+            return look()
+        if time.monotonic() > deadline:
+            raise StuckError(f"not within {LIMIT:.0f} s: {what}")
+        time.sleep(0.02)
+    return found
+
+
+def _end(controller: Controller, run: str) -> dict[str, Any]:
+    return next((e for e in reversed(controller.events(run)) if e["event"] == "RunEnded"), {})
+
+
+def _judged(round_: Round, ended: dict[str, Any], status: int, said: str, *, struck: bool) -> list[str]:
+    if not ended:
+        return [f"no RunEnded; the viewer ended with {status}: {said[-400:]}"]
+    wrong = []
+    if ended["status"] != status:
+        wrong.append(f"the viewer ended with {status}, the run with {ended['status']}")
+    right = expected.endings(round_, struck=struck)
+    if not any(expected.fits(ending, round_, ended) for ending in right):
+        named = (ended[name] for name in ("status", "outcome", "cause", "cause_task", "kind"))
+        found = expected.Ending(*named)
+        wrong.append(f"ended as {found}; right is {' or '.join(map(str, right))}")
+    return wrong
+
+
+def _asked(fault: StopAsked, controller: Controller) -> list[str]:
+    if fault.asked is None or fault.asked.returncode == 0:
+        return []
+    return [f"`orchestrate stop` ended with {fault.asked.returncode}: {controller.said(fault.asked)[-300:]}"]
+
+
+def _finish(controller: Controller, run: str) -> list[str]:
+    """What the run's last words ask for: when the host answers again, `orchestrate stop`."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        stop = controller.start("stop", run)
+        status = stop.wait(LIMIT)
+        if status != 3 or time.monotonic() > deadline:  # 3: it does not answer yet
+            return (
+                []
+                if status in (0, 1)
+                else [f"stop of what was unproven ended with {status}: {controller.said(stop)[-300:]}"]
+            )
+
+
+def _keep(controller: Controller, machines: dict[str, Machine], run: str) -> None:
+    """What the nodes know of a round that failed, beside what the controller knows."""
+    for name, machine in machines.items():
+        source = machine.inside(f"{machine.state}/runs/{run}")
+        if run and source.is_dir():
+            skip = shutil.ignore_patterns("control", "lock")
+            shutil.copytree(source, controller.folder / "nodes" / name, ignore=skip, dirs_exist_ok=True)

@@ -1,0 +1,159 @@
+"""What happens in a round, decided by its seed alone. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+NODES = ("node1", "node2", "node3", "node4", "node5", "node6")
+EVENTS = ("connect", "stage", "launch", "start", "train")  # when a fault strikes
+
+_EARLY = ("connect", "preflight", "stage", "validate", "launch")
+_TASK = ("start", "train")
+_LOST = ("launch", "start", "train", "train")  # when a later attempt can do without the host
+_CHECKS = ("preflight", "validate")
+_ENDLESS = 1_000_000  # steps
+_SURVIVES = 150
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a fault is used: when, for how long, and what the training is like."""
+
+    moments: tuple[str, ...] = (*EVENTS, "train", "train", "train")
+    seconds: tuple[float, float] | None = None  # until it is healed; None: the run's end heals it
+    early: tuple[float, float] | None = None  # the same before the training, where less is survived
+    steps: int = _ENDLESS  # of a training that ends by itself: far more than the fault takes
+    early_steps: int = _ENDLESS  # the same, where a fault before the training may be survived
+    heartbeat: float = 30.0  # seconds a task's silence is borne by its peers
+    patient: bool = False  # the real times of waiting for a host
+    on_tensorflow: bool = False
+    restarts: bool = False  # some rounds allow them, and then it is survived
+    always: bool = False  # every round allows them
+    spare: bool = False  # a host more, without a task
+    fewer: int | None = None  # hosts that the run may go on without (--min-hosts); None: it is not said
+    examined: float = 0.0  # how many of the rounds have a preflight and a local validation
+    later: float = 0.4  # seconds after the moment, at most
+
+
+KINDS = {
+    "task-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
+    "task-stop": Kind(moments=_TASK, heartbeat=2.0, restarts=True),
+    "task-hang": Kind(moments=("train",), heartbeat=0.0),
+    "task-exit": Kind(moments=("train",), restarts=True),
+    "oom": Kind(moments=("train",), restarts=True),
+    "supervisor-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
+    "guard-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
+    "agent-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
+    "sshd-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
+    "keeper-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
+    "pause": Kind(seconds=(0.5, 4.0), early=(0.3, 2.0), steps=_SURVIVES, on_tensorflow=True),
+    "pause-long": Kind(heartbeat=2.0),
+    "node-stop": Kind(heartbeat=2.0, on_tensorflow=True),
+    "node-restart": Kind(heartbeat=2.0, early_steps=_SURVIVES, restarts=True),
+    "link-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
+    "link-cut-long": Kind(heartbeat=2.0),
+    "slow": Kind(steps=_SURVIVES, patient=True),
+    "lossy": Kind(steps=_SURVIVES, patient=True),
+    "pair-cut": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
+    "pair-cut-long": Kind(heartbeat=2.0),
+    "keeper-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
+    "disk-full": Kind(moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES),
+    "controller-full": Kind(seconds=(0.5, 4.0), steps=_SURVIVES),
+    "stop": Kind(on_tensorflow=True),
+    "stop-now": Kind(),
+    "none": Kind(moments=("train",), steps=60, on_tensorflow=True),
+    "spare-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
+    "spare-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
+    "spare-gone": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, fewer=1),
+    "fewer-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
+    "fewer-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
+    "too-few": Kind(_TASK, heartbeat=2.0, always=True, fewer=0),
+    "check-none": Kind(_CHECKS, steps=60, examined=1.0),
+    "check-sshd": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
+    "check-stop": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
+    "check-cut": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
+    "check-keeper": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
+    "check-viewer": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
+    "check-both": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
+    "sync-full": Kind(("connect", "stage", "stage"), steps=60, examined=1.0),
+}
+
+
+@dataclass(frozen=True)
+class Round:
+    seed: int
+    fault: str
+    trainer: str  # "stub" or "tensorflow"
+    hosts: tuple[str, ...]
+    victim: int  # task index, and the place of its host among `hosts`
+    peer: int
+    moment: str
+    step: int  # of the training, at which it strikes
+    later: float  # seconds after the moment
+    seconds: float | None  # until it is healed
+    steps: int
+    heartbeat: float
+    patient: bool
+    restarts: int  # that are allowed
+    spare: str = ""
+    least: int | None = None  # hosts, to go on with fewer
+    examined: bool = False  # with a preflight and a local validation
+
+    @property
+    def early(self) -> bool:
+        return self.moment in _EARLY
+
+    def __str__(self) -> str:
+        when = f"step {self.step}" if self.moment == "train" else self.moment
+        healed = "" if self.seconds is None else f" for {self.seconds:.1f} s"
+        who = f"{self.fault} {self.hosts[self.victim]}" + (", restarts" if self.restarts else "")
+        if self.spare:
+            who += f", spare {self.spare}"
+        if self.least:
+            who += f", at least {self.least}"
+        if self.examined and self.restarts:
+            who += ", examined"
+        return f"{who} at {when}+{self.later:.2f} s{healed}, {self.trainer} on {len(self.hosts)}"
+
+
+def plan(seed: int, faults: Sequence[str], tensorflow: int = 6) -> Round:
+    """The round of a seed: the faults in turn, everything else by chance.
+
+    One in `tensorflow` trains with TensorFlow, where the fault's meaning is the same for it.
+    """
+    chance = random.Random(seed)
+    fault = faults[seed % len(faults)]
+    kind = KINDS[fault]
+    real = kind.on_tensorflow and bool(tensorflow) and chance.randrange(tensorflow) == 0
+    count = 2 if real else chance.randint(2, 5)
+    hosts = tuple(sorted(chance.sample(NODES, count)))
+    victim, peer = chance.sample(range(count), 2)
+    moment = "train" if real else chance.choice(kind.moments)
+    again = kind.restarts and not real and moment not in _EARLY and chance.random() < 0.4
+    again = again or kind.always
+    span = kind.early if moment in _EARLY and kind.early else kind.seconds
+    drawn = Round(
+        seed=seed,
+        fault=fault,
+        trainer="tensorflow" if real else "stub",
+        hosts=hosts,
+        victim=victim,
+        peer=peer,
+        moment=moment,
+        step=chance.randint(1, 6 if real else 40),
+        later=chance.choice((0.0, chance.uniform(0.0, kind.later))),
+        seconds=chance.uniform(*span) if span else None,
+        restarts=3 if again else 0,
+        steps=_SURVIVES if again else min(kind.steps, kind.early_steps) if moment in _EARLY else kind.steps,
+        heartbeat=kind.heartbeat,
+        patient=kind.patient or chance.random() < 0.06,
+    )
+    # Drawn last, and not asked of the others: their rounds stay as they are.
+    return replace(
+        drawn,
+        spare=chance.choice([node for node in NODES if node not in hosts]) if kind.spare else "",
+        least=None if kind.fewer is None else count - kind.fewer,
+        examined=bool(kind.examined) and chance.random() < kind.examined,
+    )

@@ -1,0 +1,282 @@
+"""The stacks of a task's processes, whatever they hang in, and nobody hurt by the question."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node import dumps, procs, site, state
+from orchestrator.node import stacks as op
+from tests.node.harness import Node, interpreters, until
+
+DEADLOCK = """
+import threading
+lock = threading.Lock()
+def work():
+    with lock:
+        helper()
+def helper():
+    with lock:
+        pass
+print("up", flush=True)
+work()
+"""
+
+SLEEP = """
+import time
+def nap():
+    time.sleep(600)
+print("up", flush=True)
+nap()
+"""
+
+
+class _Agent:
+    """What the operation sees of an agent."""
+
+    def __init__(self, node: Node) -> None:
+        self.paths = node.paths
+
+
+def stacks(node: Node, **fields: Any) -> list[dict[str, Any]]:
+    """The processes of worker/0, or of `task`."""
+    task = fields.pop("task", "worker/0")
+    found = op.stacks(_Agent(node), {"run": node.run, **fields})["tasks"]  # type: ignore[arg-type]
+    return next((one["processes"] for one in found if one["task"] == task), [])
+
+
+def up(node: Node, task: str = "worker/0") -> None:
+    until(lambda: b"up" in node.log(task), what="the program is up")
+
+
+def test_a_python_deadlock_shows_where_it_stands(node: Node) -> None:
+    node.start(sys.executable, "-c", DEADLOCK)
+    up(node)
+    (found,) = until(lambda: [one for one in stacks(node) if one["text"]], what="it has its stack")
+    assert found["how"] == "signal"
+    places = [line.strip() for line in found["text"].splitlines() if "File" in line]
+    assert places == [
+        'File "<string>", line 8 in helper',
+        'File "<string>", line 6 in work',
+        'File "<string>", line 11 in <module>',
+    ]
+    assert found["state"] == "S"
+    assert not state.is_final(node.state_of())
+
+
+def test_it_can_be_asked_again_and_again_and_leaves_no_file(node: Node) -> None:
+    node.start(sys.executable, "-c", SLEEP)
+    up(node)
+    until(lambda: stacks(node)[0]["text"])
+    first, second = stacks(node)[0], stacks(node)[0]
+    assert first["text"] == second["text"]
+    assert first["text"].count("Current thread") == 1
+    assert not [path for path in Path(node.task().path).iterdir() if path.name.startswith("stacks")]
+
+
+def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
+    pid = node.start(sys.executable, "-c", SLEEP)["pid"]
+    up(node)
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: dumps.state(pid) == "T")
+    (found,) = stacks(node)
+    assert (found["state"], found["how"], found["text"]) == ("T", "none", "")
+    assert "stopped" in found["why"]
+    assert not dumps.status(pid)["ShdPnd"]
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: "nap" in stacks(node)[0]["text"])
+
+
+@pytest.mark.parametrize("argv", [("sleep", "600"), ("bash", "-c", "sleep 600 & wait")])
+def test_a_task_that_is_no_python_is_told_of_and_lives_on(node: Node, argv: tuple[str, ...]) -> None:
+    pid = node.start(*argv)["pid"]
+    until(lambda: len(stacks(node)) == len(argv) - 1)
+    assert {one["how"] for one in stacks(node)} == {"none"}
+    assert not any(one["python"] for one in stacks(node))
+    assert not dumps.status(pid)["SigCgt"] & (1 << (site.SIGNAL - 1))
+    assert not state.is_final(node.state_of())
+
+
+@pytest.mark.parametrize("options", [["-I"], ["-E"], ["-S"]])
+def test_a_python_that_ignores_us_is_not_signalled(node: Node, options: list[str]) -> None:
+    node.start(sys.executable, *options, "-c", SLEEP)
+    up(node)
+    (found,) = stacks(node)
+    assert (found["python"], found["how"]) == (True, "none")
+    assert "not made ready" in found["why"]
+    assert not state.is_final(node.state_of())
+
+
+def test_it_can_be_turned_off(node: Node) -> None:
+    node.start(
+        sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'), 'up', flush=True)" + SLEEP,
+        stacks=False, env={"PYTHONPATH": "/mine"},
+    )  # fmt: skip
+    up(node)
+    assert b"/mine up" in node.log()
+    assert "not made ready" in stacks(node)[0]["why"]
+
+
+def test_a_forked_child_and_a_spawned_one_are_shown_too(node: Node) -> None:
+    code = """
+import multiprocessing, os, sys, time
+other = "print('child', flush=True)\\nimport time\\ndef other(): time.sleep(600)\\nother()"
+def child():
+    print("child", flush=True)
+    time.sleep(600)
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork").Process(target=child); fork.start()
+    os.spawnl(os.P_NOWAIT, sys.executable, "python", "-c", other)
+    print("up", flush=True)
+    fork.join()
+"""
+    node.start(sys.executable, "-c", code)
+    until(lambda: node.log().count(b"child") == 2)
+    found = until(lambda: [one for one in [stacks(node)] if all(process["text"] for process in one)])[0]
+    assert len(found) == 3
+    assert [
+        sorted(name for name in ("join", "child", "other") if f"in {name}\n" in one["text"]) for one in found
+    ] == [["join"], ["child"], ["other"]]
+
+
+# --- the chained sitecustomize ---
+
+
+def last_line(node: Node, code: str, *options: str, **spec: Any) -> str:
+    """What a Python of a task prints."""
+    node.start(sys.executable, *options, "-c", code, task="worker/7", attempt=f"{time.time_ns()}", **spec)
+    attempt = node.paths.attempts(node.run)[-1]
+    node.final("worker/7", attempt=attempt)
+    return Path(node.paths.task(node.run, attempt, "worker/7").log).read_text().strip()
+
+
+def user_site(node: Node, text: str) -> dict[str, Any]:
+    folder = node.folder / "users own"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(text)
+    return {"env": {"PYTHONPATH": str(folder)}}
+
+
+def test_the_users_own_sitecustomize_runs_and_is_the_one_that_is_imported(node: Node) -> None:
+    spec = user_site(node, "import builtins; builtins.mine = __file__")
+    said = last_line(
+        node, "import sitecustomize, sys; print(mine == sitecustomize.__file__, sys.path[1] in mine)", **spec
+    )
+    assert said == "True True"
+
+
+def test_a_broken_sitecustomize_of_the_user_breaks_as_ever(node: Node) -> None:
+    spec = user_site(node, "import nothing_of_that_name")
+    with_us = last_line(node, "import sys; print('sitecustomize' in sys.modules)", **spec)
+    without = last_line(node, "import sys; print('sitecustomize' in sys.modules)", stacks=False, **spec)
+    assert with_us == without
+    assert "nothing_of_that_name" in with_us
+
+
+def test_the_path_of_a_program_is_as_without_us(node: Node) -> None:
+    code = "import sys; print(sys.path, 'sitecustomize' in sys.modules)"
+    assert last_line(node, code) == last_line(node, code, stacks=False)
+
+
+def test_a_handler_that_was_there_first_wins(node: Node) -> None:
+    spec = user_site(
+        node, f"import signal; signal.signal({site.SIGNAL}, lambda *_: print('mine', flush=True))"
+    )
+    pid = node.start(sys.executable, "-c", SLEEP, **spec)["pid"]
+    up(node)
+    assert "not made ready" in stacks(node)[0]["why"]
+    os.kill(pid, site.SIGNAL)
+    until(lambda: b"mine" in node.log())
+
+
+def test_a_program_may_close_everything_and_is_left_alone(node: Node) -> None:
+    node.start(sys.executable, "-c", "import os; os.closerange(3, 100)" + SLEEP)
+    up(node)
+    assert "not made ready" in stacks(node)[0]["why"]
+    assert not state.is_final(node.state_of())
+
+
+def test_no_room_for_our_file_is_no_failure(node: Node) -> None:
+    Path(node.paths.site("x")).parent.write_text("in the way")
+    assert last_line(node, "print('still a task')") == "still a task"
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
+def test_every_python_that_is_here_can_be_asked(node: Node, python: str) -> None:
+    node.start(python, "-c", SLEEP)
+    up(node)
+    found = until(lambda: [one for one in stacks(node) if "in nap" in one["text"]])
+    assert len(found) == 1
+    assert node.log() == b"up\n"
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6"])
+def test_a_python_too_old_for_us_says_nothing_about_it(node: Node, version: str) -> None:
+    found = [path for path in Path.home().glob(f".pyenv/versions/{version}*/bin/python") if path.exists()]
+    found = found or list(Path("/root/.pyenv/versions").glob(f"{version}*/bin/python"))
+    if not found:
+        pytest.skip(f"no Python {version} here")
+    node.start(str(found[0]), "-c", "print('up')")
+    node.final()
+    assert node.log() == b"up\n"
+
+
+# --- py-spy ---
+
+
+def fake_spy(node: Node, text: str) -> dict[str, Any]:
+    folder = node.folder / "spy"
+    folder.mkdir(exist_ok=True)
+    (folder / "py-spy").write_text(text)
+    (folder / "py-spy").chmod(0o755)
+    return {"env": {"PATH": f"{folder}:{os.environ['PATH']}"}}
+
+
+def test_py_spy_on_the_tasks_path_is_preferred(node: Node) -> None:
+    threads = (
+        '[{"thread_id": 2, "thread_name": "MainThread", "owns_gil": true, "frames": ['
+        '{"name": "A.f", "filename": "/x/t.py", "line": 3}]},'
+        ' {"thread_id": 1, "thread_name": "other", "owns_gil": false, "frames": []}]'
+    )
+    spec = fake_spy(node, f"#!/bin/sh\necho {shlex.quote(threads)}\n")
+    node.start(sys.executable, "-c", SLEEP, **spec)
+    up(node)
+    (found,) = stacks(node)
+    assert found["how"] == "py-spy"
+    assert found["text"].splitlines() == [
+        "Thread 0x0000000000000001 [other] (most recent call first):",
+        "",
+        "Thread 0x0000000000000002 [MainThread, holds the GIL] (most recent call first):",
+        '  File "/x/t.py", line 3 in f',
+    ]
+
+
+def test_where_py_spy_may_not_look_the_signal_does(node: Node) -> None:
+    spec = fake_spy(node, "#!/bin/sh\necho 'Permission Denied: try sudo' >&2\nexit 1\n")
+    node.start(sys.executable, "-c", SLEEP, **spec)
+    up(node)
+    found = until(lambda: [one for one in stacks(node) if one["text"]])[0]
+    assert found["how"] == "signal"
+    pid = node.state_of()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: dumps.state(pid) == "T")
+    assert "py-spy: Permission Denied" in stacks(node)[0]["why"]
+
+
+def test_the_dumps_name_is_its_own_tasks(node: Node) -> None:
+    """worker/1 must not be taken for worker/10."""
+    node.start(sys.executable, "-c", SLEEP, task="worker/1")
+    node.start(sys.executable, "-c", SLEEP.replace("nap", "doze"), task="worker/10")
+    up(node, "worker/1")
+    up(node, "worker/10")
+    assert "doze" not in until(lambda: stacks(node, task="worker/1")[0]["text"])
+    (only,) = stacks(node, task="worker/10", tasks=["worker/10"])
+    assert "doze" in only["text"]
+    assert procs.look(only["pid"]) is not None

@@ -1,0 +1,138 @@
+"""`orchestrate clean` as a person types it: after a crash, beside a living run, with a silent host."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.node import procs
+from tests.exclusive import exclusive
+from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """An orphan that one of these tests looks at is nobody's for the others: they would end it."""
+    with exclusive("clean"):
+        yield
+
+
+YEAR = 365 * 86_400.0
+
+
+def clean(desk: Desk, *words: str) -> Viewer:
+    viewer = desk.start("clean", "--hosts", str(desk.hosts), *words)
+    viewer.wait()
+    return viewer
+
+
+def age(*folders: Path) -> None:
+    then = time.time() - YEAR
+    for folder in folders:
+        for place in (*folder.rglob("*"), folder):
+            os.utime(place, (then, then), follow_symlinks=False)
+
+
+def facts(viewer: Viewer) -> dict[str | None, dict[str, object]]:
+    return {line["host"]: line for line in map(json.loads, viewer.stdout.splitlines())}
+
+
+def family(desk: Desk) -> str:
+    desk.script("t.py", FAMILY)
+    assert desk.launch("--detach", "--", "t.py").wait() == ExitStatus.OK
+    run = desk.run_id()
+    until("both are up", lambda: desk.families_are_up(run, 2))
+    return run
+
+
+def crash(desk: Desk, run: str) -> None:
+    """Everything of ours is killed at once, here and on the nodes; what tasks have started lives on."""
+    kill_all([desk.keeper(run), *desk.machinery(run)])
+    until("our own are gone", lambda: not desk.machinery(run))
+
+
+def test_after_a_crash_one_command_leaves_nothing(desk: Desk) -> None:
+    run = family(desk)
+    crash(desk, run)
+    assert desk.task_pids(run)
+    # Somebody has removed the states too: only the processes themselves still say whose they are.
+    for host in desk.cluster.hosts:
+        (Path(host.state or "") / "runs" / run).rename(desk.folder / f"gone-{host.name}")
+    would = clean(desk, "--dry-run")
+    assert would.process.returncode == ExitStatus.RUN_FAILED, would.stderr
+    assert f"of run {run}: the run is over" in would.stdout
+    assert "would kill" in would.stdout
+    assert desk.task_pids(run)
+    done = clean(desk)
+    assert done.process.returncode == ExitStatus.OK, done.stdout + done.stderr
+    assert "killed" in done.stdout
+    assert "2 hosts: nothing of ended runs is alive" in done.stdout
+    desk.nothing_is_left(run)
+    assert clean(desk).process.returncode == ExitStatus.OK
+
+
+def test_old_folders_go_and_working_folders_are_kept(desk: Desk) -> None:
+    assert desk.launch("--", "touch", "checkpoint").wait() == ExitStatus.OK
+    old = desk.run_id()
+    folders = [desk.run_folder(old)]
+    for host in desk.cluster.hosts:
+        folders += [Path(host.state or "") / "runs" / old, Path(host.workdir) / "runs" / old]
+    age(*folders)
+    assert desk.launch("--", "true").wait() == ExitStatus.OK
+    done = clean(desk)
+    assert done.process.returncode == ExitStatus.OK, done.stdout + done.stderr
+    assert "working folders are kept" in done.stdout
+    assert not folders[0].exists()
+    assert not folders[1].exists()
+    assert all((desk.node_work(host, old) / "checkpoint").exists() for host in desk.cluster.hosts)
+    assert len(list(desk._runs())) == 1
+    refused = clean(desk, "--work")
+    assert refused.process.returncode == ExitStatus.USAGE
+    assert "--yes" in refused.stderr
+    assert all(desk.node_work(host, old).exists() for host in desk.cluster.hosts)
+    assert clean(desk, "--work", "--yes").process.returncode == ExitStatus.OK
+    assert not any(desk.node_work(host, old).exists() for host in desk.cluster.hosts)
+
+
+def test_a_living_run_is_left_alone(desk: Desk) -> None:
+    run = family(desk)
+    before = set(desk.task_pids(run))  # the families may still grow
+    for host in desk.cluster.hosts:
+        age(Path(host.workdir))
+    for keeper in ("kept", "unkept"):
+        if keeper == "unkept":
+            os.kill(desk.keeper(run), signal.SIGKILL)
+            age(desk.run_folder(run))
+        done = clean(desk, "--older-than", "0", "--keep-size", "0", "--work", "--yes", "--json")
+        assert done.process.returncode == ExitStatus.OK, done.stderr
+        assert facts(done)[None]["going_on"] == [run]
+        assert before <= set(desk.task_pids(run))
+        assert all(desk.node_work(host, run).exists() for host in desk.cluster.hosts)
+        assert all(list((Path(host.workdir) / "trees").iterdir()) for host in desk.cluster.hosts)
+        assert desk.run_folder(run).exists()
+    stop = desk.start("stop", run, "--now")
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.logs_are_identical(run)
+
+
+def test_with_a_silent_host_the_others_are_cleaned_and_what_it_may_share_is_not(desk: Desk) -> None:
+    assert desk.launch("--", "true").wait() == ExitStatus.OK
+    run, (first, second) = desk.run_id(), desk.cluster.hosts
+    age(*(Path(folder or "") for host in (first, second) for folder in (host.workdir, host.state)))
+    age(desk.run_folder(run))
+    desk.kill_sshd(desk.cluster.servers[1])
+    done = clean(desk)
+    assert done.process.returncode == ExitStatus.CLUSTER
+    assert f"{second.name} cannot be asked" in done.stdout
+    assert f"error: {second.name}" in done.stderr
+    assert not (Path(first.state or "") / "runs" / run).exists()
+    assert list((Path(first.workdir) / "trees").iterdir())
+    assert not desk.run_folder(run).exists()  # its end was told
+    assert procs.bearers(run) == []

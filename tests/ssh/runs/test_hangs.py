@@ -1,0 +1,178 @@
+"""Tasks that hang: seen, looked at, named, and ended as told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk, until
+
+# Steps like the others, and then hangs in its own way; the others wait for it for ever.
+TRAINER = """
+import json, os, signal, sys, threading, time
+
+HANGING = os.environ["ORCHESTRATE_TASK"].split("/")[2:4] == ["worker", "1"]
+
+
+def wait_for_the_others():
+    time.sleep(600)
+
+
+def deadlock():
+    lock = threading.Lock()
+    with lock, lock:
+        pass
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def doze():
+    os.mkfifo("bed")
+    open("bed").read()
+    print("turns around", flush=True)
+    open("bed").read()
+    sys.exit(0)
+
+
+for step in (1, 2):
+    with open(os.environ["ORCHESTRATE_REPORT"], "a") as file:
+        file.write(json.dumps({"kind": "progress", "step": step}) + "\\n")
+print("has stepped", flush=True)
+if HANGING or sys.argv[1] == "doze":
+    {"deadlock": deadlock, "stop": stop, "doze": doze}[sys.argv[1]]()
+wait_for_the_others()
+"""
+
+FAST = ("--hang-timeout", "1")
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ("deadlock", "hangs at t.py:13 in deadlock"),
+        ("stop", "is stopped (SIGSTOP)"),
+    ],
+)
+def test_a_task_that_hangs_is_named_and_the_run_ends(four: Desk, how: str, found: str) -> None:
+    desk = four
+    desk.script("t.py", TRAINER)
+    viewer = desk.launch(*FAST, "--", "t.py", how)
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    (suspected,) = desk.named("HangSuspected")
+    assert (suspected["kind"], suspected["tasks"]) == ("silent", [f"worker/{index}" for index in range(4)])
+    (taken,) = desk.named("StacksTaken")
+    assert taken["odd"] == ["worker/1"]
+    assert taken["missing"] == []
+    host = desk.cluster.hosts[1].name
+    others = "worker/[0,2-3] stand at t.py:8 in wait_for_the_others"
+    assert taken["found"] == f"worker/1 on {host} {found}; {others}"
+    whole = (desk.run_folder() / "stacks").iterdir()
+    assert [str(path) for path in whole] == [taken["file"]]
+    (ended,) = desk.named("RunEnded")
+    assert ended["cause_task"] == "worker/1"
+    assert ended["cause"].startswith("no word for 1.")
+    assert ended["cause"].endswith(taken["found"])
+    assert ended["last_lines"][-1] == "has stepped"
+    assert taken["file"] in ended["hint"]
+    assert "stopping the tasks: the tasks hang" in viewer.stderr
+    assert f"error: {ended['cause']}" in viewer.stderr
+    desk.nothing_is_left(desk.run_id())
+
+
+def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
+    desk.script("t.py", TRAINER)
+    viewer = desk.launch(*FAST, "--on-hang", "report", "--", "t.py", "doze")
+    viewer.shows("all stacks: ")
+    assert "no task stands out: worker/[0-1] stand at t.py:23 in doze" in viewer.stderr
+    status = desk.start("status")
+    assert status.wait() == ExitStatus.OK
+    assert "silent, perhaps hanging: worker/[0-1]" in status.stdout
+    for host in desk.cluster.hosts:
+        (desk.node_work(host, desk.run_id()) / "bed").write_text("up!")
+    viewer.shows("the tasks no longer seem to hang")
+    for host in desk.cluster.hosts:
+        (desk.node_work(host, desk.run_id()) / "bed").write_text("up!")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert not desk.named("StopRequested")
+
+
+def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
+    desk.script("t.py", TRAINER)
+    viewer = desk.launch("--name", "night", "--", "t.py", "deadlock")
+    run = desk.run_id()
+    until("both have stepped", lambda: viewer.stdout.count("has stepped") == 2)
+    first, second = (host.name for host in desk.cluster.hosts)
+    asked = desk.start("stacks", "night")
+    assert asked.wait() == ExitStatus.OK, asked.stderr
+    assert "  t.py:13 in deadlock" in asked.stdout
+    assert f"worker/0  {first}" in asked.stdout
+    path = asked.stdout.strip().rpartition("all of it: ")[2]
+    with open(path) as file:  # noqa: PTH123
+        assert f"==== worker/1 on {second}, attempt 1" in file.read()
+    with desk.elsewhere():
+        there = desk.start("stacks", run, "--hosts", str(desk.hosts), "--task", "worker/1", "--json")
+        assert there.wait() == ExitStatus.OK, there.stderr
+    found = json.loads(there.stdout)
+    assert [group["tasks"] for group in found["groups"]] == [["worker/1"]]
+    assert found["groups"][0]["frames"][0] == "t.py:13 in deadlock"
+    assert not desk.named("HangSuspected")
+
+    wrong = desk.start("stacks", "night", "--task", "worker/7")
+    assert wrong.wait() == ExitStatus.USAGE
+    assert "has no worker/7" in wrong.stderr
+    viewer.signal(signal.SIGINT)
+    viewer.wait()
+    late = desk.start("stacks")
+    assert late.wait() == ExitStatus.USAGE
+    assert f"run {run} is over" in late.stderr
+    desk.nothing_is_left(run)
+
+
+def test_a_task_on_a_host_that_is_lost_is_unknown_and_hangs_not(desk: Desk) -> None:
+    desk.script("t.py", TRAINER)
+    viewer = desk.launch("--hang-timeout", "2", "--", "t.py", "deadlock")
+    viewer.shows("has stepped")
+    server = desk.cluster.servers[1]
+    desk.kill_sshd(server)
+    until("the host is lost", lambda: desk.named("HostLost"))
+    asked = desk.start("stacks")
+    assert asked.wait() == ExitStatus.CLUSTER
+    assert f"warning: no stacks from {desk.cluster.hosts[1].name}: " in asked.stderr
+    assert "t.py:8 in wait_for_the_others" in asked.stdout
+    (lost,) = (event["at"] for event in desk.named("HostLost"))
+    until("long after", lambda: time.time() > lost + 3)
+    assert not desk.named("HangSuspected")
+    desk.start_sshd(server)
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    (back,) = (event["at"] for event in desk.named("HostRecovered"))
+    (suspected,) = (event["at"] for event in desk.named("HangSuspected"))
+    assert suspected >= back + 1.9
+    desk.nothing_is_left(desk.run_id())
+
+
+def test_a_gang_that_hung_is_started_again_where_that_is_allowed(desk: Desk) -> None:
+    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (0.05,)"
+    desk.script(
+        "t.py", 'import os\nif os.environ["ORCHESTRATE_ATTEMPT"] == "2":\n    raise SystemExit\n' + TRAINER
+    )
+    viewer = desk.launch(*FAST, "--max-restarts", "1", "--", "t.py", "stop")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    (failed,) = desk.named("AttemptFailed")
+    assert (failed["cause_task"], failed["kind"]) == ("worker/1", "hang")
+    assert "is stopped (SIGSTOP)" in failed["cause"]
+    desk.nothing_is_left(desk.run_id())
+
+
+def test_a_hang_may_be_the_end_whatever_restarts_are_left(desk: Desk) -> None:
+    desk.script("t.py", TRAINER)
+    viewer = desk.launch(*FAST, "--max-restarts", "3", "--on-hang", "stop", "--", "t.py", "stop")
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    assert not desk.named("AttemptFailed")
+    assert desk.named("RunEnded")[0]["given_up"] == "--on-hang stop ends the run"
+    assert "not started again: --on-hang stop ends the run" in viewer.stderr

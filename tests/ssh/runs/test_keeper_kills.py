@@ -1,0 +1,32 @@
+"""A few rounds of scripts/soak-keeper: each seed is a moment, a trainer and a way to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.keeper_kills import Soak, draw
+from tests.training import training_python
+
+# Connect to follow, trainers that listen and that do not, and most of the ways to go on.
+SEEDS = (41, 48, 47, 2, 39, 9)
+
+
+@pytest.fixture(scope="module")
+def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
+    with Cluster(3, homes=True) as cluster:
+        desk = Desk(cluster, tmp_path_factory.mktemp("soak") / "a user's $(folder)")
+        try:
+            yield Soak(desk, training_python())
+        finally:
+            desk.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_keeper_killed_at_any_moment_leaves_nothing_that_cannot_be_seen_and_ended(
+    soak: Soak, seed: int
+) -> None:
+    soak.round(draw(seed))

@@ -1,0 +1,58 @@
+"""Without a keeper: what would never end by itself ends after --lifeline, healthy training goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+from orchestrator.errors import ExitStatus
+from orchestrator.model import Host, Role
+from tests.ssh.runs.desk import Desk, until
+
+SLEEP = "import time; print('up', flush=True); time.sleep(600)\n"
+
+
+def unkept(desk: Desk, hosts: list[Host], count: int) -> str:
+    """A run with a lifeline of a second, whose keeper was killed."""
+    desk.script("t.py", SLEEP)
+    desk.write_hosts(hosts, job="[job]\ngrace = 1")
+    launch = desk.launch("--detach", "--lifeline", "1s", "--", "t.py")
+    assert launch.wait() == ExitStatus.OK, launch.stderr
+    run = desk.run_id()
+    until("all run", lambda: len(desk.task_pids(run)) == count)
+    until("all are followed", lambda: any(e["phase"] == "follow" for e in desk.named("PhaseStarted", run)))
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    return run
+
+
+def test_parameter_servers_and_their_workers_end_and_a_chief_goes_on(four: Desk) -> None:
+    roles = (Role.CHIEF, Role.WORKER, Role.PS)
+    hosts = [replace(host, role=role) for host, role in zip(four.cluster.hosts, roles, strict=False)]
+    run = unkept(four, hosts, 3)
+    until("the others have ended", lambda: len(four.task_pids(run)) == 1)
+    (chief,) = four.task_pids(run, "chief/0")
+    status = four.start("status", run)
+    assert status.wait() == ExitStatus.OK, status.stderr
+    assert status.stdout.count("killed by SIGTERM") == 2
+    os.kill(chief, signal.SIGTERM)
+    tail = four.start("tail", run)
+    assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
+    four.nothing_is_left(run)
+
+
+def test_what_is_left_of_a_failed_attempt_ends_and_other_machines_go_on(desk: Desk) -> None:
+    """A node knows of its own tasks: that one failed elsewhere is a keeper's to tell."""
+    first, second = desk.cluster.hosts
+    run = unkept(desk, [replace(first, tasks=2), replace(second, task_port=first.task_port + 50)], 3)
+    killed = time.monotonic()
+    until("the lifeline is over", lambda: time.monotonic() > killed + 2)
+    assert len(desk.task_pids(run)) == 3
+    os.kill(desk.task_pids(run, "worker/0")[0], signal.SIGKILL)
+    until("its sibling has ended", lambda: not desk.task_pids(run, "worker/1"))
+    assert len(desk.task_pids(run, "worker/2")) == 1
+    tail = desk.start("tail", run)
+    assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
+    assert "worker/0 on" in tail.stderr  # the first cause
+    desk.nothing_is_left(run)

@@ -1,0 +1,518 @@
+"""Attempts after a failed one: on the same hosts, on spares, on fewer; and what ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk, kill_all, until
+
+FAST = (
+    "import orchestrator.restarts as r; r.PAUSES = (0.05,);"
+    "import orchestrator.phases.again as a; a.RETURN = 1.0;"
+    "import orchestrator.fleet.pulse as p; p.SILENCE, p.BEAT = 3.0, 0.5;"
+    "import orchestrator.phases.stop as s; s.UNREACHABLE = 1.0"
+)
+
+# Takes 20 steps, reports each, goes on where the file in its own folder says; argv decides how it fails.
+TRAINER = """
+import json, os, pathlib, sys, time
+attempt = int(os.environ["ORCHESTRATE_ATTEMPT"])
+me = json.loads(os.environ["TF_CONFIG"])["task"]
+saved = pathlib.Path(f"saved-{me['type']}-{me['index']}")
+step = int(saved.read_text()) if saved.exists() else 0
+print("attempt", attempt, "begins at", step, flush=True)
+exec(sys.argv[1])
+while step < 20:
+    step += 1
+    saved.write_text(str(step))
+    with open(os.environ["ORCHESTRATE_REPORT"], "a") as report:
+        report.write(json.dumps({"kind": "progress", "step": step, "loss": 1.0}) + "\\n")
+    fail(step)
+print("trained", step, flush=True)
+"""
+
+
+def trainer(desk: Desk) -> str:
+    return desk.script("t.py", TRAINER)
+
+
+def log(desk: Desk, run: str, attempt: int | str, slug: str) -> str:
+    return (desk.run_folder(run) / "logs" / str(attempt) / f"{slug}.log").read_text()
+
+
+def ended(desk: Desk, run: str) -> dict[str, Any]:
+    return desk.named("RunEnded", run)[-1]
+
+
+def spares(desk: Desk, *numbers: int, job: str = "") -> None:
+    """The inventory, with some of its hosts marked."""
+    desk.write_hosts(
+        [replace(host, spare=number in numbers) for number, host in enumerate(desk.cluster.hosts)], job
+    )
+
+
+def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> None:
+    desk.patch = FAST
+    how = "def fail(step):\n if me['index'] == 1 and attempt < 3 and step == 5 * attempt: sys.exit(7)"
+    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
+    run = desk.run_id()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert "attempt 1 failed: worker/1 on" in viewer.stderr
+    assert "restart 2 of 2" in viewer.stderr
+    assert f"run {run} succeeded after" in viewer.stderr
+    assert "in attempt 3" in viewer.stderr
+    assert ended(desk, run)["attempts"] == 3
+    assert [log(desk, run, n, "worker-1").splitlines()[0] for n in (1, 2, 3)] == [
+        "attempt 1 begins at 0",
+        "attempt 2 begins at 5",
+        "attempt 3 begins at 10",
+    ]
+    failed = desk.named("AttemptFailed", run)
+    assert [(one["attempt"], one["cause_task"]) for one in failed] == [("1", "worker/1"), ("2", "worker/1")]
+    desk.hosts_are_quiet(run)
+
+
+def test_the_same_failure_at_the_same_place_ends_the_restarts(desk: Desk) -> None:
+    desk.patch = FAST
+    how = "def fail(step):\n if step == 3: raise ValueError(f'shape {os.getpid()}')\nif attempt > 1: step = 0"
+    viewer = desk.launch("--max-restarts", "9", "--", trainer(desk), how)
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert "not started again: the same failure came twice at the same place" in viewer.stderr
+    assert ended(desk, desk.run_id())["attempts"] == 2
+
+
+def test_restarts_are_counted(desk: Desk) -> None:
+    desk.patch = FAST
+    how = "def fail(step):\n if step == 2 * attempt: os.kill(os.getpid(), 9)"
+    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
+    run = desk.run_id()
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert "not started again: it was started again 2 times, as allowed" in viewer.stderr
+    assert ended(desk, run)["attempts"] == 3
+    desk.hosts_are_quiet(run)
+
+
+def test_without_restarts_nothing_is_said_of_them(desk: Desk) -> None:
+    viewer = desk.launch("--", trainer(desk), "def fail(step): sys.exit(7)")
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert "again" not in viewer.stderr
+
+
+def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
+    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), "def fail(step): sys.exit(7)")
+    run = desk.run_id()
+    viewer.shows("restart 1 of 2 in 10 min")
+    viewer.signal(signal.SIGINT)
+    assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
+    assert not desk.named("AttemptPlanned", run)
+    desk.hosts_are_quiet(run)
+
+
+def test_a_new_keeper_goes_on_with_the_restarts(desk: Desk) -> None:
+    """Killed in the pause: the next keeper counts on, and has the secrets of its own environment."""
+    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["TOKEN"]\n')
+    how = (
+        "def fail(step):\n if attempt == 1: sys.exit(7)\nprint('token', len(os.environ['TOKEN']), flush=True)"
+    )
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how, TOKEN="12345")
+    run = desk.run_id()
+    viewer.shows("restart 1 of 1")
+    viewer.signal(signal.SIGKILL)
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    desk.patch = FAST
+    tail = desk.start("tail", run, TOKEN="12345")
+    assert tail.wait() == ExitStatus.OK, tail.stderr
+    assert "token 5" in log(desk, run, 2, "worker-0")
+    assert ended(desk, run)["attempts"] == 2
+
+
+def test_a_keeper_without_the_secrets_says_so(desk: Desk) -> None:
+    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["TOKEN"]\n')
+    viewer = desk.launch(
+        "--max-restarts", "1", "--", trainer(desk), "def fail(step): sys.exit(7)", TOKEN="12345"
+    )
+    run = desk.run_id()
+    viewer.shows("restart 1 of 1")
+    viewer.signal(signal.SIGKILL)
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    tail = desk.start("tail", run)
+    assert tail.wait() == ExitStatus.RUN_FAILED
+    assert "not started again: TOKEN is not set where it was taken over" in tail.stderr
+
+
+# --- hosts that are lost ---
+
+WAIT = """
+def fail(step):
+    if step == 5:
+        print("half way", flush=True)
+        while attempt == 1: time.sleep(0.05)
+"""
+
+FAILS_ONCE = "def fail(step):\n if attempt == 1 and step == 5: sys.exit(7)"
+
+
+def half_way(desk: Desk, run: str, tasks: int) -> None:
+    logs = desk.run_folder(run) / "logs" / "1"
+
+    def all_there() -> bool:
+        return sum("half way" in path.read_text() for path in logs.glob("*.log")) == tasks
+
+    until("every task is half way", all_there)
+
+
+def power_off(desk: Desk, run: str, number: int) -> None:
+    """Everything of a host ends at once, and nothing answers there any more."""
+    host = desk.cluster.hosts[number]
+    mark = f"{host.state}/runs/".encode()
+    desk.kill_sshd(desk.cluster.servers[number])
+    kill_all([*desk.machinery_of(run, host), *_of_host(desk, run, mark)])
+
+
+def _of_host(desk: Desk, run: str, mark: bytes) -> list[int]:
+    return [pid for pid in desk.task_pids(run) if mark in Path(f"/proc/{pid}/environ").read_bytes()]
+
+
+@pytest.mark.parametrize("chief_is_lost", [False, True])
+def test_a_spare_takes_the_place_of_a_lost_host(four: Desk, chief_is_lost: bool) -> None:
+    desk = four
+    desk.patch = FAST
+    spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    names = [host.name for host in desk.cluster.hosts]
+    lost = 0 if chief_is_lost else 1
+    power_off(desk, run, lost)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert f"{names[lost]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
+    assert (f"worker/{lost}", names[3]) in [
+        tuple(pair) for pair in desk.named("AttemptPlanned", run)[0]["tasks"]
+    ]
+    # The spare had no checkpoint, the others went on.
+    assert log(desk, run, 2, f"worker-{lost}").startswith("attempt 2 begins at 0")
+    assert log(desk, run, 2, "worker-2").startswith("attempt 2 begins at 5")
+    plan = json.loads((desk.run_folder(run) / "plan.json").read_text())
+    assert f"{names[lost]}" not in json.dumps(plan["cluster"])
+    assert [host["name"] for host in plan["retired"]] == [names[lost]]
+    assert f"warning: {names[lost]}: no answer" in viewer.stderr
+
+
+def test_with_min_hosts_a_run_goes_on_with_fewer(four: Desk) -> None:
+    desk = four
+    desk.patch = FAST
+    desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    how = WAIT + "\nif attempt > 1: print(os.environ['TF_CONFIG'], flush=True)"
+    viewer = desk.launch("--max-restarts", "1", "--min-hosts", "3", "--", trainer(desk), how)
+    run = desk.run_id()
+    half_way(desk, run, 4)
+    power_off(desk, run, 1)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert f"{desk.cluster.hosts[1].name}: cannot be reached; the others go on without it" in viewer.stderr
+    seen = [json.loads(log(desk, run, 2, f"worker-{n}").splitlines()[1]) for n in range(3)]
+    assert [one["task"]["index"] for one in seen] == [0, 1, 2]
+    assert all(len(one["cluster"]["worker"]) == 3 for one in seen)
+    assert not (desk.run_folder(run) / "logs" / "2" / "worker-3.log").exists()
+
+
+def test_a_stop_clears_a_host_that_was_left_out_and_answers_again(four: Desk) -> None:
+    """As the run's last words say; how the run ended stays as it was."""
+    desk = four
+    desk.patch = FAST
+    desk.write_hosts(desk.cluster.hosts[:2], job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--min-hosts", "1", "--", trainer(desk), WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 2)
+    power_off(desk, run, 1)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert ended(desk, run)["unproven"] == [desk.cluster.hosts[1].name]
+    desk.start_sshd(desk.cluster.servers[1])
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    last = desk.named("RunEnded", run)[-1]
+    assert (last["outcome"], last["unproven"]) == ("succeeded", [])
+    desk.hosts_are_quiet(run)
+
+
+def test_too_few_hosts_end_the_restarts(desk: Desk) -> None:
+    desk.patch = FAST
+    desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "5", "--", trainer(desk), WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 2)
+    name = desk.cluster.hosts[1].name
+    power_off(desk, run, 1)
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert f"not started again: {name} cannot be reached, no spare fits" in viewer.stderr
+    assert ended(desk, run)["kind"] == "host-lost"
+    assert ended(desk, run)["cause"].startswith(f"{name}: the host stopped answering")
+
+
+def test_a_host_that_comes_back_in_time_keeps_its_place(four: Desk) -> None:
+    desk = four
+    desk.patch = FAST + "; a.RETURN = 60.0"
+    spares(desk, 3, job="[job]\nhost_timeout = 60\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    power_off(desk, run, 1)
+    viewer.shows("no word from it")
+    desk.start_sshd(desk.cluster.servers[1])
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert not desk.named("HostReplaced", run)
+    assert log(desk, run, 2, "worker-1").startswith("attempt 2 begins at 5")
+    desk.hosts_are_quiet(run)
+
+
+LOSES = """
+import orchestrator.phases.recovery as recovery
+def prove_free(run, real=a.prove_free, once=[True]):
+    real(run)
+    if once:
+        once.clear()
+        if not back: recovery._reconnect = lambda *_: None
+        recovery.lose(run, run.hosts[1].name, "of the test", run.bus.emit)
+a.prove_free = prove_free
+pass"""
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_host_lost_while_the_next_attempt_is_prepared_costs_no_restart(four: Desk, back: bool) -> None:
+    """It is waited for, and a spare takes its place when it stays away."""
+    desk = four
+    desk.patch = f"{FAST}; back = {back}; a.RETURN = {60.0 if back else 1.0}{LOSES}"
+    spares(desk, 3, job="[job]\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), FAILS_ONCE)
+    run = desk.run_id()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    names = [host.name for host in desk.cluster.hosts]
+    assert f"{names[1]} was lost before its tasks were started" in viewer.stderr, viewer.stderr
+    replaced = [(one["host"], one["by"]) for one in desk.named("HostReplaced", run)]
+    assert replaced == ([] if back else [(names[1], names[3])])
+    assert ended(desk, run)["attempts"] == 2
+
+
+def test_a_host_that_is_gone_after_the_pause_costs_no_restart(four: Desk) -> None:
+    desk = four
+    # A pause that ends when a session has ended, of which nobody else knows yet.
+    desk.patch = FAST + (
+        "; import time;"
+        "a.rest = lambda run, _: [0 for _ in iter(lambda: all(s.alive for s in run.fleet.sessions.values())"
+        " and not time.sleep(0.01), False)]"
+    )
+    spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), FAILS_ONCE)
+    run = desk.run_id()
+    viewer.shows("restart 1 of 1")
+    desk.kill_sshd(desk.cluster.servers[1])
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    names = [host.name for host in desk.cluster.hosts]
+    assert [(one["host"], one["by"]) for one in desk.named("HostReplaced", run)] == [(names[1], names[3])]
+    assert not desk.named("HostFailed", run)
+    assert ended(desk, run)["attempts"] == 2
+
+
+def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
+    """Also from a keeper that never had it: it takes it from a host that goes on."""
+    desk = four
+    desk.patch = FAST
+    spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    how = WAIT + "\nprint('old code', pathlib.Path('data.txt').read_text(), flush=True)"
+    desk.script("data.txt", "as it was")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    desk.script("data.txt", "edited since")
+    viewer.signal(signal.SIGKILL)
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    tail = desk.start("tail", run)
+    tail.shows("now kept by")
+    power_off(desk, run, 1)
+    assert tail.wait() == ExitStatus.OK, tail.stderr
+    assert "old code as it was" in log(desk, run, 2, "worker-1")
+
+
+def test_the_backup_of_the_first_task_reaches_every_host(four: Desk) -> None:
+    desk = four
+    desk.patch = FAST
+    spares(desk, 3, job='[job]\nhost_timeout = 1\nfailure_grace = 0.1\nbackup = "backup"\n')
+    how = """
+backup = pathlib.Path("backup/step")
+print("backup", backup.read_text() if backup.exists() else "none", flush=True)
+def fail(step):
+    if me["index"] == 0 and step == 5 * attempt:
+        backup.parent.mkdir(exist_ok=True)
+        backup.write_text(str(step))
+    if step == 5 and attempt == 1:
+        print("half way", flush=True)
+        time.sleep(600)
+    if attempt == 2 and step == 10:
+        print("further", flush=True)
+        time.sleep(600)
+"""
+    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    names = [host.name for host in desk.cluster.hosts]
+    power_off(desk, run, 1)
+    until(
+        "all go on",
+        lambda: (
+            sum(b"further" in p.read_bytes() for p in (desk.run_folder(run) / "logs" / "2").glob("*.log"))
+            == 3
+        ),
+    )
+    said = [log(desk, run, 2, f"worker-{n}").splitlines()[1] for n in range(3)]
+    assert said == ["backup 5"] * 3
+    assert f"backup (1 B) was copied from {names[0]} to" in viewer.stderr
+    # Now the one that had the newest: what was copied before is used, and that is said.
+    desk.start_sshd(desk.cluster.servers[1])
+    until("the first host is back", lambda: "back after" in viewer.stderr)
+    power_off(desk, run, 0)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert [log(desk, run, 3, f"worker-{n}").splitlines()[1] for n in range(3)] == ["backup 5"] * 3
+    assert f"{names[0]} is lost with its newest backup" in viewer.stderr
+    assert ("worker/0", names[1]) in [tuple(p) for p in desk.named("AttemptPlanned", run)[-1]["tasks"]]
+
+
+def test_a_new_keeper_knows_what_a_spare_has_still_to_show(four: Desk) -> None:
+    """Killed while the spare is examined: it is examined again, and the backup is not taken from it."""
+    desk = four
+    desk.patch = FAST
+    desk.script(
+        "v.py", "import os, time\nif '-04/' in os.getcwd(): print('here', flush=True); time.sleep(600)"
+    )
+    job = '[job]\nhost_timeout = 1\nfailure_grace = 0.1\nbackup = "backup"\nvalidate = "python3 v.py"\n'
+    spares(desk, 2, 3, job=job)
+    names = [host.name for host in desk.cluster.hosts]
+    how = WAIT + "\npathlib.Path('backup').mkdir(exist_ok=True)"
+    viewer = desk.launch("--skip-preflight", "--max-restarts", "2", "--", trainer(desk), how, fast=False)
+    run = desk.run_id()
+    half_way(desk, run, 2)
+    desk.kill_sshd(desk.cluster.servers[2])
+    power_off(desk, run, 0)
+    path = desk.run_folder(run) / "logs" / "validate-2" / "worker-0.log"
+    until("the spare is examined", lambda: path.exists() and path.read_bytes())
+    viewer.signal(signal.SIGKILL)
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    desk.start_sshd(desk.cluster.servers[2])
+    desk.patch += "; import orchestrator.phases.validate as v; v.LIMIT = 1.0"
+    tail = desk.start("tail", run)
+    assert tail.wait() == ExitStatus.OK, tail.stderr
+    assert f"{names[3]} cannot stand in for another host (validate: had not finished" in tail.stderr
+    assert f"{names[0]}: cannot be reached; {names[2]} takes its place" in tail.stderr
+    assert f"backup was only on {names[0]}, which is lost" in tail.stderr
+    desk.hosts_are_quiet(run)
+
+
+def test_a_mistake_in_the_command_line_costs_two_attempts(desk: Desk) -> None:
+    desk.patch = FAST
+    script = desk.script("a.py", "import argparse; argparse.ArgumentParser().parse_args()")
+    viewer = desk.launch("--max-restarts", "9", "--", script, "--no-such-option")
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert ended(desk, desk.run_id())["attempts"] == 2
+
+
+def test_a_backup_that_finds_no_room_here_is_no_reason_to_begin_without_it(desk: Desk) -> None:
+    desk.patch = FAST + (
+        "; import orchestrator.sync.files as f, types;"
+        "f.shutil = types.SimpleNamespace(**{**vars(f.shutil), 'disk_usage': lambda _:"
+        "types.SimpleNamespace(free=0)})"
+    )
+    desk.write_hosts(desk.cluster.hosts, job='[job]\nbackup = "backup"\nfailure_grace = 0.1\n')
+    how = "pathlib.Path('backup').write_text('x')\ndef fail(step): sys.exit(7)"
+    viewer = desk.launch("--max-restarts", "9", "--", trainer(desk), how)
+    run = desk.run_id()
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert "attempt 2 failed: stage: not enough room" in viewer.stderr
+    assert "not started again: the same failure came twice at the same place" in viewer.stderr
+    assert ended(desk, run)["attempts"] == 3
+    assert not (desk.run_folder(run) / "logs" / "2").exists()
+    desk.hosts_are_quiet(run)
+
+
+UNFIT = """
+import os, sys
+print("validating in", os.getcwd(), flush=True)
+sys.exit("no TensorFlow here" if "-04/" in os.getcwd() else 0)
+"""
+
+
+def test_a_spare_that_is_no_use_is_left_out(desk_of_five: Desk) -> None:
+    """One cannot be reached, one fails alone: the next one is taken, in the same attempt."""
+    desk = desk_of_five
+    desk.patch = FAST
+    desk.script("v.py", UNFIT)
+    job = '[job]\nhost_timeout = 1\nfailure_grace = 0.1\nvalidate = "python3 v.py"\n'
+    spares(desk, 2, 3, 4, job=job)
+    names = [host.name for host in desk.cluster.hosts]
+    desk.kill_sshd(desk.cluster.servers[2])
+    viewer = desk.launch("--skip-preflight", "--max-restarts", "1", "--", trainer(desk), WAIT, fast=False)
+    run = desk.run_id()
+    half_way(desk, run, 2)
+    power_off(desk, run, 1)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert f"{names[2]} cannot stand in for another host: " in viewer.stderr
+    assert f"{names[3]} cannot stand in for another host (validate: fails in its local" in viewer.stderr
+    assert f"{names[1]}: cannot be reached; {names[4]} takes its place" in viewer.stderr
+    assert ended(desk, run)["attempts"] == 2
+    assert log(desk, run, 2, "worker-1").startswith("attempt 2 begins at 0")
+    # Each validation has a log of its own.
+    validated = [log(desk, run, name, "worker-1") for name in ("validate", "validate-2", "validate-2-1")]
+    assert [next(n for n in names if f"/{n}/" in text) for text in validated] == [names[n] for n in (1, 3, 4)]
+    plan = json.loads((desk.run_folder(run) / "plan.json").read_text())
+    assert plan["unfit"] == [names[3]]
+    assert not plan["preparing"]["stands_in"]
+
+
+def test_a_port_that_somebody_has_taken_meanwhile_is_named(desk: Desk) -> None:
+    desk.patch = FAST + "; import orchestrator.phases.free as f; f.PATIENCE = 0.5"
+    port = desk.cluster.hosts[1].task_port
+    thief = (
+        "import socket,time; s=socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
+        f"s.bind(('', {port})); s.listen(); print(flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", thief], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), "def fail(step): sys.exit(7)")
+        assert viewer.wait() == ExitStatus.RUN_FAILED
+        process.kill()
+    assert f"has task port {port} taken" in viewer.stderr
+    assert f"pid {process.pid}" in viewer.stderr, viewer.stderr
+
+
+def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> None:
+    """Its supervisor hangs, as one does whose task waits in the kernel."""
+    desk.patch = FAST + "; import orchestrator.phases.free as f; f.PATIENCE = 1.0"
+    desk.write_hosts(desk.cluster.hosts, job="[job]\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 2)
+    hung = [desk.machine_of(run, "worker-1", name) for name in ("orch-supervisor", "orch-guard")]
+    for pid in hung:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        for pid in desk.task_pids(run, "worker/0"):
+            os.kill(pid, signal.SIGKILL)
+        assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    finally:
+        for pid in hung:
+            os.kill(pid, signal.SIGCONT)
+    name = desk.cluster.hosts[1].name
+    assert f"{name} still runs worker/1 of the last attempt" in viewer.stderr
+    assert not [event for event in desk.named("TaskStarted", run) if event["attempt"] == "2"]
+    until("it is gone", lambda: not desk.task_pids(run))

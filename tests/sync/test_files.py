@@ -1,0 +1,257 @@
+"""Folders come from hosts and go to hosts as they are, whole or not at all, and only when they differ."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ClusterError, HostError
+from orchestrator.fleet import Session
+from orchestrator.node import archive
+from orchestrator.sync import Origin, carry, fetch, put
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """What a training left on a host: 6 MB, with names and times that are odd."""
+    root = tmp_path / "the host's" / "ckpt; echo $HOME"
+    noise = random.Random(2)
+    for number in range(40):
+        folder = root / f"step {number % 5}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"part{number}").write_bytes(noise.randbytes(150_000))
+        os.utime(folder / f"part{number}", ns=(0, 1_700_000_000_123_456_700 + number))
+    (root / "empty").touch()
+    (root / "empty folder").mkdir()
+    (root / "private").write_text("secret")
+    (root / "private").chmod(0o600)
+    (root / "ü \n'\"\\").write_text("odd")
+    (root / os.fsdecode(b"latin-\xe9")).write_text("bytes")
+    (root / ("long" * 50)).write_text("a name beyond tar's hundred bytes")
+    (root / "latest").symlink_to("step 1")
+    (root / "outside").symlink_to("/etc")
+    os.mkfifo(root / "pipe")
+    return root
+
+
+def seen(root: Path) -> list[archive.Entry]:
+    """All that must be alike; a folder's time and mode are nobody's business."""
+    return [
+        one._replace(mtime_ns=0, mode=0) if one.kind != archive.FILE else one
+        for one in archive.entries(str(root))
+    ]
+
+
+def hidden(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+def test_a_folder_comes_as_it_is_and_once(session: Session, there: Path, tmp_path: Path) -> None:
+    local = tmp_path / "run" / "backup"
+    came: list[int] = []
+    first = fetch(session, str(there), local, came.append)
+    assert seen(local) == seen(there)
+    assert (local / "private").stat().st_mode & 0o777 == 0o600
+    assert first.bytes > 6_000_000
+    assert sum(came) > first.bytes
+    again = fetch(session, str(there), local)
+    assert (again.files, again.bytes) == (0, 0)
+
+
+def test_only_what_changed_crosses_and_what_is_gone_goes(
+    session: Session, there: Path, tmp_path: Path
+) -> None:
+    local = tmp_path / "backup"
+    fetch(session, str(there), local)
+    kept = (local / "step 2" / "part2").stat().st_ino
+    (there / "step 1" / "part1").write_bytes(b"x" * 150_000)  # the same size
+    shutil.rmtree(there / "step 0")
+    (there / "latest").unlink()
+    (there / "latest").symlink_to("step 2")
+    second = fetch(session, str(there), local)
+    assert seen(local) == seen(there)
+    assert (second.files, second.bytes) == (2, 150_000)
+    assert (local / "step 2" / "part2").stat().st_ino == kept
+    assert hidden(tmp_path) == []
+
+
+def test_a_folder_goes_as_it_is_and_replaces_what_was_there(
+    session: Session, there: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "node" / "backup"
+    target.mkdir(parents=True)
+    (target / "old").write_text("of an earlier attempt")
+    put(session, there, str(target))
+    assert seen(target) == seen(there)
+    assert hidden(target.parent) == []
+    assert put(session, there, str(target)).files == 0
+    (there / "empty").write_text("no more")
+    assert put(session, there, str(target)).files == 1
+    assert seen(target) == seen(there)
+
+
+def test_a_single_file(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "model.keras").write_bytes(b"weights" * 1000)
+    local = tmp_path / "here" / "best.keras"
+    assert fetch(session, str(tmp_path / "model.keras"), local).files == 1
+    assert local.read_bytes() == b"weights" * 1000
+    assert fetch(session, str(tmp_path / "model.keras"), local).files == 0
+    put(session, local, str(tmp_path / "there.keras"))
+    assert (tmp_path / "there.keras").read_bytes() == b"weights" * 1000
+    assert hidden(tmp_path) == hidden(local.parent) == []
+
+
+def test_a_named_link_is_followed_and_stays(session: Session, there: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(there)
+    fetch(session, str(tmp_path / "link"), tmp_path / "local")
+    assert seen(tmp_path / "local") == seen(there)
+    (tmp_path / "local" / "new").write_text("new")
+    put(session, tmp_path / "local", str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
+    assert (there / "new").read_text() == "new"
+
+
+def test_nothing_there_tells_what_is(session: Session, there: Path, tmp_path: Path) -> None:
+    with pytest.raises(HostError) as caught:
+        fetch(session, f"{there.parent}/chekpoint/x", tmp_path / "local")
+    assert caught.value.kind == "missing"
+    assert there.name in caught.value.why
+    assert not (tmp_path / "local").exists()
+
+
+def test_a_file_that_shrinks_or_vanishes_changes_nothing_here(
+    session: Session, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = tmp_path / "backup"
+    fetch(session, str(there), local)
+    before = seen(local)
+    (there / "step 3" / "part3").write_bytes(b"new")
+    ask = session.request
+
+    def then_vanish(op: str, /, payload: bytes = b"", **fields: object) -> object:
+        if op == "files_open":
+            (there / "step 3" / "part3").unlink()
+        return ask(op, payload, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "request", then_vanish)
+    with pytest.raises(HostError, match="as a whole") as caught:
+        fetch(session, str(there), local)
+    assert caught.value.kind == "changed"
+    assert seen(local) == before
+    assert hidden(tmp_path) == []
+
+
+def cross(
+    way: str, session: Session, source: Path, target: Path, told: Callable[[int], None] = lambda _: None
+) -> None:
+    if way == "out":
+        fetch(session, str(source), target, told)
+    else:
+        put(session, source, str(target), told)
+
+
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_a_link_cut_in_the_middle_changes_nothing(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path, way: str
+) -> None:
+    session = sessions(1)
+    target = tmp_path / "target" / "backup"
+    target.mkdir(parents=True)
+    (target / "old").write_text("old")
+
+    def cut(sent: int) -> None:
+        if sent:
+            session.link.close()
+
+    with pytest.raises(HostError) as caught:
+        cross(way, session, there, target, cut)
+    assert caught.value.kind == "lost"
+    assert [path.name for path in target.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_a_full_disk_is_one_clear_error(session: Session, there: Path, small_disk: Path, way: str) -> None:
+    target = small_disk / "backup"
+    target.mkdir()
+    (target / "old").write_text("old")
+    with pytest.raises(ClusterError) as caught:
+        cross(way, session, there, target)
+    if way == "out":
+        assert not isinstance(caught.value, HostError)
+        assert caught.value.what.startswith("not enough room")
+    else:
+        assert "No space left" in caught.value.why
+    assert [path.name for path in target.iterdir()] == ["old"]
+    assert hidden(small_disk) == []
+
+
+def test_the_stream_of_a_given_up_fetch_leaves_no_process(
+    session: Session, there: Path, tmp_path: Path
+) -> None:
+    def give_up(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(session, str(there), tmp_path / "local", give_up)
+    assert hidden(tmp_path) == []
+    assert fetch(session, str(there), tmp_path / "local").files > 40
+
+
+def test_the_chiefs_backup_reaches_the_others(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    known = {"chief": sessions(0), "other": sessions(1), "same": sessions(1)}
+    copy = tmp_path / "run" / "backup"
+    remote = {"chief": str(there), "other": str(tmp_path / "other"), "same": str(tmp_path / "other")}
+    carried = carry(known, "chief", remote, copy, {"same": "other"})
+    assert carried.origin is Origin.HOST
+    assert list(carried.sent) == ["other"]
+    assert seen(tmp_path / "other") == seen(there) == seen(copy)
+    again = carry(known, "chief", remote, copy, {"same": "other"})
+    assert [one.files for one in again.sent.values()] == [0]
+
+    del known["chief"]  # lost: what was carried before is still here
+    shutil.rmtree(tmp_path / "other")
+    after = carry(known, "chief", remote, copy)
+    assert after.origin is Origin.COPY
+    assert after.lost is not None
+    assert after.lost.kind == "lost"
+    assert seen(tmp_path / "other") == seen(copy)
+
+
+def test_hosts_that_turn_out_to_share_a_folder_end_with_it_whole(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    known = {"chief": sessions(0)} | {f"host-{n}": sessions(n % 2) for n in range(4)}
+    remote = {"chief": str(there)} | {f"host-{n}": str(tmp_path / "shared") for n in range(4)}
+    carried = carry(known, "chief", remote, tmp_path / "copy")
+    assert not carried.failed
+    assert seen(tmp_path / "shared") == seen(there)
+    assert hidden(tmp_path) == []
+
+
+def test_a_backup_in_a_folder_of_all_hosts_stays_untouched(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    known = {"chief": sessions(0), "other": sessions(1)}
+    before, inode = seen(there), there.stat().st_ino
+    carried = carry(known, "chief", dict.fromkeys(known, str(there)), tmp_path / "copy")
+    assert (carried.origin, [one.files for one in carried.sent.values()]) == (Origin.HOST, [0])
+    assert (seen(there), there.stat().st_ino) == (before, inode)
+
+
+def test_a_backup_that_lived_only_on_a_lost_host_is_said(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    remote = {"chief": str(there), "other": str(tmp_path / "other")}
+    lost = carry({"other": sessions(1)}, "chief", remote, tmp_path / "copy")
+    assert (lost.origin, lost.lost is None, lost.sent) == (Origin.NOWHERE, False, {})
+    remote["chief"] = str(tmp_path / "nothing")
+    none = carry({"chief": sessions(0)}, "chief", remote, tmp_path / "copy")
+    assert (none.origin, none.lost) == (Origin.NOWHERE, None)
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,76 @@
+"""A real gang that waits in a collective for one task that sleeps: the sleeper is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk, until
+from tests.training import training_python
+
+LIMIT = 150.0  # seconds; three tasks share what cores there are
+
+SLEEPER = """
+import json, os, time
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+task = strategy.cluster_resolver.task_id
+
+
+@tf.function
+def mean(value):
+    def of_replica(value):
+        return value * 2
+
+    return strategy.reduce("mean", strategy.run(of_replica, args=(value,)), axis=None)
+
+
+def look_at_the_data(step):
+    if (task, step) == (1, 3):
+        time.sleep(600)
+
+
+for step in range(1000):
+    look_at_the_data(step)
+    print("step", step, float(mean(tf.constant(1.0))), flush=True)
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with Cluster(3, homes=True, python=training_python()) as cluster:
+        made = Desk(cluster, tmp_path)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def test_a_gang_in_a_collective_waits_for_one_that_sleeps(desk: Desk) -> None:
+    desk.script("t.py", SLEEPER)
+    viewer = desk.launch("--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "t.py")
+    until("three steps are done", lambda: viewer.stdout.count("step 2 ") == 3, LIMIT)
+
+    expected = (
+        f"worker/1 on {desk.cluster.hosts[1].name} stands out at t.py:19 in look_at_the_data;"
+        " worker/[0,2] wait for it at t.py:24 in <module>"
+    )
+
+    def found() -> bool:
+        asked = desk.start("stacks", "--json")
+        assert asked.wait() == ExitStatus.OK, asked.stderr
+        said = json.loads(asked.stdout)["found"]
+        print(said)  # what a failure is read by
+        return bool(said == expected)
+
+    until("all have come to where they stay", found)
+    stop = desk.start("stop", "--now")
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    viewer.wait()
+    desk.nothing_is_left(desk.run_id())

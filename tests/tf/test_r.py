@@ -1,0 +1,82 @@
+"""R through reticulate: alone, two R tasks, and R beside Python, which must hold the same weights."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk
+from tests.tf.gang import ROOT
+from tests.training import r_python, training_python
+
+LIMIT = 150.0  # seconds
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("CI") and not (shutil.which("Rscript") and r_python()),
+    reason="no R here: scripts/setup r",
+)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    assert r_python(), "CI has no R: scripts/setup r"
+    with Cluster(2, homes=True, python=r_python()) as cluster:
+        made = Desk(cluster, tmp_path)
+        for name in ("mnist.R", "fit.py"):
+            made.script(name, (ROOT / "examples" / name).read_text())
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def ended_with(text: str) -> dict[str, tuple[str, float]]:
+    """The weights' digest and the accuracy that each task printed."""
+    found = re.findall(r"(\w+/\d): weights (\w{16}), accuracy (0\.\d+)$", text, re.MULTILINE)
+    return {task: (digest, float(accuracy)) for task, digest, accuracy in found}
+
+
+def test_alone() -> None:
+    env = {**os.environ, "RETICULATE_PYTHON": r_python(), "TF_USE_LEGACY_KERAS": "1"}
+    env.pop("TF_CONFIG", None)
+    done = subprocess.run(
+        ["Rscript", "examples/mnist.R"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert ended_with(done.stdout)["worker/0"][1] > 0.8
+
+
+def test_two_r_tasks_share_a_data_set_of_one_file(desk: Desk, prepared: Path) -> None:
+    """One file for two tasks is what the R tutorial fails on ("error when consuming dataset")."""
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--no-validate", "--", "mnist.R", str(prepared))
+    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    found = ended_with(viewer.stdout)
+    assert set(found) == {"worker/0", "worker/1"}
+    assert len({digest for digest, _ in found.values()}) == 1
+    checks = {(check["check"], check["level"], check["found"]) for check in desk.named("CheckReported")}
+    assert {("r", "ok"), ("numpy", "ok")} <= {(check, level) for check, level, _ in checks}, checks
+
+
+def test_an_r_task_and_a_python_task_train_one_model(desk: Desk) -> None:
+    """Each in an environment of its own: numpy 1 for R, numpy 2 for Python."""
+    r, python = desk.cluster.hosts
+    head, first, second = desk.hosts.read_text().split("[[host]]")
+    second = second.replace(r_python(), training_python())
+    first += f'env = {{ PROGRAM = "Rscript mnist.R", RETICULATE_PYTHON = "{r_python()}" }}\n'
+    second += 'env = { PROGRAM = "python fit.py" }\n'
+    desk.hosts.write_text(f"{head}[[host]]{first}[[host]]{second}")
+    viewer = desk.launch("--", "sh", "-c", "exec $PROGRAM")
+    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    found = ended_with(viewer.stdout)
+    assert set(found) == {"worker/0", "worker/1"}
+    assert len(set(found.values())) == 1
+    assert found["worker/0"][1] > 0.8
+    assert [host for _, host in desk.named("RunPlanned")[0]["tasks"]] == [r.name, python.name]

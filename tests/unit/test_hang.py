@@ -1,0 +1,85 @@
+"""When tasks hang, as stories: what they report, and what is thought of it at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator import hang
+from orchestrator.model import Completion, TaskId
+
+A, B = (TaskId.parse(f"worker/{index}") for index in range(2))
+PATIENCE = 10.0
+
+Said = tuple[float, TaskId, int | None]  # when, who, a step or only a line
+
+
+def after(*story: Said, now: float, since: float = 0.0, completion: Completion = Completion.ALL) -> str:
+    lives = {task: hang.Life(0.0) for task in (A, B)}
+    for at, task, step in story:
+        if step is None:
+            hang.heard(lives, task, at)
+        else:
+            hang.stepped(lives, task, step, at)
+    found = hang.look(lives, PATIENCE, now, since=since, completion=completion)
+    return f"{found.kind} {','.join(map(str, found.tasks))} {found.seconds:g}" if found else ""
+
+
+def steps(task: TaskId, *times: float) -> list[Said]:
+    return [(at, task, number) for number, at in enumerate(times, 1)]
+
+
+BOTH = f"{A},{B}"
+STORIES: list[tuple[str, list[Said], float, str]] = [
+    ("they import", [], 9.9, ""),
+    ("they never began", [], 10, f"silent {BOTH} 10"),
+    ("one prints: that is life", [(5, A, None)], 14, ""),
+    ("both are silent", [(5, A, None), (3, B, 1)], 15, f"silent {BOTH} 10"),
+    ("only the chief prints", [(at, A, None) for at in range(60)], 60, ""),
+    ("only the chief reports", steps(A, *range(1, 60)), 60, ""),
+    (
+        "one stays behind",
+        [*steps(B, 1, 2), *steps(A, *range(1, 30))],
+        29.5,
+        f"lagging {B} 26.5",  # from the third step of the other on
+    ),
+    ("it prints: it is slow, and lives", [*steps(B, 1, 2), *steps(A, *range(1, 30)), (28, B, None)], 29, ""),
+    ("it catches up", sorted([*steps(B, 1, 2), *steps(A, *range(1, 30)), (28, B, 29)]), 29, ""),
+    (
+        "it has made such pauses before",
+        sorted([*steps(B, 1, 9), *steps(A, *range(1, 25))]),
+        24.5,
+        "",
+    ),
+    (
+        "the first to step after a long evaluation is not ahead for long",
+        sorted([*steps(B, 1, 2), *steps(A, 1, 2, 40)]),
+        40.5,
+        "",
+    ),
+    ("both stopped at one step: silent", [*steps(B, 1, 2), *steps(A, 1, 2)], 13, f"silent {BOTH} 11"),
+]
+
+
+@pytest.mark.parametrize(("name", "story", "now", "verdict"), STORIES, ids=[story[0] for story in STORIES])
+def test_stories(name: str, story: list[Said], now: float, verdict: str) -> None:
+    assert after(*sorted(story, key=lambda said: said[0]), now=now) == verdict, name
+
+
+def test_what_was_before_a_host_came_back_is_not_held_against_them() -> None:
+    assert after(now=30, since=25) == ""
+    assert after(now=30, since=20) == f"silent {BOTH} 10"
+
+
+def test_tasks_that_step_each_for_itself_do_not_lag() -> None:
+    story = [*steps(B, 1, 2), *steps(A, *range(1, 30))]
+    assert after(*sorted(story), now=29.5, completion=Completion.CHIEF) == ""
+
+
+def test_when_all_have_ended_nobody_hangs() -> None:
+    assert hang.look({}, PATIENCE, 1e6, since=0, completion=Completion.ALL) is None
+
+
+def test_parameter_servers_and_evaluators_are_not_watched() -> None:
+    chief, worker, ps, evaluator = map(TaskId.parse, ("chief/0", "worker/0", "ps/0", "evaluator/0"))
+    assert hang.watched([chief, worker, ps, evaluator]) == {chief, worker}
+    assert hang.watched([evaluator]) == {evaluator}

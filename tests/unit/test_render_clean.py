@@ -1,0 +1,110 @@
+"""What `clean` says of what it found."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ExitStatus, HostError
+from orchestrator.render.clean import Cleaning, lines, working
+from orchestrator.store.prune import Pruned
+
+NOTHING: dict[str, Any] = {"count": 0, "bytes": 0, "gone": [], "failed": []}
+PROCESS = {"pid": 42, "argv0": "python3", "run": "r1", "task": "worker/0", "cookie": "r1/1/worker/0"}
+
+
+def reply(**more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"settled": [], "orphans": [], "killed": [], "trouble": [], "gpus": None}
+    folders = dict.fromkeys(("state", "work", "code", "scraps"), NOTHING) | more.pop("folders", {})
+    return {**found, "ports": {"leased": [], "used": []}, "folders": folders, **more}
+
+
+def cleaning(hosts: dict[str, dict[str, Any]], *, dry: bool = False, **more: Any) -> Cleaning:
+    here = Pruned(0, 0, (), 0, (), ())
+    wish: dict[str, Any] = {
+        "unreachable": {},
+        "here": here,
+        "alive": frozenset(),
+        "work": False,
+    }
+    return Cleaning(hosts=hosts, dry=dry, **{**wish, **more})
+
+
+def test_hosts_that_say_the_same_share_a_line() -> None:
+    done = cleaning({f"gpu-{n}": reply() for n in range(1, 5)})
+    assert lines(done, json=False) == [
+        "",
+        "host       processes  ports  GPU memory    state  code   work",
+        "gpu-[1-4]  none left  free   no GPU tools  empty  empty  empty",
+        "",
+        "this machine: runs: empty",
+        "4 hosts: nothing of ended runs is alive",
+    ]
+    assert done.status is ExitStatus.OK
+
+
+APP = {"pid": 7, "name": "python", "memory": 4 << 30, "run": "", "ended": False}
+
+
+@pytest.mark.parametrize(
+    ("found", "dry", "said", "status"),
+    [
+        (
+            {"killed": [PROCESS]},
+            False,
+            "gpu-1: killed python3 pid 42, of worker/0 of run r1: the run is over",
+            0,
+        ),
+        ({"orphans": [PROCESS]}, True, "gpu-1: would kill python3 pid 42, of worker/0 of run r1: ", 1),
+        ({"orphans": [PROCESS]}, False, "gpu-1: cannot kill python3 pid 42, ", 1),
+        ({"gpus": [APP]}, False, "gpu-1: python pid 7, none of ours, holds 4.3 GB of a GPU", 0),
+        (
+            {"gpus": [{**APP, "run": "r1", "ended": True}]},
+            False,
+            "gpu-1: pid 7 of run r1, which is over, holds 4.3 GB of a GPU",
+            1,
+        ),
+        (
+            {"ports": {"leased": [], "used": [{"port": 2222, "who": "nginx pid 9 (user www)"}]}},
+            False,
+            "gpu-1: task port 2222 is in use by nginx pid 9 (user www); no run of ours has it",
+            0,
+        ),
+        (
+            {"trouble": [{"kind": "orphan", "what": "pid 42 cannot be killed", "why": "w", "hint": "h"}]},
+            False,
+            "error: gpu-1: pid 42 cannot be killed",
+            1,
+        ),
+        (
+            {"folders": {"state": {**NOTHING, "failed": ["/var/tmp/x: Permission denied"]}}},
+            False,
+            "error: gpu-1: cannot remove all",
+            1,
+        ),
+    ],
+)
+def test_what_was_found_has_a_line_and_a_status(
+    found: dict[str, Any], dry: bool, said: str, status: int
+) -> None:
+    done = cleaning({"gpu-1": reply(**found)}, dry=dry)
+    assert any(line.startswith(said) for line in lines(done, json=False)), lines(done, json=False)
+    assert done.status == status
+
+
+def test_a_silent_host_decides_the_status_and_what_it_may_share_is_said() -> None:
+    error = HostError("gpu-2", "was lost", kind="lost", why="w", hint="h")
+    done = cleaning({"gpu-1": reply()}, unreachable={"gpu-2": error})
+    assert done.status is ExitStatus.CLUSTER
+    assert any("gpu-2 cannot be asked: code and working folders" in line for line in lines(done, json=False))
+    clean, silent, here = map(json.loads, lines(done, json=True))
+    assert (clean["clean"], silent["clean"], here["host"]) == (True, None, None)
+
+
+def test_what_would_go_of_working_folders_is_said_before_it_is_asked() -> None:
+    gone = {**NOTHING, "gone": [{"name": "r1", "bytes": 5_000_000, "idle": 1.0}]}
+    hosts = {name: reply(folders={"work": gone}) for name in ("gpu-1", "gpu-2")}
+    assert working(hosts) == "the working folders of 1 run on gpu-[1-2], up to 10 MB"
+    assert not working({"gpu-1": reply()})

@@ -1,0 +1,239 @@
+"""When another attempt follows, after which pause, and on which hosts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator import restarts
+from orchestrator.environ import TF_CONFIG
+from orchestrator.events import TaskExited
+from orchestrator.model import Host, Job, Role, RunPlan
+from orchestrator.restarts import (
+    PAUSES,
+    Change,
+    Failure,
+    NoSeatError,
+    candidates,
+    enough,
+    failure,
+    given_up,
+    joined,
+    move,
+    pause,
+    reseat,
+    unprepared,
+    unseat,
+)
+from tests.unit.plans import host, make, plans
+
+
+def exited(*, code: int | None = None, signal: int | None = None, lost: str = "") -> TaskExited:
+    return TaskExited("worker/1", "b", "1", code, signal, lost, 3.0, 10.0, stopped=False)
+
+
+@pytest.mark.parametrize(
+    ("end", "lines", "place"),
+    [
+        (exited(code=1), ("ValueError: shape 41 at 0x7f00",), "ValueError: shape # at #"),
+        (exited(code=7), (), "status #, signal None"),
+        (exited(signal=11), (), "status None, signal #"),
+        (exited(signal=9), (), ""),
+        (replace(exited(signal=9), oom_kills=1), (), "out of memory"),
+        (exited(code=137), (), ""),
+        (exited(code=143), (), ""),
+        (exited(lost="rebooted"), (), ""),
+        (exited(code=1), ("UnavailableError: Connection reset by peer",), ""),
+        (None, (), ""),
+    ],
+)
+def test_only_what_the_program_does_itself_has_a_place(
+    end: TaskExited | None, lines: tuple[str, ...], place: str
+) -> None:
+    assert failure(end, lines, {"worker/1": 5, "worker/0": 9}).place == place
+
+
+def test_the_step_is_that_of_the_failed_task() -> None:
+    assert failure(exited(code=1), (), {"worker/1": 5, "worker/0": 9}).step == 5
+    assert failure(None, (), {"worker/1": 5, "worker/0": 9}).step == 9
+
+
+def test_a_preparation_that_fails_alike_ends_the_restarts() -> None:
+    full = [unprepared(f"stage: not enough room: {free} MB are free", outside=False) for free in (3, 2)]
+    assert enough(full, 9) == "the same failure came twice at the same place"
+    assert enough([unprepared("launch: gpu-01 was lost", outside=True)] * 2, 9) is None
+
+
+def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> Failure:
+    return Failure(place, step, seconds)
+
+
+@pytest.mark.parametrize(
+    ("failures", "most", "why"),
+    [
+        ([at(1)], 0, ""),
+        ([at(1)], 1, None),
+        ([at(1), at(2)], 1, "it was started again 1 time, as allowed"),
+        ([at(1), at(2)], 2, None),
+        ([at(2), at(2)], 5, "the same failure came twice at the same place"),
+        ([at(2), at(1)], 5, "the same failure came twice at the same place"),
+        ([at(2), at(2, "KeyError")], 5, None),
+        ([at(2, ""), at(2, "")], 5, None),  # from outside: it need not come again
+        ([at(None), at(None)], 5, "the same failure came twice at the same place"),
+        ([at(None), at(None, seconds=60.0)], 5, None),
+        ([at(9), at(None, seconds=600.0)], 5, "the same failure came twice at the same place"),
+        ([at(None), at(1)], 5, None),
+    ],
+)
+def test_what_ends_the_restarts(failures: list[Failure], most: int, why: str | None) -> None:
+    assert enough(failures, most) == why
+
+
+def test_the_pause_grows_until_there_is_progress() -> None:
+    assert [pause([at(1, "")] * n) for n in (1, 2, 5, 50)] == [PAUSES[0], PAUSES[1], PAUSES[4], PAUSES[4]]
+    assert pause([at(1), at(1), at(5)]) == PAUSES[0]
+    assert pause([at(1), at(5), at(5)]) == PAUSES[1]
+
+
+# --- hosts ---
+
+
+def planned(*hosts: Host, least: int | None = None) -> RunPlan:
+    return make(*hosts, job=Job(max_restarts=3, min_hosts=least))
+
+
+def clusters(plan: RunPlan) -> dict[str, tuple[str, ...]]:
+    return dict(plan.cluster)
+
+
+def test_a_spare_takes_role_tasks_and_position() -> None:
+    plan = planned(
+        host("a", "chief"),
+        host("b", tasks=2, task_port=3000),
+        host("c"),
+        host("s", spare=True, task_port=4000),
+    )
+    again, changes = reseat(plan, {"b"}, plan.spares, 2)
+    assert changes == (Change("b", "s"),)
+    assert clusters(again) == {"chief": ("a:2222",), "worker": ("s:4000", "s:4001", "c:2222")}
+    assert (again.attempt, again.spares, [one.name for one in again.retired]) == (2, (), ["b"])
+    assert json.loads(again.tasks[1].env[TF_CONFIG])["cluster"]["worker"][0] == "s:4000"
+
+
+def test_a_replaced_host_that_is_back_is_a_spare() -> None:
+    plan = planned(host("a"), host("b"), host("s", spare=True))
+    again, _ = reseat(plan, {"b"}, plan.spares, 2)
+    third, changes = reseat(again, {"a"}, again.retired, 3)
+    assert changes == (Change("a", "b"),)
+    assert clusters(third) == {"worker": ("b:2222", "s:2222")}
+    assert [one.name for one in third.retired] == ["a"]
+
+
+def test_a_spare_that_is_no_use_gives_the_place_back() -> None:
+    plan = planned(host("a", "chief"), host("b", tasks=2), host("s", spare=True), host("t", spare=True))
+    first, _ = reseat(plan, {"a", "b"}, plan.spares, 2)
+    assert joined(first) == ["s", "t"]
+    again = unseat(first, {"s"})
+    assert clusters(again) == {"chief": ("a:2222",), "worker": ("t:2222", "t:2223")}
+    assert (joined(again), again.unfit, again.preparing.leader) == (["t"], ("s",), "a")
+    assert [one.name for one in again.retired] == ["b", "s"]  # a validation may have left something there
+    assert [one.name for one in candidates(again, {"b", "s"})] == ["b"]
+    # Where its place is taken meanwhile it stays, to be replaced.
+    back, _ = reseat(first, {"t"}, [host("a")], 3)
+    assert [one.name for one in unseat(back, {"s"}).hosts] == ["s", "a"]
+
+
+def test_the_backup_is_with_whoever_led_when_tasks_were_started() -> None:
+    """Also when the preparation of the next attempt failed, and yet another one follows."""
+    plan = planned(host("a"), host("b"), host("s", spare=True), least=1)
+    second, _ = reseat(plan, {"a"}, plan.spares, 2)
+    third, _ = reseat(second, {"s"}, (), 3)
+    assert (third.tasks[0].host, third.preparing.leader) == ("b", "a")
+
+
+def test_ports_that_were_moved_stay_when_hosts_change() -> None:
+    plan = planned(host("a"), host("b", tasks=2), host("s", spare=True))
+    moved = move(plan, {"b": 3000})
+    assert clusters(moved) == {"worker": ("a:2222", "b:3000", "b:3001")}
+    assert json.loads(moved.tasks[0].env[TF_CONFIG])["cluster"]["worker"][1] == "b:3000"
+    again, _ = reseat(moved, {"a"}, moved.spares, 2)
+    assert clusters(move(again, {"s": 4000})) == {"worker": ("s:4000", "b:3000", "b:3001")}
+
+
+def test_a_spare_must_have_as_many_devices() -> None:
+    plan = planned(
+        host("a", devices=("0", "1")), host("b", devices=("0", "1")), host("s", spare=True, devices=("0",))
+    )
+    with pytest.raises(NoSeatError, match="b cannot be reached, no spare fits"):
+        reseat(plan, {"b"}, plan.spares, 2)
+
+
+def test_fewer_hosts_only_as_far_as_allowed() -> None:
+    plan = planned(host("a"), host("b"), host("c"), least=2)
+    again, changes = reseat(plan, {"a"}, (), 2)
+    assert changes == (Change("a", ""),)
+    assert clusters(again) == {"worker": ("b:2222", "c:2222")}
+    assert [str(spec.id) for spec in again.tasks] == ["worker/0", "worker/1"]
+    with pytest.raises(NoSeatError, match="--min-hosts 2 does not allow 1 host"):
+        reseat(again, {"b"}, (), 3)
+
+
+def test_a_worker_inherits_from_the_chief() -> None:
+    plan = planned(host("a", "chief"), host("b", tasks=2), host("c"), host("p", "ps"), least=1)
+    again, _ = reseat(plan, {"a"}, (), 2)
+    assert clusters(again) == {"chief": ("c:2222",), "worker": ("b:2222", "b:2223"), "ps": ("p:2222",)}
+    with pytest.raises(NoSeatError, match="no worker could become the chief"):
+        reseat(plan, {"a", "c"}, (), 2)
+    with pytest.raises(NoSeatError, match="no parameter server would be left"):
+        reseat(plan, {"p"}, (), 2)
+
+
+@given(plans(), st.data())
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine with other work
+def test_any_plan_can_be_seated_again_as_it_was(plan: RunPlan, data: st.DataObject) -> None:
+    """With a twin for each lost host only its addresses change."""
+    lost = data.draw(st.sets(st.sampled_from([one.name for one in plan.hosts])))
+    twins = [
+        replace(one, name=f"{one.name}-twin", role=Role.WORKER, spare=True)
+        for one in plan.hosts
+        if one.name in lost
+    ]
+    again, changes = reseat(plan, lost, twins, 2)
+    assert {change.host for change in changes} == lost
+    assert [spec.id for spec in again.tasks] == [spec.id for spec in plan.tasks]
+    assert again.completion == plan.completion
+    assert len({one.name for one in again.hosts}) == len(plan.hosts)
+    assert not lost & {one.name for one in again.hosts}
+
+
+def test_worker_entry_saves_when_it_may_be_started_again() -> None:
+    assert make(host("a"), job=Job(max_restarts=1)).command == ("--checkpoint-dir", "checkpoints")
+    assert make(host("a"), job=Job(max_restarts=1), command=("--checkpoint-dir=x",)).command == (
+        "--checkpoint-dir=x",
+    )
+    assert make(host("a"), job=Job(max_restarts=1), command=("t.py",)).command == ("t.py",)
+    assert make(host("a")).command == ()
+    assert restarts.fits(host("s"), host("a", devices=("0",)))
+
+
+@pytest.mark.parametrize(
+    ("lost", "awaited", "silent", "gone"),
+    [
+        ("a", "ab", 10.0, "a"),
+        ("a", "b", 10.0, ""),  # its task has ended: nothing is waited for there
+        ("ab", "bc", 10.0, "b"),
+        ("abc", "a", 10.0, ""),  # our own network
+        ("a", "ab", 1.0, ""),  # another one trains on
+        ("", "a", 10.0, ""),
+    ],
+)
+def test_only_a_host_whose_task_is_awaited_is_given_up(
+    lost: str, awaited: str, silent: float, gone: str
+) -> None:
+    since = dict.fromkeys(lost, 10.0)
+    assert given_up(since, set(awaited), hosts=3, silent=silent, patience=5.0) == gone
+    assert given_up(since, set(awaited), hosts=3, silent=silent, patience=15.0) == ""

@@ -1,0 +1,200 @@
+"""Stacks as they come from real processes: read, folded, and the odd task found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import stacks
+from orchestrator.model import Completion
+from orchestrator.stacks import Frame, Stand
+
+DUMPS = Path(__file__).parent / "stacks"  # three tasks of TensorFlow 2.21; worker/1 sleeps before a step
+WORK = "/home/ada/orchestrate/runs/20261121-021927-9g92/work"
+
+
+def process(text: str = "", **facts: Any) -> dict[str, Any]:
+    known = {"pid": 7, "argv0": "python", "python": True, "state": "S", "waits": "", "cwd": WORK, "why": ""}
+    return {**known, "text": text, **facts}
+
+
+def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stand:
+    number = int(task.rpartition("/")[2]) + 1
+    text = (DUMPS / f"{name}.txt").read_text()
+    return stacks.stand(task, f"gpu-0{number}", [process(text, **facts)], step)
+
+
+def standing(task: str, *places: str, step: int | None = None, **more: Any) -> Stand:
+    """A task at made-up places: `train.py:3 in f`, a library's with its path."""
+    text = "\n".join(
+        f'  File "{file}", line {line} in {function}'
+        for file, line, function in (
+            (place.partition(":")[0], place.partition(":")[2].split()[0], place.split()[-1])
+            for place in places
+        )
+    )
+    return stacks.stand(task, "h", [process(f"Thread 0x1 (most recent call first):\n{text}\n", **more)], step)
+
+
+COLLECTIVE = "/e/lib/python3.11/site-packages/tensorflow/python/eager/execute.py:53 in quick_execute"
+DATA = "/e/lib/python3.11/site-packages/tensorflow/python/ops/gen_dataset_ops.py:3 in iterator_get_next"
+WAIT = "/usr/lib/python3.11/threading.py:320 in wait"
+COORDINATOR = "/e/site-packages/tensorflow/python/distribute/coordinator/cluster_coordinator.py:9 in join"
+
+
+def odd(*stands: Stand, completion: Completion = Completion.ALL) -> list[str]:
+    return [one.task for one in stacks.find(stands, completion).odd]
+
+
+def test_the_frames_of_a_real_dump() -> None:
+    one = dumped("fit-1", "worker/1")
+    assert one.frames[0] == Frame("train.py", 9, "nap")
+    assert one.frames[2] == Frame("tf_keras/src/callbacks.py", 396, "_call_batch_hook_helper", "tf_keras")
+    assert [str(frame) for frame in one.own] == [
+        "train.py:9 in nap",
+        "train.py:38 in on_train_batch_end",
+        "train.py:42 in <module>",
+    ]
+
+
+def test_the_main_thread_is_the_last_one() -> None:
+    text = (
+        "Thread 0x00007f1 [loader] (most recent call first):\n"
+        '  File "/usr/lib/python3.13/threading.py", line 359 in wait\n\n'
+        "Current thread 0x00007f2 [python3] (most recent call first):\n"
+        "  Garbage-collecting\n"
+        '  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed\n'
+        '  File "<string>", line 2 in <module>\n'
+        '  File "/x/a \\xe9.py", line ??? in f\n'
+    )
+    loader, main = stacks.threads(text)
+    assert loader == (Frame("threading.py", 359, "wait", "python"),)
+    assert [(frame.file, frame.line, bool(frame.library)) for frame in main] == [
+        ("<frozen importlib._bootstrap>", 241, True),
+        ("<string>", 2, False),
+        ("/x/a \\xe9.py", 0, False),
+    ]
+
+
+def test_what_is_no_dump_has_no_threads() -> None:
+    assert stacks.threads("Fatal Python error: Segmentation fault\nnothing here") == []
+
+
+@pytest.mark.parametrize("how", ["loop", "fit"])
+def test_a_gang_that_waits_for_one_that_sleeps(how: str) -> None:
+    waiting = [dumped(f"{how}-0", f"worker/{index}") for index in (0, 2)]
+    finding = stacks.find([waiting[0], dumped(f"{how}-1", "worker/1"), waiting[1]], Completion.ALL)
+    line = {"loop": "train.py:25 in train", "fit": "train.py:42 in <module>"}[how]
+    assert stacks.sentence(finding, hang=True) == (
+        f"worker/1 on gpu-02 hangs at train.py:9 in nap; worker/[0,2] wait for it at {line}"
+    )
+    if how == "fit":
+        assert stacks.folded(finding) == [
+            "worker/1  gpu-02",
+            "  train.py:9 in nap",
+            "  train.py:38 in on_train_batch_end",
+            "  ... 6 in tf_keras",
+            "  train.py:42 in <module>",
+            "",
+            "worker/[0,2]  gpu-[01,03]",
+            "  tensorflow/python/eager/execute.py:53 in quick_execute",
+            "  ... 10 in tensorflow, tf_keras",
+            "  train.py:42 in <module>",
+        ]
+
+
+def test_two_tasks_are_enough_when_one_waits() -> None:
+    assert odd(dumped("loop-0", "worker/0"), dumped("loop-1", "worker/1")) == ["worker/1"]
+
+
+ODD: list[tuple[str, list[Stand], list[str]]] = [
+    ("nobody", [standing(f"worker/{i}", COLLECTIVE, "/t.py:5 in f") for i in range(3)], []),
+    (
+        "the stopped one, wherever it stands",
+        [standing("worker/0", COLLECTIVE), standing("worker/1", COLLECTIVE, state="T")],
+        ["worker/1"],
+    ),
+    (
+        "one that waits for its data",
+        [standing("worker/0", COLLECTIVE, "/t.py:5 in f"), standing("worker/1", DATA, "/t.py:5 in f")],
+        ["worker/1"],
+    ),
+    (
+        "one in a lock",
+        [standing("worker/0", COLLECTIVE, "/t.py:5 in f"), standing("worker/1", WAIT, "/t.py:7 in g")],
+        ["worker/1"],
+    ),
+    (
+        "one in another collective",
+        [
+            standing("worker/0", COLLECTIVE, "/t.py:5 in train"),
+            standing("worker/1", COLLECTIVE, "/t.py:5 in train"),
+            standing("worker/2", COLLECTIVE, "/t.py:9 in evaluate"),
+        ],
+        ["worker/2"],
+    ),
+    (
+        "nobody of two in different collectives",
+        [
+            standing("worker/0", COLLECTIVE, "/t.py:5 in train"),
+            standing("worker/1", COLLECTIVE, "/t.py:9 in evaluate"),
+        ],
+        [],
+    ),
+    (
+        "one that is behind, where all stand alike",
+        [standing(f"worker/{i}", COLLECTIVE, "/t.py:5 in f", step=9 - i // 2) for i in range(3)],
+        ["worker/2"],
+    ),
+    (
+        "one that says nothing while the others wait",
+        [standing("worker/0", COLLECTIVE, "/t.py:5 in f"), stacks.stand("worker/1", "h", [process()])],
+        ["worker/1"],
+    ),
+    (
+        "never the evaluator",
+        [
+            standing("worker/0", COLLECTIVE, "/t.py:5 in f"),
+            standing("worker/1", COLLECTIVE, "/t.py:5 in f"),
+            standing("evaluator/0", "/t.py:70 in wait"),
+        ],
+        [],
+    ),
+    ("a task alone is odd to nobody", [standing("worker/0", "/t.py:5 in f")], []),
+]
+
+
+@pytest.mark.parametrize(("who", "stands", "names"), ODD, ids=[case[0] for case in ODD])
+def test_the_odd_one(who: str, stands: list[Stand], names: list[str]) -> None:
+    assert odd(*stands) == names, who
+
+
+def test_with_parameter_servers_only_the_chief_can_be_odd() -> None:
+    others = [standing("worker/0", "/t.py:3 in serve"), standing("ps/0", "/t.py:3 in serve")]
+    waits = standing("chief/0", WAIT, COORDINATOR, "/t.py:9 in main")
+    assert odd(waits, *others, completion=Completion.CHIEF) == []
+    assert odd(standing("chief/0", "/t.py:8 in read"), *others, completion=Completion.CHIEF) == ["chief/0"]
+
+
+def test_sentences() -> None:
+    stopped = stacks.stand("worker/1", "gpu-02", [process(state="T", why="it is stopped")])
+    waits = standing("worker/0", COLLECTIVE, "/t.py:5 in f")
+    assert stacks.sentence(stacks.find([waits, stopped], Completion.ALL), hang=True) == (
+        "worker/1 on gpu-02 is stopped (SIGSTOP); worker/0 waits for it at /t.py:5 in f"
+    )
+    assert stacks.sentence(stacks.find([waits], Completion.ALL), hang=True) == (
+        "no task stands out: worker/0 stands at /t.py:5 in f, inside TensorFlow"
+    )
+    shell = stacks.stand("worker/1", "gpu-02", [process(python=False, argv0="sh")])
+    assert stacks.sentence(stacks.find([waits, shell], Completion.ALL), hang=True) == (
+        "worker/1 on gpu-02 hangs at an unknown place: sh is no Python; worker/0 waits for it at /t.py:5 in f"
+    )
+    disk = stacks.stand("worker/1", "gpu-02", [process(state="D", waits="nfs_wait_bit_killable")])
+    assert "stuck in the kernel (nfs_wait_bit_killable)" in stacks.sentence(
+        stacks.find([disk], Completion.ALL), hang=True
+    )
+    looked_at = stacks.find([waits, dumped("loop-1", "worker/1")], Completion.ALL)
+    assert stacks.sentence(looked_at, hang=False).startswith("worker/1 on gpu-02 stands out at train.py:9")
+    assert stacks.sentence(stacks.find([], Completion.ALL), hang=True) == "no task could be looked at"

@@ -1,0 +1,74 @@
+"""Old run folders of the controller go; one that goes on, or may, stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.events import Outcome, RunEnded, Stamped
+from orchestrator.model import Completion, Host, RunPlan
+from orchestrator.store import RunFolder
+from orchestrator.store.eventlog import EventLog
+from orchestrator.store.prune import kept, prune
+
+MONTH = 30 * 86_400.0
+ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
+
+
+def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, size: int = 0) -> RunFolder:
+    folder = RunFolder(root / run)
+    hosts = (Host("gpu-1", "gpu-1", "gpu-1"), Host("gpu-2", "gpu-2", "gpu-2"))
+    folder.create(RunPlan(run, "", "me", 1.0, hosts, {}, (), (), Completion.ALL, 30, 2, 3600, ()))
+    folder.reserve.write_bytes(b"x" * size)
+    if ended is not None:
+        EventLog(folder)(Stamped(1.0, ended))
+    then = time.time() - days * 86_400
+    for path in (*folder.path.rglob("*"), folder.path):
+        os.utime(path, (then, then))
+    return folder
+
+
+def test_by_age_and_by_size_the_oldest_first(tmp_path: Path) -> None:
+    for run, days in (("a", 50), ("b", 20), ("c", 10), ("d", 0)):
+        made(tmp_path, run, days=days, size=100_000)
+    would = prune((), (), older=MONTH, keep_bytes=None, dry=True, root=tmp_path)
+    assert (would.count, would.gone) == (4, ("a",))
+    assert (tmp_path / "a").exists()
+    assert prune((), (), older=MONTH, keep_bytes=None, dry=False, root=tmp_path).gone == ("a",)
+    assert prune((), (), older=MONTH, keep_bytes=250_000, dry=False, root=tmp_path).gone == ("b",)
+    everything = prune((), (), older=0.0, keep_bytes=0, dry=False, root=tmp_path)
+    assert everything.gone == ("c",)  # d is just over: it may still be looked at
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+def test_what_is_alive_somewhere_or_kept_here_stays(tmp_path: Path) -> None:
+    made(tmp_path, "a", days=50)
+    lock = made(tmp_path, "b", days=50).take_lock()
+    assert lock is not None
+    assert kept(tmp_path) == {"b"}
+    assert prune({"a"}, (), older=MONTH, keep_bytes=0, dry=False, root=tmp_path).gone == ()
+    os.close(lock)
+    assert prune((), (), older=MONTH, keep_bytes=0, dry=False, root=tmp_path).gone == ("a", "b")
+
+
+@pytest.mark.parametrize("end", [None, replace(ENDED, unproven=("gpu-2",))])
+def test_an_end_that_nobody_told_is_proven_by_its_hosts(tmp_path: Path, end: RunEnded | None) -> None:
+    made(tmp_path, "a", days=50, ended=end)
+    silent = prune((), {"gpu-1"}, older=MONTH, keep_bytes=None, dry=False, root=tmp_path)
+    assert (silent.gone, silent.unsure) == ((), ("a",))
+    assert prune((), {"gpu-1", "gpu-2"}, older=MONTH, keep_bytes=None, dry=False, root=tmp_path).gone == (
+        "a",
+    )
+
+
+def test_a_launch_that_was_killed_in_its_first_moment_and_half_removed_folders_go(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / ".gone-b" / "logs").mkdir(parents=True)
+    os.utime(tmp_path / "a", (1.0, 1.0))
+    assert prune((), (), older=MONTH, keep_bytes=None, dry=False, root=tmp_path).gone == ("a",)
+    assert list(tmp_path.iterdir()) == []
+    assert prune((), (), older=MONTH, keep_bytes=None, dry=False, root=tmp_path / "none").count == 0
