@@ -70,7 +70,7 @@ class Supervisor:
         self._exec: Optional[int] = None  # the pipe that tells whether exec worked
         self._refusal: Dict[str, str] = {}  # why it did not
         self._answered = False
-        self._asked = state.WANT_RUN  # what a keeper wants; not what we came to want ourselves
+        self._asked = state.WANT_RUN  # what a keeper wanted of the leader; not what we came to want ourselves
         self._reason = ""  # why it was ended, when nobody asked
         self._pause = _FIRST_PAUSE
         self._left_behind = 0
@@ -123,6 +123,8 @@ class Supervisor:
         for pid, status in ended:
             if self._leader_alive and pid == self._record.facts["pid"]:
                 self._leader_alive = False
+                if not self._ending.begun:
+                    self._asked = state.WANT_RUN  # it ended before it was told to
                 if not self._guard_lost:
                     self._record.facts.update(_exit_of(status))
         return any_alive
@@ -190,7 +192,8 @@ class Supervisor:
     def _on_control(self) -> None:
         for want, grace in control.requests(os.read(self._handles.control, 65536)):
             self._ending.ask(want, grace, time.monotonic())
-            self._asked = self._ending.want
+            if self._leader_alive:
+                self._asked = self._ending.want
 
     def _on_signal(self, wakeup: int) -> None:
         asked = signal.SIGTERM in os.read(wakeup, 4096)  # bytes are numbers of signals

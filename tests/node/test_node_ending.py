@@ -114,6 +114,17 @@ def test_what_the_leader_leaves_behind_ends_too_and_its_exit_counts(node: Node) 
     assert dead(family)
 
 
+def test_a_stop_that_comes_after_the_leader_s_end_is_not_what_ended_it(node: Node) -> None:
+    """Else the task that failed first passes for one that was stopped because of another."""
+    node.python("family.py", "ends", "3")
+    family = identities(node.folder, 4)
+    until(lambda: node.state_of()["state"] == state.STOPPING)
+    node.stop(kill=True)
+    found = node.final()
+    assert (found["state"], found["exit_code"], found["want"]) == (state.EXITED, 3, state.WANT_RUN)
+    assert dead(family)
+
+
 def test_a_daemon_that_hears_term_may_clean_up(node: Node) -> None:
     script = "trap 'echo cleaned > cleaned; exit 0' TERM; touch up; while :; do sleep 0.02; done"
     node.start("sh", "-c", f'setsid sh -c "{script}" & while [ ! -e up ]; do sleep 0.01; done')

@@ -327,6 +327,11 @@ class Desk:
     def node_log(self, host: Host, run: str, slug: str, attempt: str = "1") -> Path:
         return Path(host.state or "") / "runs" / run / "attempts" / attempt / slug / "output.log"
 
+    def node_state(self, host: Host, run: str, slug: str) -> str:
+        """The state in which the node's own record has a task."""
+        record = self.node_log(host, run, slug).with_name("state.json").read_text()
+        return str(json.loads(record)["state"])
+
     def logs_are_identical(self, run: str) -> None:
         hosts = {host.name: host for host in self.cluster.hosts}
         for task, name in self.named("RunPlanned", run)[0]["tasks"]:

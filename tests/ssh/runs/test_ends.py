@@ -126,7 +126,8 @@ def test_what_fails_of_a_stop_is_no_failure_of_the_run(desk: Desk) -> None:
         viewer.signal(signal.SIGINT)
         until("worker/0 is stopped", lambda: not desk.task_pids(run, "worker/0"))
         gone.touch()
-        until("worker/1 fails", lambda: not desk.task_pids(run, "worker/1"))
+        second = desk.cluster.hosts[1]
+        until("worker/1 fails", lambda: desk.node_state(second, run, "worker-1") == "exited")
     finally:
         os.kill(agent, signal.SIGCONT)
     assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr

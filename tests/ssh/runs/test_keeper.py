@@ -157,7 +157,7 @@ def test_the_supervisors_end_is_told_as_lost(desk: Desk) -> None:
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     os.kill(desk.keeper(run), signal.SIGKILL)
     kill_all(desk.machinery(run))
-    until("nothing is left", lambda: not desk.task_pids(run), 2.0)
+    until("nothing is left", lambda: not desk.task_pids(run), 10)
     status = desk.start("status", run)
     assert status.wait() == ExitStatus.OK, status.stderr
     assert "lost" in status.stdout
