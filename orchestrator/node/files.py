@@ -118,6 +118,16 @@ def swap(_agent: Agent, request: Request) -> Dict[str, Any]:
     return {}
 
 
+def take_away(_agent: Agent, request: Request) -> Dict[str, Any]:
+    """Remove a folder or file; a link that is named itself is followed, and stays."""
+    target = os.path.realpath(_absolute(request["target"]))
+    try:
+        replace.take_away(target)
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    return {}
+
+
 class _Outgoing:
     """One tar stream out of a child, read only when a piece of it was asked for."""
 

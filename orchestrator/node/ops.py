@@ -42,6 +42,7 @@ OPS = {
     "files_begin": ("files", "begin", 600.0),
     "files_put": ("files", "put", HERE),
     "files_swap": ("files", "swap", 3600.0),
+    "files_remove": ("files", "take_away", 3600.0),
     "work_make": ("work", "make", 600.0),
     "start": ("tasks", "start", HERE),
     "stop": ("tasks", "stop", HERE),

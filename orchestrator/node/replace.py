@@ -68,6 +68,14 @@ def swap(incoming: str, target: str) -> None:
     raise OSError(16, "others replace it all the time", target)
 
 
+def take_away(target: str) -> None:
+    """Remove a folder or file, at once for all who look; nothing may be there. Raise OSError."""
+    above, name = os.path.split(target)
+    outgoing = os.path.join(above, f".{name}{_OUTGOING}{os.urandom(6).hex()}")
+    if _move(target, outgoing):
+        _remove(outgoing)
+
+
 def _move(source: str, target: str) -> bool:
     try:
         os.rename(source, target)

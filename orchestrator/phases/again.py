@@ -181,6 +181,10 @@ def _carry(run: Run, leader: str, backup: str) -> None:
             if reached := [name for name, sent in carried.sent.items() if sent.files]:
                 size = text.size(max(carried.sent[name].bytes for name in reached))
                 run.bus.emit(Noted(f"{backup} ({size}) was copied from {leader} to {ranges.fold(reached)}"))
+        case Origin.OTHER:
+            run.bus.emit(
+                Noted(f"{leader} is lost; the newest {backup} is on {carried.giver}: all go on from that")
+            )
         case Origin.COPY:
             run.bus.emit(
                 Noted(f"{leader} is lost with its newest {backup}; every host has that of an attempt before")

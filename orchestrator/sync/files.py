@@ -62,6 +62,25 @@ def look(session: Session, remote: str) -> Listing:
     return Listing(result["kind"], result["root"], found, result.get("near", {}))
 
 
+def look_here(local: Path) -> Listing:
+    """As `look`, for this machine; raise ClusterError."""
+    real = Path(os.path.realpath(local))
+    with our_disk("read", local):
+        if real.is_dir():
+            return Listing(archive.FOLDER, str(real), tuple(archive.entries(str(real))), {})
+        return Listing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),), {})
+
+
+def newest_file(listing: Listing) -> int:
+    """The time of its newest file, in ns since the epoch; 0 for none."""
+    return max((one.mtime_ns for one in listing.entries if one.kind == archive.FILE), default=0)
+
+
+def alike(one: Listing, other: Listing) -> bool:
+    """Whether nothing has to cross to make one from the other."""
+    return one.kind == other.kind and _Plan(one.entries, _like(other, one)).nothing
+
+
 def fetch(session: Session, remote: str, local: Path, told: Told = lambda _: None) -> Fetched:
     """Make `local` what `remote` is; raise HostError (kind "missing" when nothing is there), or
     ClusterError when it cannot be written here. What was at `local` is replaced at the end, or not at all.
@@ -71,8 +90,7 @@ def fetch(session: Session, remote: str, local: Path, told: Told = lambda _: Non
     if not there.kind:
         raise missing(session, remote, there)
     local = Path(os.path.realpath(local))
-    with our_disk("write", local):
-        have = _at(local, there)
+    have = _at(local, there)
     plan = _Plan(there.entries, have)
     if plan.nothing:
         return Fetched(0, 0, time.monotonic() - began)
@@ -100,8 +118,7 @@ def put(session: Session, local: Path, remote: str, told: Told = lambda _: None)
     What was at `remote` is replaced at the end, or not at all.
     """
     began = time.monotonic()
-    with our_disk("read", local):
-        here = _here(local)
+    here = look_here(local)
     there = look(session, remote)
     plan = _Plan(here.entries, _like(there, here))
     if plan.nothing:
@@ -113,6 +130,11 @@ def put(session: Session, local: Path, remote: str, told: Told = lambda _: None)
     kept = json.dumps(plan.keep).encode()
     session.request("files_swap", kept, timeout=_REPLACE, single=single, **begun)
     return Fetched(plan.files, plan.size, time.monotonic() - began)
+
+
+def remove(session: Session, remote: str) -> None:
+    """Take away what is at a path, if anything is; raise HostError."""
+    session.request("files_remove", timeout=_REPLACE, target=remote)
 
 
 def receive(
@@ -254,17 +276,9 @@ def _send(session: Session, root: str, names: Sequence[str], incoming: str, told
     out.close()
 
 
-def _here(local: Path) -> Listing:
-    """As `look`, for this machine; raise OSError."""
-    real = Path(os.path.realpath(local))
-    if real.is_dir():
-        return Listing(archive.FOLDER, str(real), tuple(archive.entries(str(real))), {})
-    return Listing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),), {})
-
-
 def _at(local: Path, there: Listing) -> dict[str, Entry]:
-    """What is at `local` already, listed as `there` is; raise OSError."""
-    return _like(_here(local), there) if os.path.lexists(local) else {}
+    """What is at `local` already, listed as `there` is; raise ClusterError."""
+    return _like(look_here(local), there) if os.path.lexists(local) else {}
 
 
 def _like(have: Listing, want: Listing) -> dict[str, Entry]:

@@ -255,3 +255,55 @@ def test_a_backup_that_lived_only_on_a_lost_host_is_said(
     none = carry({"chief": sessions(0)}, "chief", remote, tmp_path / "copy")
     assert (none.origin, none.lost) == (Origin.NOWHERE, None)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_lost_hosts_copy_is_not_put_over_something_newer(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    """On a disk that all see, whatever the lost host wrote since is in its folder on every other one."""
+    known = {"chief": sessions(0), "other": sessions(1), "apart": sessions(0)}
+    remote = {"chief": str(there), "other": str(there), "apart": str(tmp_path / "apart")}
+    copy = tmp_path / "run" / "backup"
+    carry(known, "chief", remote, copy)
+    (there / "step 1" / "part1").write_bytes(b"newer")
+    newer = seen(there)
+
+    del known["chief"]
+    carried = carry(known, "chief", remote, copy)
+    assert (carried.origin, carried.giver, list(carried.sent)) == (Origin.OTHER, "other", ["apart"])
+    assert seen(there) == seen(copy) == seen(tmp_path / "apart") == newer
+    again = carry(known, "chief", remote, copy)
+    assert again.origin is Origin.COPY
+    assert {one.files for one in again.sent.values()} == {0}
+
+
+def test_what_a_host_removed_is_not_gone_on_from_elsewhere(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    """Keras removes a backup at the end of training; the others' copies would bring another step back."""
+    known = {"chief": sessions(0), "other": sessions(1), "own": sessions(1)}
+    remote = {"chief": str(there), "other": str(tmp_path / "other"), "own": str(tmp_path / "own")}
+    copy = tmp_path / "run" / "backup"
+    carry(known, "chief", remote, copy)
+    before = seen(copy)
+    (tmp_path / "own" / "mine").write_text("not of the chief")
+    shutil.rmtree(there)
+    for _ in range(2):
+        carried = carry(known, "chief", remote, copy)
+        assert (carried.origin, carried.lost, carried.failed) == (Origin.NOWHERE, None, {})
+        assert not (tmp_path / "other").exists()
+        assert (tmp_path / "own" / "mine").exists()
+        assert hidden(tmp_path) == []
+        assert (copy.exists(), seen(tmp_path / "run" / "backup.removed")) == (False, before)
+
+
+def test_a_single_file_that_was_removed(sessions: Callable[[int], Session], tmp_path: Path) -> None:
+    known = {"chief": sessions(0), "other": sessions(1)}
+    remote = {name: str(tmp_path / name / "best.keras") for name in known}
+    (tmp_path / "chief").mkdir()
+    Path(remote["chief"]).write_text("weights")
+    carry(known, "chief", remote, tmp_path / "copy")
+    assert Path(remote["other"]).read_text() == "weights"
+    Path(remote["chief"]).unlink()
+    assert carry(known, "chief", remote, tmp_path / "copy").origin is Origin.NOWHERE
+    assert os.listdir(tmp_path / "other") == []
