@@ -7,15 +7,15 @@ import time
 from collections.abc import Collection, Mapping
 
 from orchestrator import ranges, restarts, text
-from orchestrator.errors import ClusterError, HostError
-from orchestrator.events import AttemptPlanned, HostReplaced, Noted, Phase
+from orchestrator.errors import ClusterError
+from orchestrator.events import Noted, Phase
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Host, Preparing
-from orchestrator.phases import connect, preflight, recovery, stage, validate
-from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase, report_failures
+from orchestrator.model import Preparing
+from orchestrator.phases import connect, preflight, recovery, seats, stage, validate
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.free import prove_free
 from orchestrator.phases.launch import RETURN, launch
-from orchestrator.restarts import NoSeatError, fits, reseat, unseat
+from orchestrator.restarts import NoSeatError, fits, unseat
 from orchestrator.sync import Origin, carry
 from orchestrator.sync.files import work_folder
 
@@ -96,33 +96,13 @@ def _set_aside(run: Run, where: Phase, unfit: Mapping[str, str]) -> None:
 
 def _seat(run: Run, attempt: int) -> None:
     """Plan the attempt on the hosts that can be reached."""
-    absent: set[str] = set()  # spares; in a later attempt they may be there
-    while True:
-        lost = _still_lost(run, absent)
-        try:
-            plan, changes = reseat(run.plan, lost, _candidates(run, absent), attempt)
-        except NoSeatError as error:
-            raise CannotSeatError(
-                Phase.CONNECT, str(error), "mark hosts as `spare = true`, or allow fewer with --min-hosts"
-            ) from None
-        fresh = [plan.host(change.by) for change in changes if change.by]
-        bad = _reach(run, fresh)
-        report_failures(run.bus, Phase.CONNECT, bad)
-        if not bad:
-            break
-        absent |= bad.keys()
-        for name, found in bad.items():
-            run.bus.emit(Noted(f"{name} cannot stand in for another host: {found.what}: {found.why}"))
-    for change in changes:
-        run.bus.emit(HostReplaced(change.host, change.by, "cannot be reached"))
-    run.plan = plan
-    run.folder.write_plan(plan)
-    run.bus.emit(AttemptPlanned(str(attempt), tuple((str(spec.id), spec.host) for spec in plan.tasks)))
-
-
-def _candidates(run: Run, absent: Collection[str]) -> list[Host]:
-    found = restarts.candidates(run.plan, run.fleet.sessions)
-    return [host for host in found if host.name not in absent]
+    try:
+        plan, changes = seats.fill(run, lambda absent: _still_lost(run, absent), attempt)
+    except NoSeatError as error:
+        raise CannotSeatError(
+            Phase.CONNECT, str(error), "mark hosts as `spare = true`, or allow fewer with --min-hosts"
+        ) from None
+    seats.take(run, plan, changes)
 
 
 def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
@@ -137,25 +117,13 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
         if run.stop.asked:
             raise Cancelled
         helped = policy.min_hosts is not None or any(
-            fits(spare, run.plan.host(name)) for spare in _candidates(run, absent) for name in lost
+            fits(spare, run.plan.host(name)) for spare in seats.candidates(run, absent) for name in lost
         )
         patience = min(RETURN, policy.host_timeout) if helped else policy.host_timeout
         if all(time.monotonic() - run.lost[name] > patience for name in lost):
             return lost | unfit
         recovery.gather(run, _LOOK)
     return unfit
-
-
-def _reach(run: Run, hosts: list[Host]) -> dict[str, HostError]:
-    """Connect to hosts that had no task; none of them is in the fleet if any cannot be used."""
-    missing = [host for host in hosts if host.name not in run.fleet.sessions]
-    if not missing:
-        return {}
-    bad = connect.open_sessions(run, missing)
-    for name in bad:
-        if (session := run.fleet.sessions.pop(name, None)) is not None:
-            session.close()
-    return bad
 
 
 def _carry(run: Run, leader: str, backup: str) -> None:

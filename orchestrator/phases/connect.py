@@ -15,17 +15,9 @@ from orchestrator.errors import HostError
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Reply, Session
 from orchestrator.model import Host, RunPlan
-from orchestrator.phases.context import Run, fail_on, phase
+from orchestrator.phases.context import Run, fail_on
 
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
-
-
-def connect(run: Run) -> None:
-    """Reach every host, become the run's keeper there, lease its ports; raise PhaseFailed."""
-    with phase(run, Phase.CONNECT):
-        fail_on(run.bus, Phase.CONNECT, open_sessions(run))
-        fail_on(run.bus, Phase.CONNECT, keep(run))
-        lease(run)
 
 
 def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, HostError]:

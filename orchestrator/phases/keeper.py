@@ -12,13 +12,14 @@ from orchestrator import restarts
 from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.events import AttemptFailed, Kind, Outcome, Phase, RunEnded, RunLeft
 from orchestrator.fleet import Cancelled
-from orchestrator.phases import connect, launch, preflight, stage, stop, validate
+from orchestrator.phases import launch, preflight, stage, stop, validate
 from orchestrator.phases.adopt import Adopted, adopt, announce
 from orchestrator.phases.again import CannotSeatError, rest, start_again
 from orchestrator.phases.attempt import Attempt
 from orchestrator.phases.context import PhaseFailed, Run, log
 from orchestrator.phases.control import Control
 from orchestrator.phases.judging import attempt_failed, never_started, of_phase
+from orchestrator.phases.seats import connect_or_replace
 from orchestrator.restarts import Failure
 from orchestrator.verdict import NOBODY, Verdict
 
@@ -73,7 +74,7 @@ class _Keeper:
     def whole(self) -> RunEnded:
         run = self._run
         announce(run)
-        connect.connect(run)
+        connect_or_replace(run)
         shared = preflight.preflight(run) if run.plan.admission.preflight else {}
         stage.stage(run, shared)
         self._started = True

@@ -33,12 +33,14 @@ def lines(error: OrchestrateError) -> list[str]:
     return found + [line for one in others for line in block(one.what, one.why, one.hint)]
 
 
-def host_block(hosts: tuple[str, ...], what: str, why: str = "", hint: str = "") -> list[str]:
+def host_block(
+    hosts: tuple[str, ...], what: str, why: str = "", hint: str = "", *, word: str = "error"
+) -> list[str]:
     """`gpu-02 refused the login`, or `3 hosts refused the login: gpu-[02-04]`."""
     colon = "" if what.partition(" ")[0] in _VERBS else ":"  # a node may say a sentence of its own
     if len(hosts) == 1:
-        return block(f"{hosts[0]}{colon} {what}", why, hint)
-    return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint)
+        return block(f"{hosts[0]}{colon} {what}", why, hint, word=word)
+    return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint, word=word)
 
 
 def coloured(text: str) -> str:

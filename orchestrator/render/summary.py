@@ -15,7 +15,7 @@ _HEAD = {
     Outcome.SUCCEEDED: "succeeded",
     Outcome.FAILED: "failed",
     Outcome.STOPPED: "was stopped",
-    Outcome.CLUSTER: "did not start",
+    Outcome.CLUSTER: "was given up before its tasks were started,",
 }
 
 

@@ -103,15 +103,19 @@ def _planned(event: ev.RunPlanned) -> list[str]:
 def _phase_ended(view: View, event: ev.PhaseEnded) -> list[str]:
     how = "ok" if event.ok else "failed"
     extra = f": {_staged(view)}" if event.phase is Phase.STAGE and event.ok and _staged(view) else ""
-    return [*_troubles(view, event.phase), f"{event.phase}: {how} after {duration(event.seconds)}{extra}"]
+    return [*_troubles(view, event), f"{event.phase}: {how} after {duration(event.seconds)}{extra}"]
 
 
-def _troubles(view: View, phase: Phase) -> list[str]:
-    """What went wrong in a phase, for all hosts at once: checks, and hosts that could not go on."""
+def _troubles(view: View, event: ev.PhaseEnded) -> list[str]:
+    """What went wrong in a phase, for all hosts at once: checks, and hosts that could not go on.
+
+    Where the phase did well all the same, others have taken their places.
+    """
+    phase, word = event.phase, "warning" if event.ok else "error"
     checks = [check for host in view.hosts.values() for check in host.checks]
     failed = [host.failed for host in view.hosts.values() if host.failed and host.failed.phase is phase]
     folded = fold.alike((one.host, (one.what, one.why, one.hint)) for one in failed)
-    blocks = (host_block(hosts, *texts) for hosts, texts in folded)
+    blocks = (host_block(hosts, *texts, word=word) for hosts, texts in folded)
     return [*(problems(checks) if phase is Phase.PREFLIGHT else ()), *itertools.chain.from_iterable(blocks)]
 
 

@@ -225,7 +225,7 @@ def test_a_run_that_cannot_start_is_told_by_its_hosts_and_only_once() -> None:
         "  try: ssh gpu-01",
         "connect: failed after 2.0 s",
         "",
-        "run r1 did not start after 2.1 s",
+        "run r1 was given up before its tasks were started, after 2.1 s",
         "more: /r/debug.log",
     ]
 

@@ -516,3 +516,62 @@ def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> Non
     assert f"{name} still runs worker/1 of the last attempt" in viewer.stderr
     assert not [event for event in desk.named("TaskStarted", run) if event["attempt"] == "2"]
     until("it is gone", lambda: not desk.task_pids(run))
+
+
+@pytest.mark.parametrize("spare_is_there", [True, False])
+def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(
+    four: Desk, spare_is_there: bool
+) -> None:
+    desk = four
+    desk.patch = FAST
+    spares(desk, 2, 3)
+    desk.kill_sshd(desk.cluster.servers[0])
+    desk.kill_sshd(desk.cluster.servers[2])
+    if not spare_is_there:
+        desk.kill_sshd(desk.cluster.servers[3])
+    names = [host.name for host in desk.cluster.hosts]
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), "fail = lambda step: None")
+    if spare_is_there:
+        assert viewer.wait() == ExitStatus.OK, viewer.stderr
+        run = desk.run_id()
+        assert f"{names[0]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
+        assert f"warning: {names[0]} refused the connection" in viewer.stderr
+        assert f"note: {names[2]} cannot stand in for another host: refused the connection" in viewer.stderr
+        placed = [tuple(pair) for pair in desk.named("AttemptPlanned", run)[-1]["tasks"]]
+        assert placed == [("worker/0", names[3]), ("worker/1", names[1])]
+        assert log(desk, run, 1, "worker-0").endswith("trained 20\n")
+        assert (ended(desk, run)["attempts"], ended(desk, run)["unproven"]) == (1, [])
+    else:
+        assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+        assert f"error: {names[0]}" in viewer.stderr
+        assert "nothing listens on port" in viewer.stderr
+        assert not desk.named("HostReplaced", desk.run_id())
+
+
+def test_a_launch_with_min_hosts_begins_with_fewer(four: Desk) -> None:
+    desk = four
+    desk.patch = FAST
+    spares(desk, 3)
+    for number in (1, 3):
+        desk.kill_sshd(desk.cluster.servers[number])
+    words = ("--max-restarts", "1", "--min-hosts", "2")
+    viewer = desk.launch(*words, "--", trainer(desk), "fail = lambda step: None")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    names = [host.name for host in desk.cluster.hosts]
+    assert f"{names[1]}: cannot be reached; the others go on without it" in viewer.stderr
+    assert sorted(path.stem for path in (desk.run_folder() / "logs" / "1").glob("*.log")) == [
+        "worker-0",
+        "worker-1",
+    ]
+
+
+def test_a_host_that_refuses_us_as_the_launch_begins_is_a_mistake_to_be_mended(four: Desk) -> None:
+    desk = four
+    spares(desk, 3)
+    head, *hosts = desk.hosts.read_text().split("[[host]]")
+    hosts[0] = "".join(line for line in hosts[0].splitlines(True) if not line.startswith("user"))
+    desk.hosts.write_text("[[host]]".join([head, f'{hosts[0]}user = "no-such-user"\n', *hosts[1:]]))
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), "fail = lambda step: None")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert "refused the login" in viewer.stderr
+    assert not desk.named("HostReplaced", desk.run_id())
