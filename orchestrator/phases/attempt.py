@@ -90,7 +90,7 @@ class Attempt:
             if (stopper is None or stopper.by == "failure") and (gone := self._given_up()):
                 follower.give_up_host(gone, f"no word from it for {run.plan.restarts.host_timeout:.0f} s")
             if stopper is not None and time.monotonic() > stopper.deadline:
-                follower.give_up("its host cannot be reached")
+                follower.give_up("it has not ended, and nothing tells why")
                 break
         follower.close()
         unproven = tuple(stop.sweep(run))

@@ -45,6 +45,7 @@ class Follower:
         self._partial: dict[TaskId, bytes] = {}
         self._gaps: dict[TaskId, int] = {}
         self._missing: dict[TaskId, int] = {}  # bytes
+        self._messages: dict[TaskId, str] = {}  # what its supervisor has to say of it
         self._asked_keep = time.monotonic()
         self.stopping: Callable[[Session], None] | None = None  # what a host that comes back is told
 
@@ -96,11 +97,12 @@ class Follower:
         return asked
 
     def give_up(self, why: str) -> None:
-        """End what cannot be known any more: tasks that were told to stop, on hosts that stay lost."""
+        """End what was told to stop and is not waited for any longer: its host stays lost, or KILL fails."""
         for task in self.waiting():
             name = self._placed[task]
             silent, loss = recovery.silence(self._run, name)
-            end = End(None, None, silent or why, stopped=True, seconds=0.0, ended=time.time())
+            known = silent or self._messages.get(task) or why
+            end = End(None, None, known, stopped=True, seconds=0.0, ended=time.time())
             self._end(task, end, {"loss": loss})
 
     def give_up_host(self, name: str, why: str) -> None:
@@ -183,8 +185,9 @@ class Follower:
                 offset, known = header["offset"], mirror.report_size
                 try:
                     mirror.add_report(offset, frame.payload)
-                finally:
-                    self._records(task, frame.payload[max(0, known - offset) : mirror.report_size - offset])
+                finally:  # what found room on a full disk is not sent again
+                    if mirror.report_size > known:
+                        self._records(task, frame.payload[known - offset : mirror.report_size - offset])
             case "state":
                 self._state(task, frame.session, header["state"])
 
@@ -209,6 +212,7 @@ class Follower:
         if (missing := sum(gap["bytes"] for gap in gaps)) != self._missing.get(task, 0):
             self._missing[task] = missing
             hang.heard(self.lives, task, time.monotonic())  # it prints, and its node has no room for it
+        self._messages[task] = state.get("message", "")
         if state["state"] not in FINAL:
             return
         self._end(task, *final(state, session.clock_offset, time.time()))
