@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import signal
 import sys
 import time
 import uuid
@@ -95,6 +96,13 @@ def supervisor_of(leader: int) -> int:
 
 def guard_of(leader: int) -> int:
     return supervisor_of(supervisor_of(leader))
+
+
+def kill_together(*pids: int) -> None:
+    """None of them sees another one's end, and acts on it."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
 
 
 def identities(folder: Path, count: int) -> list[procs.Identity]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import socket
 import sys
 import time
@@ -19,7 +18,7 @@ from orchestrator.node import procs, prune, work
 from orchestrator.node.agent import Request
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
-from tests.node.harness import guard_of, names_in, supervisor_of, until
+from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone, wait_gone
 
 
@@ -105,8 +104,7 @@ def crashed(lab: Lab, agent: AgentClient) -> list[int]:
     leader = lab.start(agent, sys.executable, "-c", LEAVES_A_CHILD)["pid"]
     until(lambda: b"up" in Path(lab.task().log).read_bytes())
     ours = [guard_of(leader), supervisor_of(leader)]
-    for pid in ours:
-        os.kill(pid, signal.SIGKILL)
+    kill_together(*ours)
     wait_gone(*ours, leader)
     return [process.pid for process in procs.bearers(lab.run)]
 
@@ -138,8 +136,7 @@ def test_an_orphan_of_a_task_that_is_settled_is_killed(lab: Lab) -> None:
 def test_after_a_reboot_the_states_are_made_true(lab: Lab) -> None:
     agent = lab.agent()
     leader = lab.start(agent, "sleep", "1000")["pid"]
-    for pid in (guard_of(leader), supervisor_of(leader)):
-        os.kill(pid, signal.SIGKILL)
+    kill_together(guard_of(leader), supervisor_of(leader))
     wait_gone(leader)
     path = Path(lab.task().state)
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "incarnation": "another boot"}))

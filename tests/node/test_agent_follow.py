@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.node import control, frames, logfile, procs
 from tests.node.agent_client import AgentClient, AgentError
-from tests.node.harness import link, until
+from tests.node.harness import kill_together, link, until
 from tests.node.lab import Lab, gone, wait_gone
 
 
@@ -231,8 +231,7 @@ def kill_our_processes(lab: Lab) -> None:
             continue
         if lock in names:
             found.append(process.pid)
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
+    kill_together(*found)
     assert len(found) == 2
     assert control.wait_until_over(lab.task(), 10.0)
 

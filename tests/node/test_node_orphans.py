@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node import control, state
-from tests.node.harness import PROGRAMS, Node, dead, guard_of, identities, supervisor_of, until
+from tests.node.harness import PROGRAMS, Node, dead, guard_of, identities, kill_together, supervisor_of, until
 
 FAMILY = ("sh", "-c", f'python3 "{PROGRAMS}/family.py" & wait')
 
@@ -38,10 +38,7 @@ def test_both_killed_together_are_found_out_by_the_free_lock_and_the_cookie(node
     leader = node.start(*FAMILY)["pid"]
     family = identities(node.folder, 5)
     guard, supervisor = guard_of(leader), supervisor_of(leader)
-    os.kill(guard, signal.SIGSTOP)  # so that neither sees the other die
-    os.kill(supervisor, signal.SIGSTOP)
-    os.kill(guard, signal.SIGKILL)
-    os.kill(supervisor, signal.SIGKILL)
+    kill_together(guard, supervisor)
     until(lambda: not control.alive(node.paths, node.run, "1", "worker/0"), what="both are dead")
     assert not state.is_final(node.state_of())
     bearing = [identity for identity in family if _bears_cookie(identity.pid)]
