@@ -95,6 +95,8 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "fewer-stop": (OK,),
     "fewer-cut": (OK,),
     "too-few": (FALLS_SILENT, HOST_LOST),
+    "spare-away": (OK,),
+    "fewer-away": (OK,),
     "check-none": (OK,),
     "check-sshd": (OK,),
     "check-stop": (),
@@ -149,8 +151,8 @@ def replaced(round_: Round, *, struck: bool) -> tuple[tuple[str, str], ...]:
     if not struck or not round_.restarts:
         return ()
     lost = round_.hosts[round_.victim]
-    by = {"spare-stop": round_.spare, "spare-cut": round_.spare}
-    without = {"spare-gone": "", "fewer-stop": "", "fewer-cut": ""}
+    by = dict.fromkeys(("spare-stop", "spare-cut", "spare-away"), round_.spare)
+    without = dict.fromkeys(("spare-gone", "fewer-stop", "fewer-cut", "fewer-away"), "")
     return tuple((lost, found) for fault, found in {**by, **without}.items() if fault == round_.fault)
 
 

@@ -418,6 +418,16 @@ class TooFew(Stopped):
     name = "too-few"
 
 
+class SpareForAway(Fault):
+    """Power off before the launch; the round sees to that."""
+
+    name = "spare-away"
+
+
+class FewerForAway(Fault):
+    name = "fewer-away"
+
+
 # --- while the hosts are examined ---
 
 
@@ -509,6 +519,8 @@ FAULTS: tuple[type[Fault], ...] = (
     FewerAfterStopped,
     FewerAfterCut,
     TooFew,
+    SpareForAway,
+    FewerForAway,
     CheckUndisturbed,
     CheckSshdKilled,
     CheckStopped,

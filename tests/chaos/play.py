@@ -103,6 +103,8 @@ def _play(
     round_: Round, cluster: Cluster, controller: Controller, machines: dict[str, Machine]
 ) -> tuple[str, bool, list[str], str]:
     victim, peer = (machines[round_.hosts[index]] for index in (round_.victim, round_.peer))
+    if round_.moment == "away":
+        victim.docker("kill")
     viewer = controller.start("launch", *_launch(round_, cluster, controller, victim))
     run = _wait("there is a run", controller.newest, lambda: viewer.poll() is not None)
     if not run:
@@ -177,6 +179,8 @@ def _reach(round_: Round, scene: Scene) -> None:
     task = f"worker/{round_.victim}"
 
     def come() -> bool:
+        if round_.moment == "away":
+            return True
         for event in scene.controller.events(scene.run):
             match event["event"], round_.moment:
                 case ("RunEnded", _):

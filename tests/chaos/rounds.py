@@ -12,6 +12,7 @@ EVENTS = ("connect", "stage", "launch", "start", "train")  # when a fault strike
 _EARLY = ("connect", "preflight", "stage", "validate", "launch")
 _TASK = ("start", "train")
 _LOST = ("launch", "start", "train", "train")  # when a later attempt can do without the host
+_AWAY = ("away",)  # before the launch
 _CHECKS = ("preflight", "validate")
 _ENDLESS = 1_000_000  # steps
 _SURVIVES = 150
@@ -70,6 +71,8 @@ KINDS = {
     "fewer-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
     "fewer-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
     "too-few": Kind(_TASK, heartbeat=2.0, always=True, fewer=0),
+    "spare-away": Kind(_AWAY, steps=_SURVIVES, always=True, spare=True, examined=0.5),
+    "fewer-away": Kind(_AWAY, steps=_SURVIVES, always=True, fewer=1),
     "check-none": Kind(_CHECKS, steps=60, examined=1.0),
     "check-sshd": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
     "check-stop": Kind(_CHECKS, steps=60, examined=1.0, later=1.2),
