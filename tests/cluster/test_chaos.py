@@ -30,7 +30,6 @@ ROUNDS = (
     ("check-sshd", 2),
     ("check-both", 2),
     ("sync-full", 2),
-    ("spare-away", 1),
 )
 
 
