@@ -28,7 +28,7 @@ def make(_agent: Agent, request: Request) -> Dict[str, Any]:
     wanted = [*request["digests"], *request.get("also", ())]
     missing = [digest for digest in wanted if not _use(os.path.join(trees, digest))]
     if missing or os.path.isdir(work):
-        return {"work": work, "missing": missing}
+        return {"work": work, "missing": missing, "made": False}
     sources = [os.path.join(trees, digest) for digest in request["digests"]]
     try:
         os.makedirs(made)
@@ -41,8 +41,8 @@ def make(_agent: Agent, request: Request) -> Dict[str, Any]:
         missing = [digest for digest in wanted if not os.path.isdir(os.path.join(trees, digest))]
         if not missing and not os.path.isdir(work):
             raise unwritable(work, error) from None
-        return {"work": work, "missing": missing}
-    return {"work": work, "missing": []}
+        return {"work": work, "missing": missing, "made": False}
+    return {"work": work, "missing": [], "made": True}
 
 
 def run_folder(workdir: str, run: str) -> str:

@@ -64,6 +64,7 @@ def start_again(run: Run, attempt: int) -> None:
                 raise
         else:
             break
+    run.made.clear()
     run.plan = dataclasses.replace(run.plan, preparing=Preparing())
     run.folder.write_plan(run.plan)
     launch(run, str(attempt))
@@ -78,7 +79,7 @@ def _prepare(run: Run, joined: list[str]) -> None:
         # What was lost over the proof, or before, was not asked: nothing is proven there.
         fail_on(run.bus, Phase.CONNECT, recovery.losses(run))
     if joined and run.plan.admission.preflight:
-        run.shared = preflight.preflight(run)
+        run.shared = _shared(run, preflight.preflight(run))
     stage.stage_again(run)
     if joined and run.plan.admission.validate:
         validate.validate(run, joined)
@@ -129,35 +130,55 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
 def _carry(run: Run, leader: str, backup: str) -> None:
     """Bring the backup of the task that led the last attempt to every host; raise PhaseFailed."""
     works = {host.name: work_folder(host.workdir, run.id) for host in (run.plan.host(leader), *run.hosts)}
+    source, going_on = leader, [host.name for host in run.hosts]
     if backup.startswith(("/", "~")):
         # Who sees the same workdir need not see the same folder elsewhere, as a disk of each machine's own.
         # Where they do, each finds that it has the same already.
         paths, shared = dict.fromkeys(works, backup), {}
     else:
         paths, shared = {name: f"{work}/{backup}" for name, work in works.items()}, run.shared
+        if _emptied(run, leader):
+            source = ""
     try:
-        carried = carry(run.fleet.sessions, leader, paths, run.folder.path / "backup", shared)
+        carried = carry(
+            run.fleet.sessions, source, paths, run.folder.path / "backup", shared, going_on=going_on
+        )
     except ClusterError as error:
         raise PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint) from error
-    if carried.lost is not None and leader in {host.name for host in run.hosts}:
-        # It goes on, and has the newest: the others must not begin with an older one, or with none.
-        fail_on(run.bus, Phase.STAGE, {leader: carried.lost})
     fail_on(run.bus, Phase.STAGE, dict(carried.failed))
-    lost = leader in run.lost
+    if reached := [name for name, sent in carried.sent.items() if sent.files]:
+        size = text.size(max(carried.sent[name].bytes for name in reached))
+        giver = carried.giver or "this machine"
+        run.bus.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
+    gone = "" if leader in going_on else "is lost"
+    gone = gone if source else "has lost its folder"
     match carried.origin:
-        case Origin.HOST:
-            if reached := [name for name, sent in carried.sent.items() if sent.files]:
-                size = text.size(max(carried.sent[name].bytes for name in reached))
-                run.bus.emit(Noted(f"{backup} ({size}) was copied from {leader} to {ranges.fold(reached)}"))
-        case Origin.OTHER:
-            run.bus.emit(
-                Noted(f"{leader} is lost; the newest {backup} is on {carried.giver}: all go on from that")
-            )
         case Origin.COPY:
-            run.bus.emit(
-                Noted(f"{leader} is lost with its newest {backup}; every host has that of an attempt before")
-            )
-        case Origin.NOWHERE if lost:
-            run.bus.emit(Noted(f"{backup} was only on {leader}, which is lost: training begins anew"))
+            said = f"{leader} {gone} with its newest {backup}; every host has that of an attempt before"
+        case Origin.REMOVED:
+            said = f"{leader} has removed its {backup}: training begins anew, everywhere"
+        case Origin.NOWHERE if gone:
+            said = f"{backup} was only on {leader}, which {gone}: training begins anew"
         case Origin.NOWHERE:
-            run.bus.emit(Noted(f"{leader} has no {backup} yet: training begins anew"))
+            said = f"{leader} has no {backup} yet: training begins anew"
+        case Origin.HOST:
+            return
+    run.bus.emit(Noted(said))
+
+
+def _emptied(run: Run, leader: str) -> bool:
+    """Whether a host that goes on had to be given a new working folder: its disk forgot the last one."""
+    group = run.shared.get(leader, leader)
+    there = leader in run.names
+    return there and any(run.shared.get(name, name) == group for name in run.made)
+
+
+def _shared(run: Run, now: Mapping[str, str]) -> dict[str, str]:
+    """Who sees whose disk by a new look at the hosts, and by the last one of those that are gone."""
+    known = dict(now)
+    for name, group in run.shared.items():
+        if name not in run.names:
+            mate = next((other for other in run.names if run.shared.get(other) == group), None)
+            if mate is not None:
+                known[name] = now.get(mate, mate)
+    return known

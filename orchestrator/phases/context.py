@@ -95,6 +95,9 @@ class Run:
     secrets: Mapping[str, str] = field(default_factory=dict)
     stop: StopFlag = field(default_factory=StopFlag)
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
+    made: set[str] = field(
+        default_factory=set
+    )  # hosts whose cwd had to be made again, for the coming attempt
     shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
     trees: list[Tree] = field(default_factory=list)  # that every host has: the user's code and worker_entry
     synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there

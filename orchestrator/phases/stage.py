@@ -31,6 +31,7 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
         for note in (note for tree in run.trees for note in tree.notes):
             run.bus.emit(Noted(note))
         _stage(run, run.trees, shared)
+    run.made.clear()
 
 
 def stage_again(run: Run) -> None:
@@ -108,6 +109,8 @@ def _make_work(run: Run, trees: list[Tree], hosts: list[str]) -> dict[str, list[
     missing: dict[str, list[Tree]] = {}
     for name, reply in answers.good.items():
         run.work[name] = reply.result["work"]
+        if reply.result["made"]:
+            run.made.add(name)
         absent = [tree for tree in trees if tree.digest in reply.result["missing"]]
         if absent:
             missing[name] = absent

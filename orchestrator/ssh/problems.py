@@ -183,7 +183,7 @@ def _proxy(error: paramiko.ProxyCommandFailure, target: Target) -> Problem:
 
 
 _CHANNEL_CODES = {
-    1: ("no-route", "may not be reached through its bastion", "the bastion forbids forwarding"),
+    1: ("forbidden", "may not be reached through its bastion", "the bastion forbids forwarding"),
     2: ("refused", "cannot be reached from its bastion", "the bastion could not connect"),
 }
 

@@ -71,11 +71,6 @@ def look_here(local: Path) -> Listing:
         return Listing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),), {})
 
 
-def newest_file(listing: Listing) -> int:
-    """The time of its newest file, in ns since the epoch; 0 for none."""
-    return max((one.mtime_ns for one in listing.entries if one.kind == archive.FILE), default=0)
-
-
 def alike(one: Listing, other: Listing) -> bool:
     """Whether nothing has to cross to make one from the other."""
     return one.kind == other.kind and _Plan(one.entries, _like(other, one)).nothing

@@ -208,19 +208,17 @@ def test_the_chiefs_backup_reaches_the_others(
     known = {"chief": sessions(0), "other": sessions(1), "same": sessions(1)}
     copy = tmp_path / "run" / "backup"
     remote = {"chief": str(there), "other": str(tmp_path / "other"), "same": str(tmp_path / "other")}
-    carried = carry(known, "chief", remote, copy, {"same": "other"})
-    assert carried.origin is Origin.HOST
+    carried = carry(known, "chief", remote, copy, {"same": "other"}, going_on=known)
+    assert (carried.origin, carried.giver) == (Origin.HOST, "chief")
     assert list(carried.sent) == ["other"]
     assert seen(tmp_path / "other") == seen(there) == seen(copy)
-    again = carry(known, "chief", remote, copy, {"same": "other"})
+    again = carry(known, "chief", remote, copy, {"same": "other"}, going_on=known)
     assert [one.files for one in again.sent.values()] == [0]
 
     del known["chief"]  # lost: what was carried before is still here
     shutil.rmtree(tmp_path / "other")
-    after = carry(known, "chief", remote, copy)
-    assert after.origin is Origin.COPY
-    assert after.lost is not None
-    assert after.lost.kind == "lost"
+    after = carry(known, "chief", remote, copy, going_on=known)
+    assert (after.origin, after.giver) == (Origin.COPY, "")
     assert seen(tmp_path / "other") == seen(copy)
 
 
@@ -229,7 +227,7 @@ def test_hosts_that_turn_out_to_share_a_folder_end_with_it_whole(
 ) -> None:
     known = {"chief": sessions(0)} | {f"host-{n}": sessions(n % 2) for n in range(4)}
     remote = {"chief": str(there)} | {f"host-{n}": str(tmp_path / "shared") for n in range(4)}
-    carried = carry(known, "chief", remote, tmp_path / "copy")
+    carried = carry(known, "chief", remote, tmp_path / "copy", going_on=known)
     assert not carried.failed
     assert seen(tmp_path / "shared") == seen(there)
     assert hidden(tmp_path) == []
@@ -240,7 +238,7 @@ def test_a_backup_in_a_folder_of_all_hosts_stays_untouched(
 ) -> None:
     known = {"chief": sessions(0), "other": sessions(1)}
     before, inode = seen(there), there.stat().st_ino
-    carried = carry(known, "chief", dict.fromkeys(known, str(there)), tmp_path / "copy")
+    carried = carry(known, "chief", dict.fromkeys(known, str(there)), tmp_path / "copy", going_on=known)
     assert (carried.origin, [one.files for one in carried.sent.values()]) == (Origin.HOST, [0])
     assert (seen(there), there.stat().st_ino) == (before, inode)
 
@@ -249,52 +247,87 @@ def test_a_backup_that_lived_only_on_a_lost_host_is_said(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     remote = {"chief": str(there), "other": str(tmp_path / "other")}
-    lost = carry({"other": sessions(1)}, "chief", remote, tmp_path / "copy")
-    assert (lost.origin, lost.lost is None, lost.sent) == (Origin.NOWHERE, False, {})
+    lost = carry({"other": sessions(1)}, "chief", remote, tmp_path / "copy", going_on=["other"])
+    assert (lost.origin, lost.sent, lost.failed) == (Origin.NOWHERE, {}, {})
     remote["chief"] = str(tmp_path / "nothing")
-    none = carry({"chief": sessions(0)}, "chief", remote, tmp_path / "copy")
-    assert (none.origin, none.lost) == (Origin.NOWHERE, None)
+    none = carry({"chief": sessions(0)}, "chief", remote, tmp_path / "copy", going_on=["chief"])
+    assert (none.origin, none.sent, none.failed) == (Origin.NOWHERE, {}, {})
     assert not (tmp_path / "other").exists()
 
 
-def test_a_lost_hosts_copy_is_not_put_over_something_newer(
+def test_a_lost_hosts_copy_is_not_put_over_what_it_wrote_since_on_a_disk_that_others_see(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
-    """On a disk that all see, whatever the lost host wrote since is in its folder on every other one."""
     known = {"chief": sessions(0), "other": sessions(1), "apart": sessions(0)}
     remote = {"chief": str(there), "other": str(there), "apart": str(tmp_path / "apart")}
-    copy = tmp_path / "run" / "backup"
-    carry(known, "chief", remote, copy)
+    copy, shared = tmp_path / "run" / "backup", {"chief": "chief", "other": "chief"}
+    carry(known, "chief", remote, copy, shared, going_on=known)
     (there / "step 1" / "part1").write_bytes(b"newer")
     newer = seen(there)
-
     del known["chief"]
-    carried = carry(known, "chief", remote, copy)
-    assert (carried.origin, carried.giver, list(carried.sent)) == (Origin.OTHER, "other", ["apart"])
+    carried = carry(known, "chief", remote, copy, shared, going_on=known)
+    assert (carried.origin, carried.giver, list(carried.sent)) == (Origin.HOST, "other", ["apart"])
     assert seen(there) == seen(copy) == seen(tmp_path / "apart") == newer
-    again = carry(known, "chief", remote, copy)
-    assert again.origin is Origin.COPY
-    assert {one.files for one in again.sent.values()} == {0}
+
+
+def test_where_the_newest_cannot_be_had_nothing_is_changed(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    known = {"chief": sessions(0), "other": sessions(1)}
+    remote = {"chief": str(there), "other": str(tmp_path / "other")}
+    copy = tmp_path / "run" / "backup"
+    carry(known, "chief", remote, copy, going_on=known)
+    before = seen(copy)
+    (tmp_path / "other" / "newer").write_text("of another")
+    shutil.rmtree(there)
+    os.mkfifo(there)
+    carried = carry(known, "chief", remote, copy, going_on=known)
+    assert (carried.origin, carried.sent, list(carried.failed)) == (Origin.NOWHERE, {}, ["chief"])
+    assert (tmp_path / "other" / "newer").exists()
+    # One that was replaced, and came back in that state, is as good as lost.
+    carried = carry(known, "chief", remote, copy, going_on=["other"])
+    assert (carried.origin, list(carried.sent), carried.failed) == (Origin.COPY, ["other"], {})
+    assert seen(tmp_path / "other") == seen(copy) == before
 
 
 def test_what_a_host_removed_is_not_gone_on_from_elsewhere(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
     """Keras removes a backup at the end of training; the others' copies would bring another step back."""
-    known = {"chief": sessions(0), "other": sessions(1), "own": sessions(1)}
-    remote = {"chief": str(there), "other": str(tmp_path / "other"), "own": str(tmp_path / "own")}
-    copy = tmp_path / "run" / "backup"
-    carry(known, "chief", remote, copy)
+    known = {name: sessions(number % 2) for number, name in enumerate(("chief", "other", "own", "ill"))}
+    remote = {"chief": str(there)} | {name: str(tmp_path / name) for name in ("other", "own", "ill")}
+    copy, removed = tmp_path / "run" / "backup", tmp_path / "run" / "backup.removed"
+    carry(known, "chief", remote, copy, going_on=known)
     before = seen(copy)
     (tmp_path / "own" / "mine").write_text("not of the chief")
     shutil.rmtree(there)
-    for _ in range(2):
-        carried = carry(known, "chief", remote, copy)
-        assert (carried.origin, carried.lost, carried.failed) == (Origin.NOWHERE, None, {})
-        assert not (tmp_path / "other").exists()
-        assert (tmp_path / "own" / "mine").exists()
-        assert hidden(tmp_path) == []
-        assert (copy.exists(), seen(tmp_path / "run" / "backup.removed")) == (False, before)
+    (tmp_path / "ill").rename(tmp_path / "kept")
+    os.mkfifo(tmp_path / "ill")
+    carried = carry(known, "chief", remote, copy, going_on=known)
+    assert (carried.origin, list(carried.failed)) == (Origin.REMOVED, ["ill"])
+    assert seen(copy) == before  # what is still out there has to be known
+
+    (tmp_path / "ill").unlink()
+    (tmp_path / "kept").rename(tmp_path / "ill")
+    carried = carry(known, "chief", remote, copy, going_on=known)
+    assert (carried.origin, carried.failed) == (Origin.REMOVED, {})
+    assert [(tmp_path / name).exists() for name in ("other", "own", "ill")] == [False, True, False]
+    assert (tmp_path / "own" / "mine").exists()
+    assert hidden(tmp_path) == []
+    assert (copy.exists(), seen(removed)) == (False, before)
+    assert carry(known, "chief", remote, copy, going_on=known).origin is Origin.NOWHERE
+
+
+def test_a_replaced_host_that_is_back_without_its_folder_has_removed_nothing(
+    sessions: Callable[[int], Session], there: Path, tmp_path: Path
+) -> None:
+    known = {"chief": sessions(0), "other": sessions(1)}
+    remote = {"chief": str(there), "other": str(tmp_path / "other")}
+    carry(known, "chief", remote, tmp_path / "copy", going_on=known)
+    shutil.rmtree(there)
+    carried = carry(known, "chief", remote, tmp_path / "copy", going_on=["other"])
+    assert carried.origin is Origin.COPY
+    assert seen(tmp_path / "other") == seen(tmp_path / "copy")
 
 
 def test_a_single_file_that_was_removed(sessions: Callable[[int], Session], tmp_path: Path) -> None:
@@ -302,8 +335,8 @@ def test_a_single_file_that_was_removed(sessions: Callable[[int], Session], tmp_
     remote = {name: str(tmp_path / name / "best.keras") for name in known}
     (tmp_path / "chief").mkdir()
     Path(remote["chief"]).write_text("weights")
-    carry(known, "chief", remote, tmp_path / "copy")
+    carry(known, "chief", remote, tmp_path / "copy", going_on=known)
     assert Path(remote["other"]).read_text() == "weights"
     Path(remote["chief"]).unlink()
-    assert carry(known, "chief", remote, tmp_path / "copy").origin is Origin.NOWHERE
+    assert carry(known, "chief", remote, tmp_path / "copy", going_on=known).origin is Origin.REMOVED
     assert os.listdir(tmp_path / "other") == []

@@ -18,6 +18,13 @@ from orchestrator.sync.files import Fetched
 from tests.unit.plans import host, make
 
 
+def of_three(tmp_path: Path, connected: str) -> Run:
+    plan = make(host("a"), host("b"), host("c"))
+    fleet = Fleet(cast("Any", None), lambda _: None)
+    fleet.sessions.update({name: cast("Any", name) for name in connected})
+    return Run(RunFolder(tmp_path / "r1"), plan, Bus(), fleet, queue.SimpleQueue(), "me", Source())
+
+
 @pytest.mark.parametrize(
     ("backup", "sent"),
     [
@@ -38,10 +45,42 @@ def test_one_workdir_says_nothing_of_folders_elsewhere(
 
     monkeypatch.setattr(backups, "fetch", lambda *_: Fetched(1, 1, 0.0))
     monkeypatch.setattr(backups, "put", take)
-    plan = make(host("a"), host("b"), host("c"))
-    fleet = Fleet(cast("Any", None), lambda _: None)
-    fleet.sessions.update({name: cast("Any", name) for name in "abc"})
-    run = Run(RunFolder(tmp_path / "r1"), plan, Bus(), fleet, queue.SimpleQueue(), "me", Source())
+    run = of_three(tmp_path, "abc")
     run.shared = dict.fromkeys("abc", "a")
     again._carry(run, "a", backup)
     assert sorted(put) == sent
+
+
+@pytest.mark.parametrize(
+    ("connected", "before", "now", "known"),
+    [
+        ("abc", {}, {"a": "a", "b": "a"}, {"a": "a", "b": "a"}),
+        ("bc", {"a": "a", "b": "a", "c": "a"}, {"b": "b", "c": "b"}, {"a": "b", "b": "b", "c": "b"}),
+        ("bc", {"a": "a", "b": "a"}, {}, {"a": "b"}),  # a group of one is none
+        ("bc", {"a": "a", "x": "a"}, {"b": "b", "c": "b"}, {"b": "b", "c": "b"}),
+    ],
+)
+def test_whose_disk_a_lost_host_saw_stays_known(
+    tmp_path: Path, connected: str, before: dict[str, str], now: dict[str, str], known: dict[str, str]
+) -> None:
+    run = of_three(tmp_path, connected)
+    run.shared = before
+    assert again._shared(run, now) == known
+
+
+@pytest.mark.parametrize(
+    ("connected", "shared", "made", "emptied"),
+    [
+        ("abc", {}, set(), False),
+        ("abc", {}, {"b"}, False),
+        ("abc", {}, {"a"}, True),
+        ("abc", {"a": "a", "b": "a"}, {"b"}, True),  # one of them was asked first
+        ("bc", {"a": "a", "b": "a"}, {"b"}, False),  # it is lost
+    ],
+)
+def test_a_host_whose_folder_had_to_be_made_again_has_removed_nothing(
+    tmp_path: Path, connected: str, shared: dict[str, str], made: set[str], emptied: bool
+) -> None:
+    run = of_three(tmp_path, connected)
+    run.shared, run.made = shared, made
+    assert again._emptied(run, "a") is emptied

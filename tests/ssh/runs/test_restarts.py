@@ -388,6 +388,31 @@ def fail(step):
     assert ("worker/0", names[1]) in [tuple(p) for p in desk.named("AttemptPlanned", run)[-1]["tasks"]]
 
 
+def test_a_host_whose_disk_forgot_its_folder_gets_the_backup_back(desk: Desk) -> None:
+    """As after a restart of a machine, or of a container, that keeps nothing."""
+    desk.patch = FAST
+    desk.write_hosts(desk.cluster.hosts, job='[job]\nfailure_grace = 0.1\nbackup = "backup"\n')
+    how = """
+import shutil
+backup = pathlib.Path("backup/step")
+print("backup", backup.read_text() if backup.exists() else "none", flush=True)
+def fail(step):
+    if me["index"] == 0 and step == 5 and attempt == 1:
+        backup.parent.mkdir()
+        backup.write_text("5")
+    if me["index"] == 0 and attempt < 3:
+        if attempt == 2:
+            shutil.rmtree(os.getcwd())
+        if step >= 5:
+            sys.exit(attempt)
+"""
+    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    run, name = desk.run_id(), desk.cluster.hosts[0].name
+    assert [log(desk, run, 3, f"worker-{n}").splitlines()[1] for n in range(2)] == ["backup 5"] * 2
+    assert f"{name} has lost its folder with its newest backup" in viewer.stderr
+
+
 def test_a_new_keeper_knows_what_a_spare_has_still_to_show(four: Desk) -> None:
     """Killed while the spare is examined: it is examined again, and the backup is not taken from it."""
     desk = four
