@@ -40,7 +40,7 @@ def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
         found = re.search(r"goes on at step (\d+)", chief.text)
         assert found
         # The steps since the last save are done again, and no more.
-        assert int(found[1]) > at_least - 10 + 1
+        assert int(found[1]) >= at_least - 10 + 1  # killed in a save, it goes on from the one before
         assert chief.result["steps"] == epochs * 23
         assert chief.result["test_accuracy"] > 0.8
         assert chief.text.count("verified: ") == 2
