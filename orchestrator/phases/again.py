@@ -6,18 +6,16 @@ import dataclasses
 import time
 from collections.abc import Collection, Mapping
 
-from orchestrator import ranges, restarts, text
-from orchestrator.errors import ClusterError
+from orchestrator import restarts
 from orchestrator.events import Noted, Phase
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing
 from orchestrator.phases import connect, preflight, recovery, seats, stage, validate
+from orchestrator.phases.backup import carry_backup, shared_now
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.free import prove_free
 from orchestrator.phases.launch import RETURN, launch
 from orchestrator.restarts import NoSeatError, fits, unseat
-from orchestrator.sync import Origin, carry
-from orchestrator.sync.files import work_folder
 
 _LOOK = 0.5  # seconds between two looks
 
@@ -79,12 +77,12 @@ def _prepare(run: Run, joined: list[str]) -> None:
         # What was lost over the proof, or before, was not asked: nothing is proven there.
         fail_on(run.bus, Phase.CONNECT, recovery.losses(run))
     if joined and run.plan.admission.preflight:
-        run.shared = _shared(run, preflight.preflight(run))
+        run.shared = shared_now(run, preflight.preflight(run))
     stage.stage_again(run)
     if joined and run.plan.admission.validate:
         validate.validate(run, joined)
     if run.plan.restarts.backup is not None:
-        _carry(run, run.plan.preparing.leader, run.plan.restarts.backup)
+        carry_backup(run, run.plan.preparing.leader, run.plan.restarts.backup)
 
 
 def _set_aside(run: Run, where: Phase, unfit: Mapping[str, str]) -> None:
@@ -125,60 +123,3 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
             return lost | unfit
         recovery.gather(run, _LOOK)
     return unfit
-
-
-def _carry(run: Run, leader: str, backup: str) -> None:
-    """Bring the backup of the task that led the last attempt to every host; raise PhaseFailed."""
-    works = {host.name: work_folder(host.workdir, run.id) for host in (run.plan.host(leader), *run.hosts)}
-    source, going_on = leader, [host.name for host in run.hosts]
-    if backup.startswith(("/", "~")):
-        # Who sees the same workdir need not see the same folder elsewhere, as a disk of each machine's own.
-        # Where they do, each finds that it has the same already.
-        paths, shared = dict.fromkeys(works, backup), {}
-    else:
-        paths, shared = {name: f"{work}/{backup}" for name, work in works.items()}, run.shared
-        if _emptied(run, leader):
-            source = ""
-    try:
-        carried = carry(
-            run.fleet.sessions, source, paths, run.folder.path / "backup", shared, going_on=going_on
-        )
-    except ClusterError as error:
-        raise PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint) from error
-    fail_on(run.bus, Phase.STAGE, dict(carried.failed))
-    if reached := [name for name, sent in carried.sent.items() if sent.files]:
-        size = text.size(max(carried.sent[name].bytes for name in reached))
-        giver = carried.giver or "this machine"
-        run.bus.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
-    gone = "" if leader in going_on else "is lost"
-    gone = gone if source else "has lost its folder"
-    match carried.origin:
-        case Origin.COPY:
-            said = f"{leader} {gone} with its newest {backup}; every host has that of an attempt before"
-        case Origin.REMOVED:
-            said = f"{leader} has removed its {backup}: training begins anew, everywhere"
-        case Origin.NOWHERE if gone:
-            said = f"{backup} was only on {leader}, which {gone}: training begins anew"
-        case Origin.NOWHERE:
-            said = f"{leader} has no {backup} yet: training begins anew"
-        case Origin.HOST:
-            return
-    run.bus.emit(Noted(said))
-
-
-def _emptied(run: Run, leader: str) -> bool:
-    """Whether a host that goes on had to be given a new working folder: its disk forgot the last one."""
-    group = run.shared.get(leader, leader)
-    there = leader in run.names
-    return there and any(run.shared.get(name, name) == group for name in run.made)
-
-
-def _shared(run: Run, now: Mapping[str, str]) -> dict[str, str]:
-    """Who sees whose disk by a new look at the hosts, and by the last one of those that are gone."""
-    known = dict(now)
-    for name, group in run.shared.items():
-        if name not in run.names:
-            mate = next((other for other in run.names if run.shared.get(other) == group), None)
-            if mate is not None:
-                known[name] = now.get(mate, mate)
-    return known

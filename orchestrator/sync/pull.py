@@ -19,8 +19,9 @@ from pathlib import Path
 from orchestrator.errors import UsageError
 from orchestrator.node import archive, replace
 from orchestrator.node.archive import Entry
-from orchestrator.sync.files import Fetched, Told, look, missing, our_disk, receive
+from orchestrator.sync.files import Fetched, look, missing, our_disk
 from orchestrator.sync.push import Session
+from orchestrator.sync.streams import Told, receive
 
 RECORD = ".orchestrate-pull.json"
 _SHOWN = 5

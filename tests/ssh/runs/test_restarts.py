@@ -453,7 +453,7 @@ def test_a_mistake_in_the_command_line_costs_two_attempts(desk: Desk) -> None:
 
 def test_a_backup_that_finds_no_room_here_is_no_reason_to_begin_without_it(desk: Desk) -> None:
     desk.patch = FAST + (
-        "; import orchestrator.sync.files as f, types;"
+        "; import orchestrator.sync.streams as f, types;"
         "f.shutil = types.SimpleNamespace(**{**vars(f.shutil), 'disk_usage': lambda _:"
         "types.SimpleNamespace(free=0)})"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.bus import Bus
 from orchestrator.fleet import Fleet
-from orchestrator.phases import again
+from orchestrator.phases import backup as phase
 from orchestrator.phases.context import Run, Source
 from orchestrator.store import RunFolder
 from orchestrator.sync import backups
@@ -47,7 +47,7 @@ def test_one_workdir_says_nothing_of_folders_elsewhere(
     monkeypatch.setattr(backups, "put", take)
     run = of_three(tmp_path, "abc")
     run.shared = dict.fromkeys("abc", "a")
-    again._carry(run, "a", backup)
+    phase.carry_backup(run, "a", backup)
     assert sorted(put) == sent
 
 
@@ -65,7 +65,7 @@ def test_whose_disk_a_lost_host_saw_stays_known(
 ) -> None:
     run = of_three(tmp_path, connected)
     run.shared = before
-    assert again._shared(run, now) == known
+    assert phase.shared_now(run, now) == known
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_a_host_whose_folder_had_to_be_made_again_has_removed_nothing(
 ) -> None:
     run = of_three(tmp_path, connected)
     run.shared, run.made = shared, made
-    assert again._emptied(run, "a") is emptied
+    assert phase._emptied(run, "a") is emptied
