@@ -13,8 +13,6 @@ from orchestrator.transport import Connector, Link
 if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets
 
-LOCAL = "local"
-
 
 def connectors(secrets: Secrets | None = None) -> Connector:
     """A connector that reaches every host by its own transport: `ssh = "local"`, or SSH.
@@ -36,7 +34,7 @@ class _Table:
 
     def connect(self, host: Host, timeout: float) -> Link:
         """Connect within `timeout` seconds; raise HostError."""
-        if host.ssh == LOCAL:
+        if host.is_local:
             return self._local.connect(host, timeout)
         self._load()
         resolve(host)  # remembered: ssh_config is asked for every host while the SSH room is loading

@@ -10,7 +10,7 @@ OrchestrateError
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class ExitStatus(IntEnum):
@@ -48,17 +48,46 @@ class RunError(OrchestrateError):
     status = ExitStatus.RUN_FAILED
 
 
+class Trouble(StrEnum):
+    """The kinds of a HostError by which behaviour is chosen; the others only have a name."""
+
+    LOST = "lost"
+    PROTOCOL = "protocol"  # it says what our agent would not
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    NO_ROUTE = "no-route"
+    KEPT = "kept"  # another keeper has the run
+    STOPPED = "stopped"  # a user has stopped the run
+    MISSING = "missing"  # nothing is at a path
+    AUTH = "auth"
+    HOSTKEY_UNKNOWN = "hostkey-unknown"
+    HOSTKEY_CHANGED = "hostkey-changed"
+    HOSTKEY_REVOKED = "hostkey-revoked"
+    FORBIDDEN = "forbidden"  # its bastion does not forward
+    NO_INDEX = "no-index"  # no package index can be reached from it
+    TREE = "tree"
+    RSYNC = "rsync"
+
+
+FOREIGN = "does not speak our protocol"  # of a host that says what our agent would not
+
+
 class HostError(ClusterError):
     """What went wrong with one host.
 
     `what` is worded without the host's name ("refused the login") so that hosts which fail
-    alike can be folded into one message; `kind` is a stable slug such as "auth".
+    alike can be folded into one message; `kind` is a stable slug such as "disk", or a `Trouble`.
     """
 
     def __init__(self, host: str, what: str, *, kind: str, why: str = "", hint: str = "") -> None:
         super().__init__(what, why=why, hint=hint)
         self.host = host
         self.kind = kind
+
+    @property
+    def lost(self) -> bool:
+        """Whether the host counts as lost over it."""
+        return self.kind in (Trouble.LOST, Trouble.PROTOCOL)
 
 
 class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind

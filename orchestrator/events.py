@@ -1,20 +1,19 @@
 """What happened, as typed frozen past-tense facts: no prose for the terminal, no colour, no exceptions.
 
-An event is stored as one JSON line: {"at": seconds since the epoch, "event": class name, ...fields}.
 Every consumer matches on the class and ends with `assert_never`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias, get_args
-
-import msgspec
+from typing import Any, TypeAlias
 
 
 class Phase(StrEnum):
     CONNECT = "connect"
+    SETUP = "setup"
+    DATA = "data"
     PREFLIGHT = "preflight"
     STAGE = "stage"
     VALIDATE = "validate"
@@ -60,6 +59,14 @@ class Kind(StrEnum):
     BUG = "bug"
 
 
+class StopBy(StrEnum):
+    """Who asked for the end of tasks, or what did."""
+
+    USER = "user"
+    FAILURE = "failure"  # of a task, or a hang
+    COMPLETION = "completion"  # what matters is done; the others never end by themselves
+
+
 class Loss(StrEnum):
     """Why it is not known how a task ended, where that has a name."""
 
@@ -90,7 +97,7 @@ class RunAdopted:
 
 @dataclass(frozen=True)
 class RunLeft:
-    """A keeper that wanted to take the run over could not: it goes on as it was."""
+    """A keeper that wanted to take the run over could not: the run continues as it was."""
 
     run: str
     why: str
@@ -158,6 +165,21 @@ class CheckReported:
     found: str  # short: "3.11.2", "120 GB free"
     why: str = ""
     hint: str = ""
+    between: bool = False  # of the host and others, either of which may be the cause
+    fix: tuple[str, ...] = ()  # a command on that host that mends it, where it needs no root
+
+
+class Closed(StrEnum):
+    """Why a connection between two hosts failed, where what is concluded depends on it."""
+
+    TIMED_OUT = "timed out"
+    REFUSED = "refused"
+    NO_ROUTE = "no route"
+
+    @staticmethod
+    def silent(why: str) -> bool:
+        """Whether nothing answered: a port that refuses has answered."""
+        return why in (Closed.TIMED_OUT, Closed.NO_ROUTE)
 
 
 @dataclass(frozen=True)
@@ -172,6 +194,58 @@ class PairReported:
     icmp: bool | None
     icmp_ms: float | None
     why: str = ""
+    resolved: str = ""  # the numeric address that `source` tried
+    large_out: bool | None = None  # whether large packets arrive at `target`; None: not tried
+    large_back: bool | None = None  # and from there
+    large_ms: float | None = None  # for 64 kB each way
+    packet: int | None = None  # bytes of the largest packet on this connection
+    elsewhere: bool | None = None  # of a silent task port: whether anything else of `target` answers
+    bandwidth: float | None = None  # bytes a second
+
+
+@dataclass(frozen=True)
+class EnvironmentStepped:
+    """A host is on its way to its environment; `done` of `total` bytes or packages, 0 of 0: not known."""
+
+    host: str
+    step: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class EnvironmentMade:
+    """A host has the environment of [env]; the versions are those that were imported there."""
+
+    host: str
+    path: str
+    versions: dict[str, str]
+    seconds: float
+    reused: bool  # it was there already
+
+
+@dataclass(frozen=True)
+class DataStepped:
+    """Data is on its way to a host (or is read here, `host` ""); `done` of `total` bytes."""
+
+    host: str
+    step: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class DataPlaced:
+    """A host has the data of [data], whole and verified."""
+
+    host: str
+    digest: str
+    path: str
+    total: int  # bytes of all of it
+    sent: int  # bytes that came from the controller,
+    peers: int  # and from other hosts
+    seconds: float
+    reused: bool  # it was there already, or another host on the same disk got it
 
 
 @dataclass(frozen=True)
@@ -185,13 +259,44 @@ class TreeSynced:
 
 
 @dataclass(frozen=True)
+class CodeSending:
+    """How many bytes of code have left for all hosts so far, of how many, and how many a second."""
+
+    sent: int
+    total: int  # what the hosts lack; of a changed file only the changes cross
+    rate: float
+
+
+@dataclass(frozen=True)
+class FetchStepped:
+    """What a task does to have its data, which are not on its machine; `total` is 0 where it is not known."""
+
+    task: str
+    name: str  # of the data set
+    step: str
+    done: int  # bytes
+    total: int
+
+
+@dataclass(frozen=True)
 class HostValidated:
+    """It trained alone; of a command of the user's own only the time is known."""
+
     host: str
     dataset: str
-    loss: float
-    steps_per_second: float
+    loss: float | None
+    steps_per_second: float | None
     seconds: float
     note: str = ""
+    changed: tuple[str, ...] = ()  # what is other than when it was validated before
+
+
+@dataclass(frozen=True)
+class ValidationStood:
+    """Hosts that trained alone in an earlier launch and are as they were then."""
+
+    hosts: tuple[str, ...]
+    seconds: float  # ago, for the one where it is longest
 
 
 @dataclass(frozen=True)
@@ -214,14 +319,22 @@ class TaskProgressed:
     step: int
     loss: float | None
     steps_per_second: float | None
+    diverged: str = ""  # "nan" or "inf", where the loss is no number
+
+
+class Last(StrEnum):
+    """What a task's own final words are."""
+
+    RESULT = "result"
+    ERROR = "error"
 
 
 @dataclass(frozen=True)
 class TaskReported:
-    """The task's own final words: `kind` is "result" or "error"."""
+    """The task's own final words."""
 
     task: str
-    kind: str
+    kind: Last
     data: dict[str, Any]
 
 
@@ -235,13 +348,21 @@ class LogLine:
     sent: float
 
 
+class GapPlace(StrEnum):
+    """Where bytes or lines of a log are missing."""
+
+    NODE = "node"
+    CONTROLLER = "controller"  # they are on the node
+    DISPLAY = "display"
+
+
 @dataclass(frozen=True)
 class LogGap:
     """Bytes that are missing on the node (disk full, cap), or lines that only the display dropped."""
 
     task: str
-    where: str  # "node" or "display"
-    count: int  # bytes on the node, lines in the display
+    where: GapPlace
+    count: int  # bytes, lines in the display
     why: str
 
 
@@ -264,11 +385,17 @@ class TaskExited:
     oom_limit: int | None = None  # bytes; None: no limit but the machine's memory
 
 
+class HangKind(StrEnum):
+    SILENT = "silent"  # no task has printed or reported anything
+    LAGGING = "lagging"  # some have stayed behind, silently, while others went on
+    QUIET = "quiet"  # as silent; nothing is done about it, since nobody asked for that, and no stacks follow
+
+
 @dataclass(frozen=True)
 class HangSuspected:
     """No task has printed or reported anything for so long, or these have stayed behind the others."""
 
-    kind: str  # "silent" or "lagging"
+    kind: HangKind
     tasks: tuple[str, ...]
     seconds: float
 
@@ -305,6 +432,7 @@ class AttemptFailed:
     most: int  # how many are allowed
     kind: Kind = Kind.NONE
     cause_host: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -326,9 +454,18 @@ class AttemptPlanned:
 
 @dataclass(frozen=True)
 class StopRequested:
-    by: str  # "user", "failure", "completion"
+    by: StopBy
     why: str
     grace: float
+
+
+@dataclass(frozen=True)
+class TermUnheard:
+    """Tasks that a user's TERM does not end, as far as their nodes can tell."""
+
+    caught: tuple[str, ...]  # TensorFlow catches it; a script may have asked it to act on that
+    ignored: tuple[str, ...]
+    saved: tuple[tuple[str, str, float], ...]  # (task, its newest checkpoint, seconds since the epoch)
 
 
 @dataclass(frozen=True)
@@ -347,6 +484,7 @@ class RunEnded:
     given_up: str = ""  # why no other attempt followed, where restarts were asked for
     kind: Kind = Kind.NONE
     cause_host: str = ""
+    why: str = ""  # where the exception was raised, and from which other one
 
 
 Event: TypeAlias = (
@@ -362,8 +500,15 @@ Event: TypeAlias = (
     | HostRecovered
     | CheckReported
     | PairReported
+    | EnvironmentStepped
+    | EnvironmentMade
+    | DataStepped
+    | DataPlaced
     | TreeSynced
+    | CodeSending
+    | FetchStepped
     | HostValidated
+    | ValidationStood
     | TaskStarted
     | TaskReady
     | TaskProgressed
@@ -378,10 +523,9 @@ Event: TypeAlias = (
     | HostReplaced
     | AttemptPlanned
     | StopRequested
+    | TermUnheard
     | RunEnded
 )
-
-_BY_NAME: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
 
 
 @dataclass(frozen=True)
@@ -390,18 +534,3 @@ class Stamped:
 
     at: float
     event: Event
-
-
-def encode(stamped: Stamped) -> bytes:
-    """One JSON line, without its newline."""
-    event = stamped.event
-    return msgspec.json.encode({"at": stamped.at, "event": type(event).__name__, **asdict(event)})
-
-
-def decode(line: bytes) -> Stamped:
-    """The inverse of `encode`; raise `msgspec.ValidationError` for anything else."""
-    fields = msgspec.json.decode(line, type=dict[str, Any])
-    at, name = fields.pop("at", None), fields.pop("event", None)
-    if not isinstance(at, int | float) or name not in _BY_NAME:
-        raise msgspec.ValidationError(f"not an event: {line[:80]!r}")
-    return Stamped(float(at), msgspec.convert(fields, _BY_NAME[name]))

@@ -54,12 +54,16 @@ class LocalLink:
                 f"cannot run {argv[0]}",
                 kind="command",
                 why=error.strerror or str(error),
-                hint=f"which {argv[0]}",
+                hint=f"`which {argv[0]}`",
             ) from error
         channel = LocalChannel(self._host, process)
         with self._lock:
             self._channels = [known for known in self._channels if not known.over] + [channel]
         return channel
+
+    def stalled(self) -> str:
+        """Pipes lose nothing."""
+        return ""
 
     def close(self) -> None:
         """Close every channel, as a cut connection would."""

@@ -16,6 +16,9 @@ class Role(StrEnum):
     EVALUATOR = "evaluator"
 
 
+LOCAL = "local"  # a host that is this machine
+
+
 @dataclass(frozen=True, order=True)
 class TaskId:
     """One TensorFlow task: type and index, as in TF_CONFIG; written `worker/1`."""
@@ -45,7 +48,7 @@ class Host:
     """An entry of hosts.toml, with every default filled in."""
 
     name: str
-    ssh: str  # what `ssh` would be given (alias or address); "local" runs without SSH
+    ssh: str  # what `ssh` would be given (alias or address); LOCAL runs without SSH
     address: str  # how the other tasks reach it, without a port; IPv6 without brackets
     user: str | None = None  # None: ssh_config or the login name decides
     port: int | None = None  # the SSH port; None: ssh_config decides
@@ -62,6 +65,19 @@ class Host:
     spare: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine, without SSH."""
+        return self.ssh == LOCAL
+
+
+class Fold(StrEnum):
+    """Which lines of several tasks are shown once."""
+
+    SIMILAR = "similar"  # also those that differ only in durations, rates and metrics
+    EQUAL = "equal"
+    NONE = "none"  # every line of every task, and TensorFlow's own
+
 
 class OnHang(StrEnum):
     """What follows when tasks hang, and their stacks are taken."""
@@ -69,6 +85,37 @@ class OnHang(StrEnum):
     REPORT = "report"  # nothing: a person decides
     STOP = "stop"  # the run ends as failed, whatever --max-restarts says
     RESTART = "restart"  # the attempt has failed, as if a task had
+
+
+class Order(StrEnum):
+    """What a viewer may want of a run's keeper."""
+
+    STOP = "stop"
+    KILL = "kill"  # without grace
+    STACKS = "stacks"
+    VITALS = "vitals"  # what the tasks do now: somebody looks
+
+
+class Revalidate(StrEnum):
+    """When a host has to train alone before the tasks start on it."""
+
+    ALWAYS = "always"
+    CHANGED = "changed"  # unless it did within a day, and is as it was then
+    NEVER = "never"
+
+
+class KerasHook(StrEnum):
+    """What our sitecustomize does about `keras` in a task's Python."""
+
+    MEND = "mend"  # answers two mistakes of Keras 3's trainer that only several workers meet
+    ALIAS = "alias"  # `import keras` gives tf_keras
+
+
+class AutoShard(StrEnum):
+    """How data sets are split among workers whose policy is AUTO."""
+
+    DATA = "data"  # each worker reads all and keeps its share
+    OFF = "off"  # each worker has all of it
 
 
 @dataclass(frozen=True)
@@ -83,16 +130,69 @@ class Job:
     grace: float = 30.0  # seconds between TERM and KILL at a user's stop
     failure_grace: float = 2.0  # the same, after a failure
     lifeline: float = 3600.0  # seconds without a keeper after which ps tasks end
+    code: str | None = None  # the folder that is sent; None: the top of the git repository, else here
     ignore: tuple[str, ...] = ()  # gitignore patterns, beside .gitignore and .orchestrateignore
     validate: str | None = None  # a command line of the user's own instead of the built-in step
+    validation: Revalidate | None = None  # None: changed; always with a command of the user's own
     hang_timeout: float = 0.0  # seconds without a word, after which tasks count as hanging; 0: never
     on_hang: OnHang = OnHang.RESTART
     stacks: bool = True  # Pythons of tasks show their stacks on a signal
-    legacy_keras: bool | None = None  # TF_USE_LEGACY_KERAS; None: unless the script imports keras itself
+    legacy_keras: bool | None = None  # None: by what the run is, and by what its program imports
+    auto_shard: AutoShard | None = None  # None: as TensorFlow does, by files where it can
+    lint_ignore: tuple[str, ...] = ()  # codes of findings that are not told
     max_restarts: int = 0  # attempts after a failed one
     min_hosts: int | None = None  # go on with as few hosts when no spare is left; None: with none missing
     host_timeout: float = 300.0  # seconds a host may stay lost before an attempt goes on without it
     backup: str | None = None  # a folder that the first task's host has and every host needs at a restart
+    notify: tuple[str, ...] = ()  # run on the controller when the run has ended; never part of a plan
+
+
+class Via(StrEnum):
+    """Where a host gets the packages of its environment from."""
+
+    AUTO = "auto"  # the package index, where the host reaches it; else the controller
+    NODE = "node"  # the package index, or a mirror, by the host itself
+    CONTROLLER = "controller"  # wheels that the controller downloads once and sends
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The [env] table: the Python environment that `setup` makes on every host."""
+
+    requirements: str | None = None  # a requirements file, a lock or a pyproject.toml of this machine
+    packages: tuple[str, ...] = ()  # requirement lines
+    extras: tuple[str, ...] = ()  # of the pyproject.toml or uv.lock
+    python: str | None = None  # a version or an interpreter; None: any that the packages run on
+    index: str | None = None  # URL of a package index, in place of the default one
+    via: Via = Via.AUTO
+
+
+@dataclass(frozen=True)
+class EnvironmentPlan:
+    """What makes the environment of a run's hosts, on later attempts too."""
+
+    name: str  # of the lock that it is made from: <workdir>/envs/<name>
+    python: str | None = None
+    index: str | None = None
+    via: Via = Via.AUTO
+
+
+def interpreter(host: Host, plan: EnvironmentPlan) -> str:
+    """The Python of the environment on a host, where `~` is expanded."""
+    return f"{host.workdir}/envs/{plan.name}/bin/python"
+
+
+@dataclass(frozen=True)
+class Data:
+    """The [data] table: what tasks read, and where it is on this machine."""
+
+    sets: tuple[str, ...] = ()  # of tensorflow-datasets: "mnist", "my_dataset:1.0.0"
+    paths: tuple[str, ...] = ()  # folders and files of this machine
+    keras: tuple[str, ...] = ()  # files that keras.datasets would download: "mnist.npz"
+    mnist: str | None = None  # a folder with the four original idx files
+    fashion_mnist: str | None = None
+    tfds_dir: str | None = None  # where this machine has prepared sets; None: tensorflow-datasets' own place
+    files_per_worker: int | None = None  # of prepared sets; None: as they are
 
 
 @dataclass(frozen=True)
@@ -100,6 +200,8 @@ class Inventory:
     hosts: tuple[Host, ...]
     job: Job = field(default_factory=Job)
     source: str = "hosts.toml"
+    environment: Environment | None = None  # the [env] table; None: the user makes environments
+    data: Data | None = None  # the [data] table; None: data is the user's own affair
 
 
 class Completion(StrEnum):
@@ -129,6 +231,8 @@ class Recipe:
     job_env: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)  # of the command line
     legacy_keras: str | None = None  # why Keras 2 is chosen; None: it is not
+    keras: KerasHook | None = None
+    auto_shard: AutoShard | None = None
     setup: str | None = None
 
 
@@ -148,6 +252,7 @@ class Admission:
 
     preflight: bool = True
     validate: bool = True  # it has to train alone
+    recall: bool = False  # unless it did in an earlier launch, and is as it was then
     validate_command: str | None = None  # the user's own; None: the built-in step
     other_ports: bool = False  # it takes other ports where the wanted ones are held
 
@@ -158,6 +263,8 @@ class Preparing:
 
     leader: str = ""  # had the first task when tasks were last started, and so the newest backup
     stands_in: Mapping[str, str] = field(default_factory=dict)  # host, not examined yet -> whose place
+    estranged: tuple[str, ...] = ()  # lost with tasks of an earlier attempt, which know its ports
+    apart: bool = False  # its tasks cannot meet those any more
 
 
 @dataclass(frozen=True)
@@ -181,6 +288,11 @@ class RunPlan:
     restarts: Restarts = field(default_factory=Restarts)
     admission: Admission = field(default_factory=Admission)
     notes: tuple[str, ...] = ()  # what the tool set by itself, said to the user
+    if_shared: tuple[str, ...] = ()  # more notes, for hosts that turn out to share their working folder
+    find_program: bool = True  # hosts are asked for the command's program before anything is sent
+    r_packages: tuple[str, ...] = ()  # that its R script loads
+    needs_python: int = 0  # the minor version of Python 3 that its grammar needs; 0: any
+    needs_python_at: str = ""  # the file and line that need it
     hang_timeout: float = 0.0
     on_hang: OnHang = OnHang.RESTART
     stacks: bool = True
@@ -189,7 +301,13 @@ class RunPlan:
     unfit: tuple[str, ...] = ()  # spares that were found unable to stand in
     attempt: int = 1  # the first one that this plan is for
     preparing: Preparing = Preparing()
+    cwd: str = ""  # where in the code the tasks run; "" is its top
     tree: str = ""  # digest of the code that runs, once it is on the hosts
+    environment: EnvironmentPlan | None = None  # what `[env]` asks for; None: environments are the user's
+    data: Data | None = None  # what `[data]` names; None: data is the user's
+    data_digest: str = ""  # of that, once the hosts have it
+    # Why nobody here vouches for it ("" for our own): nodes told it, and nothing is started by it.
+    hearsay: str = ""
 
     def host(self, name: str) -> Host:
         return next(host for host in (*self.hosts, *self.spares, *self.retired) if host.name == name)

@@ -14,6 +14,8 @@ _BRACKETS = re.compile(r"\[([^\[\]:]*)\]")
 _ITEM = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _NUMBER = re.compile(r"([0-9]{1,9})")
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
+# {01..04}, 01..04, [01..04] and Ansible's [01:04].
+_FOREIGN = re.compile(r"[\[{]([0-9]{1,9})(?:\.\.|:)([0-9]{1,9})[\]}]|([0-9]{1,9})\.\.([0-9]{1,9})")
 
 # A name in pieces: text at the even places, the numbers that occur there at the odd ones.
 _Pieces: TypeAlias = tuple[str | frozenset[str], ...]
@@ -28,6 +30,8 @@ def expand(pattern: str) -> tuple[str, ...]:
 
     Raise ValueError, worded for the user, when a range cannot be read.
     """
+    if right := _foreign(pattern):
+        raise ValueError(f'is written otherwise here: "{pattern}"; write {right}')
     if pattern.count("[") != pattern.count("]"):
         raise ValueError(
             f'has a [ without a ]: "{pattern}"' if "[" in pattern else f'has a ] without a [: "{pattern}"'
@@ -42,8 +46,27 @@ def expand(pattern: str) -> tuple[str, ...]:
     return tuple("".join(parts) for parts in itertools.product(*choices))
 
 
+def _foreign(pattern: str) -> str:
+    """How a range of a shell's, of Ansible's or of a file name's kind is written here; "" for none."""
+    if found := _FOREIGN.search(pattern):
+        low, high = (found[1], found[2]) if found[1] else (found[3], found[4])
+        return f'"{pattern[: found.start()]}[{low}-{high}]{pattern[found.end() :]}"'
+    if found := re.search(r"\{([^{}]*)\}", pattern):
+        before, after = pattern[: found.start()], pattern[found.end() :]
+        items = [item.strip() for item in found[1].split(",")]
+        if all(item.isascii() and item.isdigit() for item in items):
+            return f'"{before}[{",".join(items)}]{after}"'
+        return " and ".join(f'"{before}{item}{after}"' for item in items) + ", each for itself"
+    if found := re.search(r"[*?]+", pattern):
+        example = f"{pattern[: found.start()]}[1-4]{pattern[found.end() :]}"
+        return f'out which ones, as "{example}"'
+    return ""
+
+
 def expand_all(text: str) -> tuple[str, ...]:
     """The same for several patterns with commas between them, as `fold` writes them."""
+    if right := _foreign(text):  # before commas are looked at, which {1,2} has inside
+        raise ValueError(f'is written otherwise here: "{text}"; write {right}')
     parts = (part.strip() for part in _COMMA_OUTSIDE.split(text))
     return tuple(name for part in parts if part for name in expand(part))
 

@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import re
+import time
+from typing import Any
 
 # What may be in a task's output beside printable text. Colours are kept, other escape sequences are
 # dropped, single controls are made visible. The body of a string sequence stops at any introducer, so
 # that a hostile line costs one pass and not one per introducer.
-_ODD = re.compile(
+#
+# Characters that cannot be seen are kept where a script or an emoji needs them, and nowhere else: what is
+# not seen can hide a text, or make one name look like another (docs/security.md has the table).
+_INVISIBLE = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
+    "\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_BIDI = "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides and isolates reorder a whole line
+_MARKS = "\u061c\u200e\u200f"  # they move their neighbours as any letter of that direction does
+_SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_BREAKERS = "\u200b"  # between words of scripts without blanks
+_JOINERS = "\u200c\u200d"
+_RIGHT_TO_LEFT = (
+    "\u0591-\u05f4\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+)
+
+_UNSEEN = f"\u2028\u2029\ud800-\udfff{_SELECTORS}{_BREAKERS}{_JOINERS}{_INVISIBLE}{_BIDI}"
+_SEEN = f"[^\\x00-\\xff{_UNSEEN}{_MARKS}]"
+_KEPT = (
+    "(?P<kept>"
+    # The flags of Scotland and the like: a black flag, its letters, the end.
+    "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f"
+    # One selector after what has variants: keycaps, and what is not ASCII.
+    f"|[0-9#*][\ufe0e\ufe0f]|{_SEEN}(?:[{_SELECTORS}](?:[{_JOINERS}](?={_SEEN}))?"
+    # One joiner between two such: emoji of several parts, Persian, the scripts of India.
+    f"|[{_JOINERS}](?={_SEEN}))"
+    f"|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17b3\u17b6-\u17ff]{_BREAKERS}"
+    ")|"
+)
+_SEQUENCES = (
     r"(?P<colour>\x1b\[[0-9;:]{0,64}m)"
     r"|(?P<sequence>"
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9b-\x9f]*(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-~])"
-    "|[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"|\x1b[ -/]*[0-~])|"
 )
+_SINGLE = f"\x00-\x08\n-\x1f\x7f-\x9f{_UNSEEN}"
+_ODD = re.compile(f"{_SEQUENCES}{_KEPT}[{_SINGLE}{_MARKS}]")
+_ODD_RIGHT_TO_LEFT = re.compile(f"{_SEQUENCES}{_KEPT}[{_SINGLE}]")
+_ANY_ODD = re.compile(f"[{_SINGLE}{_MARKS}]")
+_FROM_RIGHT = re.compile(f"[{_RIGHT_TO_LEFT}]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 
 # The names of Linux: the nodes run it, the controller may not.
@@ -29,24 +65,59 @@ def harmless(text: str) -> str:
 
     Each ESC in the result begins a complete colour sequence; tabs stay; there is no newline.
     """
-    return text if text.isprintable() else _ODD.sub(_shown, text)
+    if not _ANY_ODD.search(text):
+        return text
+    from_right = _FROM_RIGHT.search(text)
+    return (_ODD_RIGHT_TO_LEFT if from_right else _ODD).sub(_shown, text)
 
 
 def plain(text: str) -> str:
     """The text for a place without colours: harmless, and no escape at all."""
-    return text if text.isprintable() else _COLOUR.sub("", _ODD.sub(_shown, text))
+    text = harmless(text)
+    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def _shown(match: re.Match[str]) -> str:
     found = match.group()
-    if match.lastgroup == "colour":
+    if match.lastgroup in {"colour", "kept"}:
         return found
     if match.lastgroup == "sequence":
         return ""
     code = ord(found)
     if code < 0x20:
         return chr(0x2400 + code)  # the Unicode pictures of control characters
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
     return "\u2421" if code == 0x7F else f"\\u{code:04x}"
+
+
+def json_safe(line: bytes) -> bytes:
+    """A line of JSON that says the same, with every odd character of its texts as an escape."""
+    if line.isascii() and b"\x7f" not in line:
+        return line
+    return _ANY_ODD.sub(_escaped, line.decode()).encode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    words = match.group().encode("utf-16-be")
+    return "".join(f"\\u{words[at]:02x}{words[at + 1]:02x}" for at in range(0, len(words), 2))
+
+
+def utf8(value: Any) -> Any:
+    """The same data with what is no UTF-8 (bytes of a file's name, say) replaced by escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {utf8(key): utf8(entry) for key, entry in value.items()}
+    return [utf8(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def moment(form: str, seconds: float) -> str:
+    """Local time in `strftime`'s words; `seconds` since the epoch may be anything."""
+    try:
+        return time.strftime(form, time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "at no time that there is"
 
 
 def signal_name(number: int) -> str:
@@ -62,7 +133,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 def duration(seconds: float) -> str:
     """`0.3 s`, `41 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`."""
-    seconds = max(seconds, 0.0)
+    seconds = min(max(seconds, 0.0), 1e11) if seconds == seconds else 0.0  # noqa: PLR0124 - it may be NaN
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

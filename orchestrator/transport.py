@@ -39,6 +39,9 @@ class Link(Protocol):
     def open(self, argv: Sequence[str]) -> Channel:
         """Run argv (quoted once, here) in the login environment; raise HostError."""
 
+    def stalled(self) -> str:
+        """What keeps our data from arriving, as far as this machine can tell; "" while nothing does."""
+
     def close(self) -> None:
         """Cut the connection and with it every channel. Idempotent; wakes blocked readers."""
 

@@ -12,6 +12,8 @@ from worker_entry import cluster, environment, options
 from worker_entry.failure import EXIT_FAILED, EXIT_SAVED, EXIT_USAGE, ExpectedError, UsageError
 from worker_entry.report import Reporter
 
+LONGEST = 4000  # characters of an exception that are reported
+
 
 def main(argv: Sequence[str]) -> int:
     wanted = options.parse(argv)
@@ -35,13 +37,16 @@ def main(argv: Sequence[str]) -> int:
         return _end(_missing(error), reporter, EXIT_FAILED)
     except Exception as error:
         traceback.print_exc()
-        reporter.error(f"{type(error).__name__}: {_first_line(str(error))}")
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reporter.error(
+            str(error)[:LONGEST], type=type(error).__name__, file=place.filename, line=place.lineno or 0
+        )
         return EXIT_FAILED
 
 
 def _end(error: ExpectedError, reporter: Reporter, status: int) -> int:
     print(error, file=sys.stderr)
-    reporter.error(f"{error.what}: {error.why}" if error.why else error.what)
+    reporter.error(error.what, why=error.why, hint=error.hint)
     return status
 
 
@@ -50,10 +55,6 @@ def _missing(error: ModuleNotFoundError) -> ExpectedError:
     return ExpectedError(
         f"Python module {error.name} is missing", why=f"in {sys.executable}", hint=f"pip install {package}"
     )
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:500] if text.strip() else ""
 
 
 def _leave(status: int) -> NoReturn:

@@ -75,13 +75,18 @@ def _data(made: Parser) -> None:
         default="mnist",
         metavar="NAME|PATH",
         help="mnist (default), fashion_mnist, digits (scikit-learn's, needs no network), synthetic (random,"
-        " for speed only), any image classification set of tensorflow-datasets, or a path to TFRecords",
+        " for speed only), any (digits, else synthetic), an image classification set of"
+        " tensorflow-datasets, or a path to TFRecords",
     )
     group.add_argument(
         "--data-dir", metavar="DIR", help="of prepared tensorflow-datasets (default: ~/tensorflow_datasets)"
     )
     group.add_argument(
-        "--download", action="store_true", help="fetch and prepare the data set if it is missing"
+        "--download",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="fetch and prepare the data set where it is missing, once for each disk, whatever its size"
+        " (default: up to 200 MB)",
     )
 
 
@@ -138,6 +143,9 @@ def _length(made: Parser) -> None:
         metavar="EPOCHS",
         help="end when the loss falls no more for so long (fit)",
     )
+    group.add_argument(
+        "--allow-nan", action="store_true", help="train on, and end with 0, when a loss is NaN or infinite"
+    )
 
 
 def _checkpoints(made: Parser) -> None:
@@ -180,7 +188,7 @@ def _check(made: Parser) -> None:
         const=VALIDATION,
         metavar="EPOCHSxSTEPS",
         help="ignore TF_CONFIG, the length and all output; train the same model alone on one device (3x5"
-        " steps) with the job's data, else digits, else synthetic",
+        " steps) with the job's data, which are fetched where they are missing",
     )
 
 
@@ -218,5 +226,5 @@ def _devices(text: str) -> tuple[str, ...]:
     devices = tuple(part.strip() for part in text.split(","))
     for device in devices:
         if not re.fullmatch(r"(?i)/?(cpu|gpu|tpu):\d+", device):
-            raise argparse.ArgumentTypeError(f"a list such as gpu:0,gpu:1 is needed; {device!r} is no device")
+            raise argparse.ArgumentTypeError(f"a list such as gpu:0,gpu:1 is needed: {device!r} is not one")
     return devices

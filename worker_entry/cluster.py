@@ -75,7 +75,7 @@ def _jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
         raise _malformed('"cluster" must be an object of task types')
     for kind, addresses in cluster.items():
         if kind not in KINDS:
-            raise _malformed(f'"{kind}" is no task type; TensorFlow knows {", ".join(KINDS)}')
+            raise _malformed(f'"{kind}" is not a task type; TensorFlow knows {", ".join(KINDS)}')
         if not isinstance(addresses, list) or not all(isinstance(a, str) and ":" in a for a in addresses):
             raise _malformed(f'"{kind}" must be a list of "host:port"')
     everyone = [address for addresses in cluster.values() for address in addresses]

@@ -29,7 +29,7 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
         raise UsageError(
             "an evaluator task needs --checkpoint-dir", why="it follows what the others save there"
         )
-    source = find.source(options)
+    source = find.source(options, reporter)
     network = models.build(options, source)
     scoring.compiled(network.model, network)
     leader = cluster.address(cluster.leader)

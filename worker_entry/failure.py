@@ -27,5 +27,17 @@ class ExpectedError(Exception):
         return "\n".join(lines)
 
 
+class DivergedError(ExpectedError):
+    """A loss is NaN or infinite."""
+
+    def __init__(self, loss: str, value: float, step: int | None = None) -> None:
+        when = "" if step is None else f" at step {step}"
+        super().__init__(
+            f"the {loss} is {value}{when}",
+            why="training has diverged: from here on it only costs time",
+            hint="lower --learning-rate, or check the data; --allow-nan goes on all the same",
+        )
+
+
 class UsageError(ExpectedError):
     """The command line or TF_CONFIG is wrong: exit status 2, nothing was started."""

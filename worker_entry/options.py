@@ -22,7 +22,7 @@ class Options:
     tpu: str | None
     dataset: str
     data_dir: str | None
-    download: bool
+    download: bool | None
     loop: str
     model: str
     l2: float
@@ -36,6 +36,7 @@ class Options:
     learning_rate: float | None
     decay: bool
     early_stopping: int | None
+    allow_nan: bool
     seed: int
     deterministic: bool
     checkpoint_dir: str | None
@@ -49,12 +50,11 @@ class Options:
 
 
 def for_validation(options: Options, epochs: int, steps: int) -> Options:
-    """The same model alone on one device; nothing of the job's is written, fetched or waited for."""
+    """The same model alone on one device: nothing of the job's is written, but data that are missing."""
     return replace(
         options,
         strategy="one-device",
         devices=(),
-        download=False,
         epochs=epochs,
         steps_per_epoch=steps,
         early_stopping=None,

@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         from worker_entry.data import prepared
 
-        made = prepared.prepare(options.name, options.data_dir, options.files)
+        made = prepared.prepare(options.name, options.data_dir, options.files, _tell)
     except ExpectedError as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
@@ -35,6 +35,11 @@ def main(argv: Sequence[str]) -> int:
     )
     print(f"then:      orchestrate launch -- --dataset {options.name} --data-dir {made.root}")
     return EXIT_OK
+
+
+def _tell(step: str, done: int, total: int) -> None:
+    of = f" ({done / 1e6:.1f} of {total / 1e6:.1f} MB)" if total else ""
+    print(f"{step}{of}", file=sys.stderr, flush=True)
 
 
 def _parser() -> Parser:

@@ -2,11 +2,13 @@
 
 The records are appended to the file named by ORCHESTRATE_REPORT; without it nothing is written.
 
+    {"kind": "data", "name", "step", "done", "total"}     data are fetched: what is done, bytes of how many
     {"kind": "ready", "note"}                             the strategy stands, the first step comes next
     {"kind": "progress", "step", "loss", "steps_per_second"}   at most one a second, and the last step
     {"kind": "result", "digest", "loss", "accuracy", "test_loss", "test_accuracy", "dataset", "note",
                        "steps", "steps_per_second", "seconds", "startup"}
-    {"kind": "error", "message"}                          one line, the same as the last on stderr
+    {"kind": "error", "message", "why", "hint"}           what an expected error says on stderr
+    {"kind": "error", "message", "type", "file", "line"}  an exception
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ class Reporter:
     def from_environment(cls) -> Reporter:
         return cls(os.environ.get(VARIABLE))
 
+    def data(self, name: str, step: str, done: int, total: int) -> None:
+        """Missing data are being fetched; `done` of `total` bytes (0: not known) are here."""
+        of = f" ({done / 1e6:.1f} of {total / 1e6:.1f} MB)" if total else ""
+        print(f"{name}: {step}{of}", flush=True)
+        self._write({"kind": "data", "name": name, "step": step, "done": done, "total": total})
+
     def ready(self, note: str) -> None:
         self._write({"kind": "ready", "note": note})
 
@@ -54,8 +62,8 @@ class Reporter:
     def result(self, **fields: Any) -> None:
         self._write({"kind": "result", **fields})
 
-    def error(self, message: str) -> None:
-        self._write({"kind": "error", "message": message})
+    def error(self, message: str, **more: Any) -> None:
+        self._write({"kind": "error", "message": message, **more})
 
     def _write(self, record: dict[str, Any]) -> None:
         """One write per record: a reader never sees half of one, and a full disk does not end training."""

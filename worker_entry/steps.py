@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from worker_entry.backup import Backup
+from worker_entry.failure import DivergedError
 from worker_entry.job import Job
 from worker_entry.pace import Pace
 from worker_entry.stopping import CoordinationService, Saved, Stop
@@ -86,7 +88,10 @@ class Steps:
 
     def _report(self, loss: Callable[[], float]) -> None:
         self._reported = self.done
-        self._job.reporter.progress(self.done, loss(), self.pace.steps_per_second)
+        value = loss()
+        self._job.reporter.progress(self.done, value, self.pace.steps_per_second)
+        if not math.isfinite(value) and not self._job.options.allow_nan:
+            raise DivergedError("loss", value, self.done)
 
     def _save(self, backup: Backup) -> None:
         self._settle()

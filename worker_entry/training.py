@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 
 from worker_entry import (
@@ -20,7 +22,7 @@ from worker_entry import (
 from worker_entry.choice import Chosen, choose
 from worker_entry.cluster import Cluster
 from worker_entry.data import find
-from worker_entry.failure import EXIT_OK, EXIT_SAVED
+from worker_entry.failure import EXIT_OK, EXIT_SAVED, DivergedError
 from worker_entry.job import Job, Trained
 from worker_entry.options import Options
 from worker_entry.report import Reporter
@@ -43,7 +45,7 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
 
 def _train(options: Options, cluster: Cluster, reporter: Reporter, chosen: Chosen) -> int:
     # Data before the strategy: a task that cannot read them must not leave its peers waiting.
-    source = find.source(options)
+    source = find.source(options, reporter)
     reporter.startup.done("data")
     if options.mixed_precision:
         tf.keras.mixed_precision.set_global_policy(f"mixed_{options.mixed_precision}")
@@ -79,7 +81,15 @@ def _loop(job: Job) -> Trained:
     return coordinator_loop.run(job) if job.asynchronous else custom_loop.run(job)
 
 
+def _check_losses(job: Job, trained: Trained) -> None:
+    losses = {"loss": trained.loss, "test loss": trained.score.loss}
+    for name, value in losses.items():
+        if value is not None and not math.isfinite(value) and not job.options.allow_nan:
+            raise DivergedError(name, value)
+
+
 def _finish(job: Job, trained: Trained) -> None:
+    _check_losses(job, trained)
     with saved.exported(job, trained) as saved_model:
         if job.options.verify:
             saved.verify(job, trained, saved_model)

@@ -1,18 +1,34 @@
 """What preflight concludes from what the nodes told it. Pure: facts in, `CheckReported` out.
 
 of_hosts(seen, needs, shared)   each machine by itself, then all of them together
-of_pairs(pairs)                 who reaches whose task port
+of_network(seen, pairs)         addresses, and what passes between the hosts
 """
 
 from __future__ import annotations
 
 from orchestrator.checks.cluster import across, clashing
+from orchestrator.checks.data import not_prepared, of_data
+from orchestrator.checks.extra import of_extra
 from orchestrator.checks.host import alone
+from orchestrator.checks.network import BUSY, of_network
 from orchestrator.checks.pairs import of_pairs
-from orchestrator.checks.seen import PACKAGES, Needs, Seen
+from orchestrator.checks.seen import MODULES, PACKAGES, Needs, Seen
 from orchestrator.events import CheckReported
 
-__all__ = ["PACKAGES", "Needs", "Seen", "of_hosts", "of_pairs"]
+__all__ = [
+    "BUSY",
+    "MODULES",
+    "PACKAGES",
+    "Needs",
+    "Seen",
+    "clashing",
+    "not_prepared",
+    "of_data",
+    "of_extra",
+    "of_hosts",
+    "of_network",
+    "of_pairs",
+]
 
 
 def of_hosts(seen: list[Seen], needs: Needs, shared: tuple[tuple[str, ...], ...] = ()) -> list[CheckReported]:

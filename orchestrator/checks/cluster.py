@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from orchestrator.checks.limits import of_processors
 from orchestrator.checks.seen import Needs, Seen, minor
 from orchestrator.events import CheckReported, Level
 from orchestrator.model import Role
@@ -19,6 +21,7 @@ def across(seen: Sequence[Seen], needs: Needs, shared: Iterable[tuple[str, ...]]
     yield from _loopback(seen)
     yield from _public(seen)
     yield from _devices(seen)
+    yield from of_processors(seen)
     for group in shared:
         if len(group) > 1:
             known = (one for one in seen if one.name in group)
@@ -28,29 +31,61 @@ def across(seen: Sequence[Seen], needs: Needs, shared: Iterable[tuple[str, ...]]
 def _versions(seen: Sequence[Seen], needs: Needs) -> Iterator[CheckReported]:
     """Another minor version of TensorFlow or Keras breaks collectives; a patch level rarely does."""
     severe = Level.FAIL if needs.tensorflow else Level.WARN
-    yield from _odd(seen, "tensorflow", lambda one: one.tensorflow, severe)
+    yield from _odd(seen, needs, "tensorflow", lambda one: one.tensorflow, severe)
     keras = "tf-keras" if needs.legacy_keras else "keras"
-    yield from _odd(seen, keras, lambda one: one.version(keras), severe)
-    yield from _odd(seen, "python", lambda one: one.facts["python"]["version"], Level.WARN)
+    yield from _odd(seen, needs, keras, lambda one: one.version(keras), severe)
+    yield from _odd(seen, needs, "python", lambda one: one.facts.python.version, Level.WARN)
+    for package, parts in (("numpy", 1), ("protobuf", 1), ("tensorflow-datasets", 2)):
+        yield from _odd(seen, needs, package, _release_of(package, parts), Level.WARN)
+
+
+def _release_of(package: str, parts: int) -> Callable[[Seen], str | None]:
+    """The part of its version that matters between tasks."""
+
+    def version(one: Seen) -> str | None:
+        found = one.version(package)
+        return ".".join(found.split(".")[:parts]) if found else None
+
+    return version
 
 
 def _odd(
-    seen: Sequence[Seen], what: str, version: Callable[[Seen], str | None], severe: Level
+    seen: Sequence[Seen], needs: Needs, what: str, version: Callable[[Seen], str | None], severe: Level
 ) -> Iterator[CheckReported]:
     """Name those that do not have the version that most have."""
     versions = [(one, found) for one in seen if (found := version(one))]
     if len({found for _, found in versions}) < 2:
         return
     usual = Counter(found for _, found in versions).most_common(1)[0][0]
-    others = fold(one.name for one, found in versions if found == usual)
+    who: dict[str, list[str]] = {}
+    for one, found in versions:
+        who.setdefault(found, []).append(one.name)
+    listed = "; ".join(f"{found} on {fold(names)}" for found, names in who.items() if found != usual)
     for one, found in versions:
         if found == usual or (what == "python" and minor(found) == minor(usual)):
             continue
         level = severe if minor(found) != minor(usual) else Level.WARN
-        package = what.replace("-", "_")
-        why = f"the usual version here is {usual} ({others}): tasks must agree on what they send each other"
-        hint = f"{one.facts['python']['path']} -m pip install {package}=={usual}"
-        yield one.says(package, level, found, why, "" if what == "python" else hint)
+        why = f"the usual version here is {usual} ({fold(who[usual])}), and {listed}: tasks must agree on it"
+        hint, fix = _same(one, needs, what, usual)
+        yield one.says(what.replace("-", "_"), level, found, why, hint, between=True, fix=fix)
+
+
+def _same(one: Seen, needs: Needs, what: str, usual: str) -> tuple[str, tuple[str, ...]]:
+    """How a host gets the usual version of the distribution that it has: another beside it breaks both."""
+    if what == "python":
+        return "set `python` for it in hosts.toml to one of that version", ()
+    if needs.environment:
+        return "`orchestrate setup`", ()
+    if what == "tensorflow":
+        name = one.distribution or "tensorflow"
+        if name not in ("tensorflow", "tensorflow-cpu"):
+            return f"install the {name} that is built from TensorFlow {usual}, or leave the host out", ()
+        fix = one.pip(f"{name}=={usual}")
+    else:
+        # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
+        exact = usual if usual.count(".") > 1 else f"{usual}.*"
+        fix = one.pip("--no-deps", f"{what.replace('-', '_')}=={exact}")
+    return f"`{shlex.join(fix)}`", fix
 
 
 def clashing(seen: Sequence[Seen]) -> frozenset[str]:
@@ -74,7 +109,7 @@ def _rivals(first: Seen, one: Seen) -> CheckReported:
     both = ", ".join(map(str, sorted(set(first.ports) & set(one.ports))))
     why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
     hint = f"give {one.name} another `task_port`, or one entry with `tasks = 2`"
-    return one.says("machine", Level.FAIL, f"is {first.name} under another name", why, hint)
+    return one.says("machine", Level.FAIL, f"is {first.name} under another name", why, hint, between=True)
 
 
 def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
@@ -89,7 +124,7 @@ def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
 
 def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
     for one in seen:
-        addresses = (one.host.address, *(ip for ip in one.facts["ip"] if ":" not in ip))
+        addresses = (one.host.address, *(ip for ip in one.facts.ip if ":" not in ip))
         public = next((ip for ip in addresses if _is_global(ip)), None)
         if public:
             why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
@@ -100,6 +135,8 @@ def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
 def _devices(seen: Sequence[Seen]) -> Iterator[CheckReported]:
     """MultiWorkerMirroredStrategy's behaviour with unequal device counts is undefined."""
     training = [one for one in seen if one.host.role in (Role.CHIEF, Role.WORKER)]
+    if any(_absent(one) for one in training):
+        return  # that is told already
     counts = {one.name: _per_task(one) for one in training}
     if len(set(counts.values())) < 2:
         return
@@ -112,13 +149,19 @@ def _devices(seen: Sequence[Seen]) -> Iterator[CheckReported]:
             yield one.says("devices", Level.WARN, found, why, "`devices` in hosts.toml makes them equal")
 
 
+def _absent(seen: Seen) -> bool:
+    """Whether `devices` names a GPU that is not there."""
+    known = {str(gpu.index) for gpu in seen.facts.gpus}
+    return any(device.isdigit() and device not in known for device in seen.host.devices or ())
+
+
 def _per_task(seen: Seen) -> int:
     devices = seen.host.devices
-    return len(seen.facts["gpus"] if devices is None else devices) // max(1, seen.host.tasks)
+    return len(seen.facts.gpus if devices is None else devices) // max(1, seen.host.tasks)
 
 
 def _own_address(seen: Seen) -> str:
-    own = [ip for ip in seen.facts["ip"] if not _is_loopback(ip) and ":" not in ip]
+    own = [ip for ip in seen.facts.ip if not _is_loopback(ip) and ":" not in ip]
     return own[0] if own else "its address in the cluster's network"
 
 
@@ -131,7 +174,7 @@ def _is_global(address: str) -> bool:
 
 
 def _ip(address: str, test: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bool]) -> bool:
-    """False for what is no address but a name."""
+    """False for a name."""
     try:
         return test(ipaddress.ip_address(address.partition("%")[0]))
     except ValueError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Iterator
 
+from orchestrator import wire
+from orchestrator.checks.imports import of_imports
+from orchestrator.checks.limits import of_limits
 from orchestrator.checks.r import of_r
 from orchestrator.checks.seen import Needs, Seen, minor, release
 from orchestrator.events import CheckReported, Level
@@ -13,18 +16,21 @@ from orchestrator.text import duration, size
 OLDEST_PYTHON = (3, 8)  # that our agent runs on
 LITTLE_DISK, NO_DISK = 5e9, 200e6  # bytes: below them a warning, a failure
 SKEW = 1.0  # seconds
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` work on several tasks
 
 
 def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[CheckReported]:
     """Without `own_ports` its ports are not looked at: another entry for the same machine wants them too."""
-    yield seen.says("login", Level.OK, str(seen.hello["user"]))
+    yield seen.says("login", Level.OK, seen.hello.user)
     yield _agent(seen)
-    yield _python(seen)
-    if seen.facts["python"]["ok"]:
+    yield _python(seen, needs)
+    if seen.facts.python.ok:
         yield from _packages(seen, needs)
+        yield from of_imports(seen, needs)
         if needs.r:
             yield from of_r(seen)
+    yield from of_limits(seen, needs)
     yield _rsync(seen)
     yield _state(seen)
     yield _workdir(seen)
@@ -37,7 +43,7 @@ def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[Check
 
 
 def _agent(seen: Seen) -> CheckReported:
-    found = str(seen.hello["python"])
+    found = seen.hello.python
     if release(found) >= OLDEST_PYTHON:
         return seen.says("agent", Level.OK, found)
     why = "our agent needs Python 3.8 or newer; the training may use another one"
@@ -46,23 +52,29 @@ def _agent(seen: Seen) -> CheckReported:
     )
 
 
-def _python(seen: Seen) -> CheckReported:
-    python = seen.facts["python"]
-    if python["ok"]:
-        return seen.says("python", Level.OK, str(python["version"]))
+def _python(seen: Seen, needs: Needs) -> CheckReported:
+    python = seen.facts.python
+    if python.ok and python.version and release(python.version) < (3, needs.python):
+        why = f"its grammar needs Python 3.{needs.python} or newer"
+        hint = _set("python", "a newer Python that trains") + ", or write that for the older one"
+        return seen.says(
+            "python", Level.FAIL, f"{python.version} cannot compile {needs.python_at}", why, hint
+        )
+    if python.ok:
+        return seen.says("python", Level.OK, python.version or "?")
     found = f"{seen.host.python} does not run"
-    return seen.says(
-        "python", Level.FAIL, found, str(python["error"]), _set("python", "the Python that trains")
-    )
+    return seen.says("python", Level.FAIL, found, python.error, _set("python", "the Python that trains"))
 
 
 def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
     version = seen.tensorflow
     if version is None:
         level = Level.FAIL if needs.tensorflow else Level.WARN
-        why = f"{seen.facts['python']['path']} does not have it"
+        why = f"{seen.facts.python.path} does not have it"
         hint = f"{_pip(seen)} tensorflow; or set `python` or `setup`, so that the right one is used"
-        yield seen.says("tensorflow", level, "not installed", why, hint)
+        hint = "`orchestrate setup`" if needs.environment else hint
+        fix = () if needs.environment or level is not Level.FAIL else seen.pip("tensorflow")
+        yield seen.says("tensorflow", level, "not installed", why, hint, fix=fix)
     else:
         yield seen.says("tensorflow", Level.OK, version)
         if needs.legacy_keras and release(version) >= _KERAS_3:
@@ -77,55 +89,57 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
     # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
     wanted = ".".join(minor(tensorflow))
     hint = f"{_pip(seen)} --no-deps 'tf_keras=={wanted}.*'; or `legacy_keras = false` under [job]"
+    hint = "add tf_keras to the packages of [env], then `orchestrate setup`" if needs.environment else hint
     why = "TF_USE_LEGACY_KERAS=1 is set, since Keras 3 cannot `fit` on several tasks"
     level = Level.FAIL if needs.tensorflow else Level.WARN
+    fix = () if needs.environment else seen.pip("--no-deps", f"tf_keras=={wanted}.*")
     if found is None:
-        return seen.says("tf_keras", level, "not installed", why, hint)
-    return seen.says(
-        "tf_keras", level, f"{found} beside tensorflow {tensorflow}", f"{why}; the two must match", hint
-    )
+        return seen.says("tf_keras", level, "not installed", why, hint, fix=fix)
+    beside = f"{found} beside tensorflow {tensorflow}"
+    return seen.says("tf_keras", level, beside, f"{why}; the two must match", hint, fix=fix)
 
 
 def _rsync(seen: Seen) -> CheckReported:
-    if seen.facts["rsync"]:
+    if seen.facts.rsync:
         return seen.says("rsync", Level.OK, "ok")
     why = "code goes there as a tar stream: whole at every change, not only what changed"
     return seen.says("rsync", Level.WARN, "not installed", why, "apt install rsync, or dnf install rsync")
 
 
 def _state(seen: Seen) -> CheckReported:
-    trouble = seen.hello.get("state_error")
+    trouble = seen.hello.state_error
     if not trouble:
         return seen.says("state", Level.OK, "ok")
-    hint = trouble.get("hint") or _set("state", "a folder on a local disk")
-    return seen.says("state", Level.FAIL, trouble["what"], trouble.get("why", ""), hint)
+    hint = trouble.hint or _set("state", "a folder on a local disk")
+    return seen.says("state", Level.FAIL, trouble.what, trouble.why, hint)
 
 
 def _workdir(seen: Seen) -> CheckReported:
-    workdir = seen.facts["disk"]["workdir"]
-    if workdir["writable"]:
+    workdir = seen.facts.disk.workdir
+    if workdir.writable:
         return seen.says("workdir", Level.OK, "ok")
     return seen.says(
         "workdir",
         Level.FAIL,
-        f"{workdir['path']} cannot be written",
-        str(workdir["error"]),
+        f"{workdir.path} cannot be written",
+        workdir.error,
         _set("workdir", "another"),
     )
 
 
 def _disk(seen: Seen) -> Iterator[CheckReported]:
     """The fuller one of the two places we write to."""
-    disks: Mapping[str, Any] = seen.facts["disk"]
-    places = [(disk["free"], setting) for setting in ("workdir", "state") if (disk := disks[setting])]
-    if not places:
-        return
-    free, setting = min(places)
+    disks = seen.facts.disk
+    if not disks.workdir.writable:
+        return  # that is told already, and the folder above it is not where anything will be written
+    free, setting = disks.workdir.free, "workdir"
+    if disks.state is not None:
+        free, setting = min((free, setting), (disks.state.free, "state"))
     found = f"{size(free)} free"
     if free >= LITTLE_DISK:
         yield seen.says("disk", Level.OK, found)
         return
-    where = disks["workdir"]["path"] if setting == "workdir" else seen.hello["state"]
+    where = disks.workdir.path if setting == "workdir" else seen.hello.state
     why = f"{where} needs room for " + ("code and checkpoints" if setting == "workdir" else "the tasks' logs")
     level = Level.FAIL if free < NO_DISK else Level.WARN
     yield seen.says(
@@ -139,19 +153,23 @@ def _clock(seen: Seen) -> CheckReported:
         return seen.says("clock", Level.OK, f"{ahead * 1000:+.0f} ms")
     found = f"{duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
     why = "log lines are ordered with it corrected; certificates and make-like tools may stumble"
-    return seen.says("clock", Level.WARN, found, why, "timedatectl set-ntp true, or chronyc makestep")
+    return seen.says("clock", Level.WARN, found, why, "`timedatectl set-ntp true`, or `chronyc makestep`")
 
 
 def _ports(seen: Seen) -> Iterator[CheckReported]:
-    busy = {taken["port"]: taken["holder"] for taken in seen.listen["busy"]}
+    if seen.listen.waits_for is not None:
+        whose = "yours" if seen.listen.waits_for == seen.hello.user else seen.listen.waits_for
+        why = "it listens on the task ports, as this one would; nothing was measured"
+        hint = "`orchestrate preflight` again when it has ended"
+        yield seen.says("port", Level.FAIL, f"another preflight of {whose} is there", why, hint)
+        return
+    busy = {taken.port: taken.holder for taken in seen.listen.busy}
     if busy:
         found = f"{', '.join(map(str, sorted(busy)))} taken"
         why = "; ".join(f"{port}: {_holder(busy[port])}" for port in sorted(busy))
-        yield seen.says(
-            "port", Level.FAIL, found, why, "end what holds it, or change `task_port` in hosts.toml"
-        )
+        yield seen.says("port", Level.FAIL, found, why, _free(list(busy.values())))
         return
-    low, high = seen.facts["ephemeral"]
+    low, high = seen.facts.ephemeral
     unsafe = [port for port in seen.ports if low <= port <= high]
     listed = ", ".join(map(str, seen.ports))
     if not unsafe:
@@ -165,32 +183,44 @@ def _ports(seen: Seen) -> Iterator[CheckReported]:
     yield seen.says("port", Level.WARN, listed, why, hint)
 
 
-def _holder(holder: object) -> str:
+def _holder(holder: wire.Lessee | str | None) -> str:
     """Text from the process table, or the words of a lease of ours."""
-    if isinstance(holder, Mapping):
-        return f"{holder['task']} of run {holder['run']} ({holder['owner']})"
-    return str(holder or "by a process that this login may not see")
+    if isinstance(holder, wire.Lessee):
+        if holder.run == "?":
+            return f"a run of user {holder.owner}"
+        return f"{holder.task} of run {holder.run} ({holder.owner})"
+    return holder or "by a process that this login may not see"
+
+
+def _free(holders: list[wire.Lessee | str | None]) -> str:
+    """How the ports become free; a run's name is a node's word, and a command line takes only such a one."""
+    runs = {one.run for one in holders if isinstance(one, wire.Lessee)}
+    if len(runs) == 1 and len(holders) == len([one for one in holders if isinstance(one, wire.Lessee)]):
+        run = runs.pop()
+        if _RUN.fullmatch(run):
+            return f"`orchestrate stop {run}`; or set another `task_port` in hosts.toml"
+        return "`orchestrate launch --other-ports`; or set another `task_port` in hosts.toml"
+    return "end what holds it, or change `task_port` in hosts.toml"
 
 
 def _linger(seen: Seen) -> Iterator[CheckReported]:
-    if seen.facts["kill_user_processes"]:
-        user = seen.hello["user"]
+    if seen.facts.kill_user_processes:
+        user = seen.hello.user
         why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
         yield seen.says("linger", Level.WARN, "off", why, f"loginctl enable-linger {user}")
 
 
 def _gpus(seen: Seen) -> Iterator[CheckReported]:
-    gpus, devices = seen.facts["gpus"], seen.host.devices
+    gpus, devices = seen.facts.gpus, seen.host.devices
     if gpus:
-        names = dict.fromkeys(gpu["name"] for gpu in gpus)
+        names = dict.fromkeys(gpu.name for gpu in gpus)
         yield seen.says("gpu", Level.OK, f"{len(gpus)} x {', '.join(names)}")
     elif devices:
         why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
-        yield seen.says(
-            "gpu", Level.WARN, "none seen", why, "nvidia-smi on that host; or leave `devices` out"
-        )
+        hint = "`nvidia-smi` on that host; or leave `devices` out"
+        yield seen.says("gpu", Level.FAIL, "none seen", why, hint)
         return
-    known = {str(gpu["index"]) for gpu in gpus}
+    known = {str(gpu.index) for gpu in gpus}
     missing = [device for device in devices or () if device.isdigit() and device not in known]
     if missing:
         why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(sorted(known))}"
@@ -204,4 +234,4 @@ def _set(key: str, to: str) -> str:
 
 
 def _pip(seen: Seen) -> str:
-    return f"{seen.facts['python']['path']} -m pip install"
+    return f"{seen.facts.python.path} -m pip install"

@@ -1,117 +1,166 @@
-"""What the pairs of hosts say together: whose port is closed, and who is cut off."""
+"""What the pairs of hosts say together: whose port is closed, and who is cut off. One cause is told once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.checks.meanings import meaning, port_of
+from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.ranges import fold
+from orchestrator.run import reach
 
-# What a failed connection means when the peer's agent is known to listen: (why, what to try).
-_MEANINGS = {
-    "timed out": (
-        "packets to TCP port {port} vanish: a firewall on that host or on the way drops them",
-        "open TCP port {port} there: ufw allow {port}/tcp, or firewall-cmd --add-port={port}/tcp",
-    ),
-    "refused": (
-        "our agent listens on port {port} there: the address leads elsewhere, or a firewall rejects",
-        "look at its `address` in hosts.toml, then at the firewall of that host (TCP port {port})",
-    ),
-    "no route": (
-        "the network knows no way there, or a firewall rejects (firewalld answers like that)",
-        "look at its `address` in hosts.toml, then open TCP port {port}: firewall-cmd --add-port={port}/tcp",
-    ),
-    "does not resolve": (
-        "that name is not known there; every host must resolve every address alike",
-        "an IP address as `address` in hosts.toml, or the name in /etc/hosts of all hosts",
-    ),
-    "answered by something else": (
-        "another program or another machine answers at that address",
-        "look at its `address` in hosts.toml: it has to lead to that host from all others",
-    ),
-}
-_UNKNOWN = ("", "look at its `address` in hosts.toml and at the firewall of that host (TCP port {port})")
+Own: TypeAlias = Mapping[str, Collection[str]]  # the addresses of each host's interfaces
 
 
-def of_pairs(pairs: Sequence[PairReported]) -> list[CheckReported]:
-    """A `reach` and a `ping` per host. Where a host is cut off from all, it is named and not all others."""
-    hosts = list(dict.fromkeys(name for pair in pairs for name in (pair.target, pair.source)))
-    closed = [pair for pair in pairs if not pair.tcp]
-    cut_off = {name for name in hosts if _cut_off(name, pairs)}
-    failed = [
-        *_selves(closed),
-        *_sources(pairs, cut_off),
-        *_targets(
-            pairs, [pair for pair in closed if pair.source != pair.target and pair.source not in cut_off]
-        ),
-    ]
+def of_pairs(
+    pairs: Sequence[PairReported], own: Own | None = None, hosts: Sequence[str] | None = None
+) -> list[CheckReported]:
+    """A `reach` per host. A host that is cut off from all is named, and not all the others.
+
+    `hosts` are those that are told to be well where nothing is wrong: all that have pairs, by default.
+    """
+    own = own or {}
+    between = [pair for pair in pairs if pair.source != pair.target]
+    left = [pair for pair in between if not pair.tcp]
+    failed: list[CheckReported] = []
+    for rule in (_cut_off, _deaf, _mute, _apart, _mutual, _rest):
+        for explained, checks in rule(between, left, own):
+            failed += checks
+            left = [pair for pair in left if pair not in explained]
+    unreached = {check.host for check in failed}
+    failed += _selves([pair for pair in pairs if not pair.tcp and pair.source == pair.target], own, unreached)
     bad = {check.host for check in failed}
-    fine = [CheckReported(name, "reach", Level.OK, "ok") for name in hosts if name not in bad]
-    return [*failed, *fine, *_pings(hosts, pairs)]
+    known = (
+        hosts
+        if hosts is not None
+        else list(dict.fromkeys(p for one in pairs for p in (one.target, one.source)))
+    )
+    return [*failed, *(CheckReported(name, "reach", Level.OK, "ok") for name in known if name not in bad)]
 
 
-def _cut_off(name: str, pairs: Sequence[PairReported]) -> bool:
-    """It reaches nobody, and somebody else reaches those it does not."""
-    own = [pair for pair in pairs if pair.source == name != pair.target]
-    reached = {pair.target for pair in pairs if pair.tcp and pair.source not in (name, pair.target)}
-    return len(own) > 1 and not any(pair.tcp for pair in own) and all(pair.target in reached for pair in own)
+Found: TypeAlias = Iterator[tuple[Collection[PairReported], list[CheckReported]]]
 
 
-def _selves(closed: Sequence[PairReported]) -> Iterator[CheckReported]:
-    for pair in closed:
-        if pair.source == pair.target:
-            why = "a task connects to its own address too; " + (
-                "this one is not the machine's own (NAT?)" if pair.why == "timed out" else _meaning(pair)[0]
-            )
-            hint = "set `address` to one that leads to this host from all hosts, itself included"
-            yield _fail(pair.target, f"cannot reach its own address {pair.address}: {pair.why}", why, hint)
+def _cut_off(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
+    """Nothing passes to it or from it, whoever tries, and there are several who do."""
+    del own
+    silent = {pair for pair in left if Closed.silent(pair.why)}
+    for name in _hosts(left):
+        its = [pair for pair in between if name in (pair.source, pair.target)]
+        if len({pair.source for pair in its}) < 3 or not all(pair in silent for pair in its):
+            continue
+        if any(pair.elsewhere for pair in its):
+            port = port_of(its[0])
+            why = "its other ports or its pings answer: a firewall on it drops task ports both ways"
+            hint = f"open TCP port {port} on it, in and out: `ufw allow {port}/tcp`, and the others' ports"
+            yield its, [_fail(name, f"no task port is reached from it, nor its own: {its[0].why}", why, hint)]
+        else:
+            why = "neither TCP nor a ping: all traffic between them is cut"
+            hint = "look at its network with `ip addr` and `ip route`: cable, VLAN, security group"
+            yield its, [_fail(name, "nothing passes between it and the others", why, hint)]
 
 
-def _sources(pairs: Sequence[PairReported], cut_off: set[str]) -> Iterator[CheckReported]:
-    for name in sorted(cut_off):
-        reasons = dict.fromkeys(pair.why for pair in pairs if pair.source == name != pair.target)
-        why = "the others reach each other: something on this host or its network stops outgoing connections"
-        hint = "look at its routes (ip route) and at its firewall's outgoing rules"
-        yield _fail(name, f"reaches no other host: {', '.join(reasons)}", why, hint)
+def _deaf(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
+    """None of several others reaches it, all for one reason."""
+    for name in _hosts(left):
+        missed = [pair for pair in left if pair.target == name]
+        others = {pair.source for pair in between if pair.target == name}
+        reasons = {pair.why for pair in missed}
+        if len(others) > 1 and {pair.source for pair in missed} == others and len(reasons) == 1:
+            yield missed, [_target(name, "no other host reaches", missed, own)]
 
 
-def _targets(pairs: Sequence[PairReported], closed: Sequence[PairReported]) -> Iterator[CheckReported]:
+def _mute(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
+    """It reaches nobody, and somebody else reaches those that it does not."""
+    del own
+    for name in _hosts(left):
+        missed = [pair for pair in left if pair.source == name]
+        tried = [pair for pair in between if pair.source == name]
+        reached = {pair.target for pair in between if pair.tcp and pair.source != name}
+        if len(tried) > 1 and len(missed) == len(tried) and all(pair.target in reached for pair in tried):
+            reasons = dict.fromkeys(pair.why for pair in missed)
+            why = "the others reach each other: this host or its network stops outgoing connections"
+            hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
+            yield missed, [_fail(name, f"reaches no other host: {', '.join(reasons)}", why, hint)]
+
+
+def _apart(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
+    """Two groups of hosts between which nothing passes."""
+    silent = {(pair.source, pair.target): pair for pair in left if Closed.silent(pair.why)}
+    known = _hosts([pair for pair in between if pair.tcp])
+    groups = reach.sides([way for way in silent if {*way} <= {*known}], known) if silent else []
+    if len(groups) == 2 and len(groups[1]) > 1:
+        across = [pair for way, pair in silent.items() if (way[0] in groups[0]) != (way[1] in groups[0])]
+        found = f"{fold(groups[0])} and {fold(groups[1])} do not reach each other: {across[0].why}"
+        why, hint = meaning(across[0], across[0].resolved in own.get(across[0].target, ()))
+        yield across, [_fail(name, found, why, hint) for name in groups[1]]
+
+
+def _mutual(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
+    """Hosts that do not reach each other, for one reason: first the one of most such pairs."""
+    ways = {(pair.source, pair.target): pair for pair in left if Closed.silent(pair.why)}
+    both = [way for way, pair in ways.items() if (back := ways.get(way[::-1])) and back.why == pair.why]
+    two = len(_hosts(between)) == 2
+    while both:
+        hub = max((way[0] for way in both), key=lambda name: len([way for way in both if way[0] == name]))
+        why = ways[next(way for way in both if way[0] == hub)].why
+        partners = [way[1] for way in both if way[0] == hub and ways[way].why == why]
+        explained = [ways[way] for way in ways if hub in way and {*way} & {*partners}]
+        first = ways[hub, partners[0]]
+        who = "the two" if two else f"{hub} and {fold(partners)}"
+        told = meaning(first, first.resolved in own.get(first.target, ()), both=True)
+        found = f"{who} do not reach each other: {why}"
+        yield explained, [_fail(name, found, *told) for name in (hub, *partners)]
+        both = [way for way in both if not (hub in way and {*way} & {*partners})]
+
+
+def _rest(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
+    """Whatever is left, by host and reason."""
+    del between
     groups: dict[tuple[str, str], list[PairReported]] = defaultdict(list)
-    for pair in closed:
+    for pair in left:
         groups[pair.target, pair.why].append(pair)
-    for (target, reason), missed in groups.items():
-        sources = {pair.source for pair in missed}
-        others = {pair.source for pair in pairs if pair.target == target != pair.source}
-        who = (
-            "no other host reaches"
-            if sources == others and len(others) > 1
-            else f"{fold(sources)} cannot reach"
+    for (target, _), missed in groups.items():
+        sources = fold(dict.fromkeys(pair.source for pair in missed))
+        yield missed, [_target(target, f"{sources} cannot reach", missed, own)]
+
+
+def _selves(closed: Sequence[PairReported], own: Own, unreached: Collection[str]) -> Iterator[CheckReported]:
+    """A task connects to its own address too. Where others do not reach it either, that is told already."""
+    for pair in closed:
+        if pair.target in unreached:
+            continue
+        why, hint = _self_meaning(pair, own.get(pair.target))
+        found = f"cannot reach its own address {pair.address}: {pair.why}"
+        yield _fail(pair.target, found, f"a task connects to its own address too; {why}", hint)
+
+
+def _self_meaning(pair: PairReported, own: Collection[str] | None) -> tuple[str, str]:
+    hint = "set `address` to one that leads to this host from all hosts, itself included"
+    if not Closed.silent(pair.why):
+        return meaning(pair, bool(own) and pair.resolved in (own or ()))[0], hint
+    if own and pair.resolved in own:
+        port = port_of(pair)
+        return (
+            "the address is its own: its firewall drops what it sends to itself",
+            f"`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or open TCP port {port} there",
         )
-        why, hint = _meaning(missed[0])
-        ports = ", ".join(dict.fromkeys(_port(pair) for pair in missed))
-        yield _fail(target, f"{who} its task port {ports}: {reason or 'no answer'}", why, hint)
+    if own:
+        return "the others reach it by a NAT, which does not lead back", hint
+    return "perhaps a NAT that does not lead back", hint
 
 
-def _pings(hosts: Sequence[str], pairs: Sequence[PairReported]) -> Iterator[CheckReported]:
-    for name in hosts:
-        answers = {pair.icmp for pair in pairs if pair.target == name and pair.tcp}
-        if False in answers:
-            why = "only ICMP is blocked: training does not need it"
-            yield CheckReported(name, "ping", Level.WARN, "no answer to ping", why)
-        elif answers:
-            yield CheckReported(name, "ping", Level.OK, "ok" if True in answers else "not measured")
+def _target(name: str, who: str, missed: Sequence[PairReported], own: Own) -> CheckReported:
+    why, hint = meaning(missed[0], missed[0].resolved in own.get(name, ()))
+    ports = ", ".join(dict.fromkeys(port_of(pair) for pair in missed))
+    return _fail(name, f"{who} its task port {ports}: {missed[0].why or 'no answer'}", why, hint)
 
 
-def _meaning(pair: PairReported) -> tuple[str, str]:
-    why, hint = _MEANINGS.get(pair.why, _UNKNOWN)
-    port = _port(pair)
-    return why.format(port=port), hint.format(port=port)
-
-
-def _port(pair: PairReported) -> str:
-    return pair.address.rpartition(":")[2]
+def _hosts(pairs: Sequence[PairReported]) -> list[str]:
+    return list(dict.fromkeys(name for pair in pairs for name in (pair.target, pair.source)))
 
 
 def _fail(host: str, found: str, why: str, hint: str) -> CheckReported:
-    return CheckReported(host, "reach", Level.FAIL, found, why, hint)
+    return CheckReported(host, "reach", Level.FAIL, found, why, hint, between=True)

@@ -6,33 +6,45 @@ from collections.abc import Iterator
 
 from orchestrator.checks.seen import Seen, release
 from orchestrator.events import CheckReported, Level
+from orchestrator.wire.look import R
 
 NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
 _DEBIAN = "apt install r-base-core r-cran-reticulate r-cran-jsonlite"
 
 
 def of_r(seen: Seen) -> Iterator[CheckReported]:
-    r = seen.facts["r"]
-    if r["version"] is None:
-        yield seen.says("r", Level.FAIL, "Rscript does not run", str(r["error"]), _DEBIAN)
-    elif r["reticulate"] is None:
+    r = seen.facts.r
+    if r is None:
+        return  # nobody asked for it
+    if r.version is None:
+        yield seen.says("r", Level.FAIL, "Rscript does not run", r.error, _DEBIAN)
+    elif r.reticulate is None:
         why = "it is what R reaches TensorFlow through"
         hint = f"{_DEBIAN}; or install.packages('reticulate')"
-        yield seen.says("r", Level.FAIL, f"{r['version']} without reticulate", why, hint)
+        yield seen.says("r", Level.FAIL, f"{r.version} without reticulate", why, hint)
     else:
-        yield seen.says("r", Level.OK, f"{r['version']}, reticulate {r['reticulate']}")
-        yield from _numpy(seen, str(r["reticulate"]))
+        yield _found(seen, r)
+        yield from _numpy(seen, r.reticulate)
+
+
+def _found(seen: Seen, r: R) -> CheckReported:
+    """A script need not read TF_CONFIG, nor with jsonlite: without it the host is as ready."""
+    found = f"{r.version}, reticulate {r.reticulate}"
+    if r.jsonlite is not None:
+        return seen.says("r", Level.OK, f"{found}, jsonlite {r.jsonlite}")
+    why = "it is what R scripts read TF_CONFIG with"
+    return seen.says("r", Level.WARN, f"{found}, without jsonlite", why, _DEBIAN)
 
 
 def _numpy(seen: Seen, reticulate: str) -> Iterator[CheckReported]:
-    """A script that keeps its arrays in Python works nevertheless, so this is no failure."""
+    """A script that keeps its arrays in Python works nevertheless, so this is not a failure."""
     numpy = seen.version("numpy")
     if numpy is None:
         return
     if release(numpy) < (2, 0) or release(reticulate) >= NUMPY_2:
         yield seen.says("numpy", Level.OK, numpy)
         return
-    python = seen.facts["python"]["path"]
+    python = seen.facts.python.path
     yield seen.says(
         "numpy",
         Level.WARN,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from orchestrator import wire
 from orchestrator.events import CheckReported, Level
 from orchestrator.model import Host
 
@@ -18,7 +17,16 @@ TENSORFLOW = (
     "intel-tensorflow",
     "tf-nightly",
 )
-PACKAGES = (*TENSORFLOW, "tf-keras", "keras", "numpy")
+PACKAGES = (*TENSORFLOW, "tf-keras", "keras", "numpy", "tensorflow-datasets", "protobuf")
+# What is imported of each; of TensorFlow's distributions all bring the same module.
+MODULES = {
+    **dict.fromkeys(TENSORFLOW, "tensorflow"),
+    "tf-keras": "tf_keras",
+    "keras": "keras",
+    "numpy": "numpy",
+    "tensorflow-datasets": "tensorflow_datasets",
+    "protobuf": "google.protobuf",
+}
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,10 @@ class Needs:
     tensorflow: bool  # the job is our program, a Python or an R script: without TensorFlow it cannot run
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras has to be there
     r: bool = False  # the job is an R script: R and reticulate have to be there
+    tasks: int = 1  # of the run
+    python: int = 0  # the minor version of Python 3 that the job's grammar needs; 0: any
+    python_at: str = ""  # where
+    environment: bool = False  # [env] makes the environment: nobody is to install into it by hand
 
 
 @dataclass(frozen=True)
@@ -34,10 +46,11 @@ class Seen:
 
     host: Host
     ports: tuple[int, ...]  # of its tasks
-    hello: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    listen: Mapping[str, Any]
+    hello: wire.Hello
+    facts: wire.MachineFacts
+    listen: wire.Listening
     clock: float = 0.0  # seconds its clock is ahead of ours
+    imported: wire.Imported | None = None  # None: nobody tried
 
     @property
     def name(self) -> str:
@@ -46,7 +59,12 @@ class Seen:
     @property
     def machine(self) -> tuple[object, object]:
         """Two hosts with the same one share their ports."""
-        return self.hello["boot_id"], self.hello["netns"]
+        return self.hello.boot_id, self.hello.netns
+
+    @property
+    def distribution(self) -> str | None:
+        """The one that provides TensorFlow."""
+        return next((name for name in TENSORFLOW if self.version(name)), None)
 
     @property
     def tensorflow(self) -> str | None:
@@ -54,16 +72,35 @@ class Seen:
         return next((found for name in TENSORFLOW if (found := self.version(name))), None)
 
     def version(self, package: str) -> str | None:
-        found = self.facts["packages"].get(package)
-        return None if found is None else str(found)
+        """As it was imported, else as its files say."""
+        module = MODULES.get(package)
+        for one in self.imported.modules if self.imported is not None else ():
+            if one.name == module and one.version and self.facts.packages.get(package):
+                return one.version
+        return self.facts.packages.get(package)
 
-    def says(self, check: str, level: Level, found: str, why: str = "", hint: str = "") -> CheckReported:
-        return CheckReported(self.name, check, level, found, why, hint)
+    def says(
+        self,
+        check: str,
+        level: Level,
+        found: str,
+        why: str = "",
+        hint: str = "",
+        *,
+        between: bool = False,
+        fix: tuple[str, ...] = (),
+    ) -> CheckReported:
+        return CheckReported(self.name, check, level, found, why, hint, between, fix)
+
+    def pip(self, *words: str) -> tuple[str, ...]:
+        """A command that installs into its Python; () where that is not known."""
+        path = self.facts.python.path
+        return () if path is None else (path, "-m", "pip", "install", *words)
 
 
 def release(version: str) -> tuple[int, ...]:
     """(2, 21) of "2.21.0rc1", to be compared."""
-    return tuple(int(part) if part.isdigit() else 0 for part in minor(version))
+    return tuple(int(part) if part.isdecimal() and len(part) < 10 else 0 for part in minor(version))
 
 
 def minor(version: str) -> tuple[str, ...]:

@@ -3,71 +3,119 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import config
-from orchestrator.cli.logins import logins
+from orchestrator.cli.args import options, readings
+from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import SeveralErrors, UsageError
-from orchestrator.render.clean import Cleaning, lines, working
-from orchestrator.store import prune
 
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
+    from orchestrator.model import Inventory
     from orchestrator.phases.clean import Seen, Wish
+    from orchestrator.render.clean import Cleaning
+
+SUMMARY = "prove that the hosts hold nothing of ended runs, and remove what is old"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.hosts(parser)
+    parser.add_argument(
+        "--older-than",
+        type=readings.age,
+        default=30 * 86_400.0,
+        metavar="AGE",
+        help="remove folders that were not used for so long: 12h, 7d (default: 30d)",
+    )
+    parser.add_argument(
+        "--keep-size",
+        type=readings.amount_of_bytes,
+        default=None,
+        metavar="SIZE",
+        help="of each kind of folder keep no more than that, as 20G: the oldest go",
+    )
+    parser.add_argument(
+        "--work", action="store_true", help="working folders too: checkpoints and whatever else tasks wrote"
+    )
+    parser.add_argument(
+        "--envs",
+        action="store_true",
+        help="environments that `setup` made and hosts.toml does not describe now",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask before working folders are removed")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+    options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = config.load(Path(arguments.hosts or "hosts.toml"))
+    from orchestrator.cli.desk.asking import asking
+    from orchestrator.cli.desk.inventory import load
+    from orchestrator.phases.clean import Wish, look
+    from orchestrator.render.clean import lines
+    from orchestrator.render.errors import report
+
+    inventory = load(arguments.hosts)
     if arguments.work and not (arguments.yes or arguments.dry_run or sys.stdin.isatty()):
         raise UsageError(
-            "--work removes what tasks wrote, and there is nobody to be asked",
-            why="stdin is no terminal",
-            hint="--dry-run shows what would go; --yes removes it without a question",
+            "--work deletes what tasks wrote and needs confirmation",
+            why="stdin is not a terminal",
+            hint="`--dry-run` shows what would go; `--yes` removes it without a question",
         )
-    from orchestrator.connectors import connectors
-    from orchestrator.fleet import Fleet
-    from orchestrator.phases.clean import Wish, look
-
-    wish = Wish(arguments.older_than, arguments.keep_size, arguments.work, arguments.dry_run)
-    fleet = Fleet(connectors(logins(inventory.hosts)), lambda _frame: None)
-    try:
-        seen = look(fleet, fleet.connect(inventory.hosts))
+    wish = Wish(
+        arguments.older_than,
+        arguments.keep_size,
+        arguments.work,
+        envs=_wanted_environments(inventory) if arguments.envs else None,
+        dry=arguments.dry_run,
+    )
+    with asking(inventory.hosts) as (fleet, unreachable):
+        seen = look(fleet, unreachable)
         if wish.work and not (wish.dry or arguments.yes):
             wish = _asked(fleet, seen, wish)
         done = _clean(fleet, seen, wish)
-    finally:
-        fleet.close()
-    for line in lines(done, json=arguments.json):
-        print(line)
+    (facts if arguments.json else say)(*lines(done, json=arguments.json))
     if done.unreachable and not arguments.json:
-        from orchestrator.render.errors import report
-
         report(SeveralErrors(done.unreachable.values()), sys.stderr)
     return int(done.status)
 
 
+def _wanted_environments(inventory: Inventory) -> tuple[str, ...]:
+    """The one that [env] describes, if any."""
+    from orchestrator.cli.desk.environment import planned_environment
+
+    _, plan = planned_environment(inventory)
+    return () if plan is None else (plan.name,)
+
+
 def _clean(fleet: Fleet, seen: Seen, wish: Wish) -> Cleaning:
     from orchestrator.phases.clean import clean
+    from orchestrator.render.clean import Cleaning
+    from orchestrator.store import prune
 
     kept = prune.kept()
     hosts, bad = clean(fleet, seen, kept, wish)
     here = prune.prune(
         seen.alive | kept, set(hosts), older=wish.older, keep_bytes=wish.keep_bytes, dry=wish.dry
     )
-    return Cleaning(hosts, {**seen.unreachable, **bad}, here, seen.alive | kept, wish.work, wish.dry)
+    return Cleaning(
+        hosts, {**seen.unreachable, **bad}, here, seen.alive | kept, wish.work, wish.dry, wish.envs
+    )
 
 
 def _asked(fleet: Fleet, seen: Seen, wish: Wish) -> Wish:
     """The wish, without the working folders unless a person says yes to them."""
+    import dataclasses
+
     from orchestrator.phases.clean import clean
+    from orchestrator.render.clean import working
+    from orchestrator.store import prune
 
     would = clean(fleet, seen, prune.kept(), dataclasses.replace(wish, dry=True))[0]
     if not (said := working(would)):
         return wish
-    print(f"{said}, would go, with the checkpoints and all else in them", file=sys.stderr)
-    print("remove them for ever? [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()  # an end of the input is no yes
+    tell(f"{said}, would go, with the checkpoints and all else in them")
+    sys.stderr.write("delete them for good? [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()  # the end of the input is not a yes
     return dataclasses.replace(wish, work=answer.strip().lower() in {"y", "yes"})

@@ -3,123 +3,90 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import os
-import sys
+import shlex
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.errors import ExitStatus
 
-from orchestrator import config, environ, plan
-from orchestrator.cli import keeping, watch
-from orchestrator.errors import ExitStatus, UsageError
-from orchestrator.events import Stamped, encode
-from orchestrator.model import Admission, Inventory, OnHang, RunPlan
-from orchestrator.render import choose
-from orchestrator.store import RunFolder, RunReader, new_run_id, runs_root
+if TYPE_CHECKING:
+    from orchestrator.model import Inventory
+    from orchestrator.store import RunFolder
 
-BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
+SUMMARY = "sync the code, validate, start all tasks and stream their logs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.command(parser, "launch [options] [-- COMMAND ...]")
+    options.hosts(parser)
+    options.chosen(parser)
+    options.launching(parser)
+    parser.add_argument(
+        "--notify",
+        default=None,
+        metavar="CMD",
+        help="a command of this machine to run when the run has ended, with the result as JSON on its stdin",
+    )
+    parser.add_argument("--detach", action="store_true", help="start the run and return; `tail` shows it")
+    parser.add_argument("--dry-run", action="store_true", help="print the whole plan, touch no host")
+    parser.add_argument(
+        "--other-ports", action="store_true", help="where another run holds the task ports, take other ones"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = config.load(Path(arguments.hosts or "hosts.toml"))
+    from orchestrator.cli.desk.inventory import load
+    from orchestrator.cli.desk.launching import follow, start
+    from orchestrator.cli.desk.watch import Interrupts
+    from orchestrator.planning.selection import narrow
+
+    inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
-    with watch.Interrupts() as interrupts:
+    with Interrupts() as interrupts:
         folder = start(inventory, arguments, other_ports=arguments.other_ports)
         if not arguments.detach or interrupts.count:
             return follow(folder, arguments, interrupts)
-    print(_announced(folder) if arguments.json else folder.run)
-    print(f"started; orchestrate tail {folder.run} shows it", file=sys.stderr)
+    if arguments.json:
+        facts(_announced(folder))
+    else:
+        say(folder.run)
+    tell(f"started; orchestrate tail {folder.run} shows it")
     return int(ExitStatus.OK)
 
 
-def _announced(folder: RunFolder) -> str:
+def _announced(folder: RunFolder) -> bytes:
     """The first event of a run, which its keeper may not have written yet."""
+    from orchestrator.eventjson import encode
+    from orchestrator.events import Stamped
     from orchestrator.phases.adopt import announcement
 
     plan = folder.read_plan()
-    return encode(Stamped(plan.created, announcement(folder, plan))).decode()
-
-
-def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.Interrupts) -> int:
-    """Watch a run that was started here until it ends."""
-    renderer = choose(sys.stdout, arguments.json, sys.stderr)
-    behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
-    return watch.own(folder, RunReader(folder, drop_behind=behind), renderer, interrupts)
-
-
-def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: bool) -> RunFolder:
-    """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made."""
-    now = time.time()
-    run = new_run_id(now)
-
-    planned = make_plan(inventory, arguments, run, now)
-    admission = dataclasses.replace(planned.admission, other_ports=other_ports)
-    planned = dataclasses.replace(planned, admission=admission)
-    secrets = environ.secret_values(inventory.job.secrets, os.environ)
-    folder = RunFolder(runs_root() / run)
-    folder.create(planned)
-    from orchestrator.phases.context import Source
-
-    keeping.keep_new(folder, planned, Source(Path.cwd(), inventory.job.ignore), secrets)
-    return folder
-
-
-def make_plan(inventory: Inventory, arguments: argparse.Namespace, run: str, created: float) -> RunPlan:
-    given = {
-        "legacy_keras": False if arguments.no_legacy_keras else None,
-        "max_restarts": arguments.max_restarts,
-        "min_hosts": arguments.min_hosts,
-        "lifeline": arguments.lifeline,
-        "hang_timeout": arguments.hang_timeout,
-        "on_hang": OnHang(arguments.on_hang) if arguments.on_hang else None,
-    }
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, **changes))
-    if arguments.on_hang and not inventory.job.hang_timeout:
-        raise UsageError(
-            f"--on-hang {arguments.on_hang}: nothing looks whether the tasks hang",
-            hint=f"--hang-timeout 600 --on-hang {arguments.on_hang}",
-        )
-    command = plan.choose_command(inventory.job, arguments.command)
-    path = plan.script_path(command)
-    script: str | None = None
-    if path is not None:
-        try:
-            script = Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            if not Path(path).is_absolute():
-                raise UsageError(
-                    f"there is no {path} here to launch",
-                    why=f"{error.strerror}; the code in {Path.cwd()} is what goes to the hosts",
-                    hint="cd to the folder of your code, or name the script by its path from here",
-                ) from error
-    planned = plan.assign(
-        inventory,
-        command=arguments.command,
-        env=dict(arguments.env),
-        name=arguments.name,
-        run=run,
-        owner=keeping.owner(),
-        created=created,
-        environ=os.environ,
-        script=script,
-    )
-    admission = Admission(
-        preflight=not arguments.skip_preflight,
-        validate=not arguments.no_validate,
-        validate_command=inventory.job.validate,
-    )
-    return dataclasses.replace(planned, admission=admission)
+    return encode(Stamped(plan.created, announcement(folder, plan)))
 
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
-    from orchestrator.explain import dry_run
+    import dataclasses
+
+    import msgspec
+
+    from orchestrator.cli.desk import notified
+    from orchestrator.cli.desk.launching import make_plan
+    from orchestrator.planning.explain import dry_run
+    from orchestrator.store import new_run_id
 
     now = time.time()
-    planned = make_plan(inventory, arguments, new_run_id(now), now)
-    print(msgspec.json.encode(planned).decode() + "\n" if arguments.json else dry_run(planned), end="")
+    planned, project, found = make_plan(inventory, arguments, new_run_id(now), now)
+    sent = project.sent() if project is not None else None
+    told = notified.command(inventory.job, arguments.notify)
+    if arguments.json:
+        more: dict[str, Any] = {"code": sent.as_json()} if sent else {}
+        more["findings"] = [one.as_json() for one in found]
+        facts(msgspec.json.encode({**msgspec.to_builtins(planned), **more}))
+    else:
+        planned = dataclasses.replace(planned, notes=(*planned.notes, *map(str, found)))
+        say(*dry_run(planned).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))
+        say(*(("", f"at its end, here: {shlex.join(told)}") if told else ()))
     return int(ExitStatus.OK)

@@ -5,8 +5,8 @@ What is not needed to take a Ctrl-C is imported later: while this file is import
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import importlib
 import os
 import signal
 import sys
@@ -18,6 +18,10 @@ from orchestrator.errors import ExitStatus, OrchestrateError, UsageError
 def run() -> None:
     """The console script."""
     _open_streams()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand on its line
+        from orchestrator.cli.desk import completing
+
+        completing.answer()
     try:
         status = main(sys.argv[1:])
     except KeyboardInterrupt:
@@ -25,6 +29,7 @@ def run() -> None:
     # Python gives SIGINT back to the system before its last steps: one more Ctrl-C then would end us by the
     # signal, whatever the status is.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _let_go()
     sys.exit(status)
 
 
@@ -48,26 +53,24 @@ def main(argv: Sequence[str]) -> int:
         return _flushed(_verb(argv))
     except OrchestrateError as error:
         if debug:
-            raise
+            _show_where()
         return _said(error)
     except KeyboardInterrupt:
         return int(ExitStatus.INTERRUPTED)
-    except BrokenPipeError:
-        _forget_stdout()
+    except BrokenPipeError:  # nobody reads us any more, which `run` takes care of
         return int(ExitStatus.OK)
     except Exception as error:
         if debug:
-            raise
+            _show_where()
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            _forget_stdout()  # what it holds would fail again at exit
             what = error.filename or "what was to be shown"
             return _said(UsageError(f"{what} could not be written", why=error.strerror or ""))
-        print(
-            f"error: a bug in orchestrate: {type(error).__name__}: {error}\n"
-            "  try: the same with --debug, and report what it prints",
-            file=sys.stderr,
+        return _said(
+            OrchestrateError(
+                f"a bug in orchestrate: {type(error).__name__}: {error}",
+                hint="`--debug` shows where it is: run the same with it, and report what it prints",
+            )
         )
-        return int(ExitStatus.BUG)
 
 
 def _said(error: OrchestrateError) -> int:
@@ -78,28 +81,39 @@ def _said(error: OrchestrateError) -> int:
 
 
 def _verb(argv: Sequence[str]) -> int:
-    from orchestrator.cli.parser import parse
+    from orchestrator.cli.args.parser import parse, verb
 
     try:
         arguments = parse(argv)
     except SystemExit as left:  # argparse has printed its help
         return int(left.code or 0)
     _keep_logging_off_the_terminal()
-    return int(importlib.import_module(f"orchestrator.cli.{arguments.verb}").main(arguments))
+    return verb(arguments.verb).main(arguments)
 
 
 def _flushed(status: int) -> int:
     """The status, once what was printed is out: here Ctrl-C still helps against a reader who waits."""
-    try:
+    with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
-    except BrokenPipeError:
-        _forget_stdout()
     return status
 
 
-def _forget_stdout() -> None:
-    """Nobody can read us; keep Python from complaining about it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _let_go() -> None:
+    """Flush what is left; where nobody reads it, Python would end with 120 whatever the status is."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _show_where() -> None:
+    import traceback
+
+    from orchestrator.cli.desk.out import tell
+
+    tell(*traceback.format_exc().removesuffix("\n").split("\n"))
 
 
 def _keep_logging_off_the_terminal() -> None:

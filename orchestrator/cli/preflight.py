@@ -3,64 +3,232 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
+import shlex
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator import config, plan
-from orchestrator.cli.keeping import owner
-from orchestrator.cli.logins import logins
-from orchestrator.errors import ExitStatus
-from orchestrator.events import Phase, Stamped, encode
-from orchestrator.model import Inventory, RunPlan
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import say, tell
+from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.ranges import fold
+from orchestrator.text import count
+
+if TYPE_CHECKING:
+    from orchestrator.events import CheckReported, Stamped
+    from orchestrator.fleet import Fleet
+    from orchestrator.model import Data, Inventory, RunPlan
+    from orchestrator.phases.preflight import Findings
+    from orchestrator.render.awaiting import Awaiting
+    from orchestrator.store.bus import Bus
+
+SUMMARY = "check every host and every pair of hosts"
+_COLUMNS = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.hosts(parser)
+    options.chosen(parser)
+    parser.add_argument("--bandwidth", action="store_true", help="also measure how fast pairs of hosts are")
+    parser.add_argument("--fix", action="store_true", help="mend what needs no root, say what was done")
+    parser.add_argument("--html", metavar="FILE", default=None, help="write a page with all of it, too")
+    options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inventory = config.load(Path(arguments.hosts or "hosts.toml"))
-    from orchestrator.bus import Bus
-    from orchestrator.connectors import connectors
-    from orchestrator.fleet import Fleet
+    from orchestrator.cli.desk.asking import unconnected
+    from orchestrator.cli.desk.data import check_data
+    from orchestrator.cli.desk.inventory import load
+    from orchestrator.cli.desk.logins import logins
+    from orchestrator.eventjson import encode
+    from orchestrator.events import Phase
     from orchestrator.phases.context import report_failures
-    from orchestrator.phases.preflight import examine
-    from orchestrator.render.errors import report
-    from orchestrator.render.preflight import preflight_table
+    from orchestrator.phases.preflight import Look, examine
+    from orchestrator.planning.selection import narrow
+    from orchestrator.render.awaiting import awaiting
+    from orchestrator.store.bus import Bus
+
+    inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
 
     def show(stamped: Stamped) -> None:
         if arguments.json:
             sys.stdout.buffer.write(encode(stamped) + b"\n")
             sys.stdout.buffer.flush()
 
+    check_data(inventory)
     planned = everything(inventory)
     bus = Bus(show)
-    fleet = Fleet(connectors(logins(planned.hosts)), lambda _frame: None)
-    try:
-        unreachable = fleet.connect(planned.hosts)
+    with (
+        unconnected(logins(planned.hosts)) as fleet,
+        awaiting(sys.stderr, shutil.get_terminal_size().columns) as shown,
+    ):
+        unreachable = _connect(fleet, planned, shown)
         report_failures(bus, Phase.CONNECT, unreachable)
-        found = examine(fleet, bus, planned) if fleet.sessions else None
-    finally:
-        fleet.close()
+        look = Look(
+            imports=True,
+            bandwidth=arguments.bandwidth,
+            on_step=shown.step,
+            on_wait=lambda others: shown.step(_others(others)),
+        )
+        found = examine(fleet, bus, planned, look) if fleet.sessions else None
+        if arguments.fix and found is not None and _fix(fleet, inventory, planned, found, shown):
+            found = examine(fleet, bus, planned, look)
+        if found is not None and inventory.data is not None:
+            found = _with_data(fleet, bus, planned, inventory.data, found)
+    return _conclude(arguments, planned, found, unreachable)
+
+
+def _with_data(fleet: Fleet, bus: Bus, planned: RunPlan, data: Data, found: Findings) -> Findings:
+    """The findings, and who lacks what of [data]."""
+    import dataclasses
+
+    from orchestrator.phases.data import checks
+
+    of_data = checks(fleet, planned.hosts, data)
+    for check in of_data:
+        bus.emit(check)
+    return dataclasses.replace(found, checks=(*found.checks, *of_data))
+
+
+def _connect(fleet: Fleet, planned: RunPlan, shown: Awaiting) -> dict[str, HostError]:
+    """Name those that have not answered yet, as they become fewer."""
+    left = {host.name for host in planned.hosts}
+    shown.step(f"connecting to {fold(left)}")
+
+    def connected(name: str) -> None:
+        left.discard(name)
+        if left:
+            shown.step(f"connecting to {fold(left)}")
+
+    return fleet.connect(planned.hosts, lambda session, _seconds: connected(session.host.name))
+
+
+def _others(others: Mapping[str, str]) -> str:
+    name, user = next(iter(others.items()))
+    return f"waiting for a preflight of {user} at {name}"
+
+
+def _fix(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings, shown: Awaiting) -> bool:
+    """Do what the findings propose for what is the user's; say what was done, and whether anything was."""
+    from orchestrator.phases.mend import mend
+
+    shown.step("")
+    done = mend(fleet, found.checks, lambda host, command: tell(f"{host}: {command}"))
+    for one in done:
+        if one.error:
+            tell(f"{one.host}: that failed: {one.error}")
+    made = inventory.environment is not None and _environments(fleet, inventory, planned, found)
+    return bool(done) or made
+
+
+def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings) -> bool:
+    """Make the environment of [env] where it is not there, or was removed just now."""
+    from orchestrator.cli.desk.bars import shown as bars
+    from orchestrator.cli.desk.environment import with_environment
+    from orchestrator.phases.setup import make_environments
+    from orchestrator.render.progress import steps
+    from orchestrator.store.bus import Bus
+
+    if found.good:
+        return False
+    inventory, environment, lock = with_environment(inventory)
+    names = [host.name for host in planned.hosts if host.name in fleet.sessions]
+    wanted = [host for host in inventory.hosts if host.name in names]
+    with steps(names) as draw:
+        bad = make_environments(fleet, wanted, environment, lock, Bus(bars(draw, json=False)).emit)
+    for name, error in bad.items():
+        tell(f"{name} {error.what}: {error.why}")
+    return True
+
+
+def _conclude(
+    arguments: argparse.Namespace,
+    planned: RunPlan,
+    found: Findings | None,
+    unreachable: Mapping[str, HostError],
+) -> int:
+    """Show everything, the errors last; the exit status."""
+    from orchestrator.checks.rest import without
+    from orchestrator.render.errors import lines, report
+    from orchestrator.render.preflight import preflight_table
+    from orchestrator.render.problems import problems
+
     failed = {**unreachable, **(found.failed if found else {})}
     good = found is not None and found.good and not unreachable
+    checks = [*(found.checks if found else ()), *_unanswered(failed)]
+    pairs = found.pairs if found else ()
+    out = () if found is None else without(planned.hosts, found.checks, pairs, failed)
+    summary = _summary(arguments, len(planned.hosts), out, good=good)
+    names = [host.name for host in planned.hosts]
     if not arguments.json:
+        width = shutil.get_terminal_size((_COLUMNS, 24)).columns if sys.stdout.isatty() else None
         if found is not None:
-            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            print("\n".join(preflight_table(found.checks, found.pairs, width)))
+            say(*preflight_table(checks, pairs, width, hosts=names))
         if failed:
-            from orchestrator.errors import SeveralErrors
-
             report(SeveralErrors(failed.values()), sys.stderr)
-        count = len(planned.hosts)
-        print(f"{count} hosts: " + ("ready to train" if good else "this cluster cannot train yet"))
+        say(summary)
+    if arguments.html:
+        from orchestrator.render.html import page
+
+        said = problems([check for check in checks if check.host not in failed or check.check != "login"])
+        said += lines(SeveralErrors(failed.values())) if failed else []
+        _write(
+            Path(arguments.html), page(names, checks, pairs, problems=said, summary=summary, now=time.time())
+        )
     return int(ExitStatus.OK if good else ExitStatus.CLUSTER)
+
+
+def _unanswered(failed: Mapping[str, HostError]) -> list[CheckReported]:
+    """A row of the table for hosts that do not answer; what is wrong with them is said in their own words."""
+    from orchestrator.events import CheckReported, Level
+
+    return [
+        CheckReported(name, "login", Level.FAIL, error.what, error.why, error.hint)
+        for name, error in failed.items()
+    ]
+
+
+def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *, good: bool) -> str:
+    if good:
+        return f"{count(total, 'host')}: ready to train"
+    if not out:
+        return f"{count(total, 'host')}: this cluster cannot train yet"
+    ready = total - len(out)
+    words = ["orchestrate", "launch"]
+    if arguments.hosts:
+        words += ["--hosts", arguments.hosts]
+    if arguments.only:
+        words += ["--only", arguments.only]
+    left_out = f"{arguments.exclude},{fold(out)}" if arguments.exclude else fold(out)
+    words += ["--exclude", left_out]
+    verb = "is" if ready == 1 else "are"
+    return f"{ready} of {count(total, 'host')} {verb} ready; without {fold(out)}: `{shlex.join(words)}`"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}", why=error.strerror or str(error), hint="name another file: `--html FILE`"
+        ) from error
 
 
 def everything(inventory: Inventory) -> RunPlan:
     """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
+    import dataclasses
+
+    from orchestrator.cli.desk.environment import planned_environment
+    from orchestrator.cli.desk.keeping import owner
+    from orchestrator.planning.plan import assign
+
+    inventory, environment = planned_environment(inventory)
     hosts = tuple(dataclasses.replace(host, spare=False) for host in inventory.hosts)
-    return plan.assign(
+    planned = assign(
         dataclasses.replace(inventory, hosts=hosts),
         command=(),
         env={},
@@ -70,3 +238,4 @@ def everything(inventory: Inventory) -> RunPlan:
         created=time.time(),
         environ=os.environ,
     )
+    return dataclasses.replace(planned, environment=environment)

@@ -4,27 +4,53 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.cli.finding import find_run
-from orchestrator.cli.logins import logins
-from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
-from orchestrator.events import TaskStarted, TreeSynced
-from orchestrator.fleet import Fleet, Session
-from orchestrator.model import Role, RunPlan
-from orchestrator.render.progress import progress
-from orchestrator.store import RunFolder, runs
-from orchestrator.store.reader import events_of
-from orchestrator.sync import pull
-from orchestrator.sync.files import work_folder
-from orchestrator.text import count, size
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import say, tell
+from orchestrator.errors import ExitStatus, HostError, SeveralErrors, Trouble, UsageError
+from orchestrator.text import count, plain, size
+
+if TYPE_CHECKING:
+    from orchestrator.fleet import Session
+    from orchestrator.store import RunFolder
+
+SUMMARY = "fetch what a run's tasks wrote: checkpoints, models, TensorBoard logs"
+_SHOWN = 5  # names that a line shows
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.run(parser)
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="in its work folder, or absolute; may hold * and ? (default: all that was written there)",
+    )
+    options.hosts(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--from",
+        dest="source",
+        default=None,
+        metavar="worker/0",
+        help="a task or host (default: the chief, or worker/0)",
+    )
+    which.add_argument("--all", action="store_true", help="from every host, each into a folder of its name")
+    parser.add_argument("--to", default=None, metavar="DIR", help="where to (default: ./RUN)")
+    parser.add_argument("--code", action="store_true", help="the code too, which is left out while unchanged")
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.asking import asking
+    from orchestrator.cli.desk.finding import source_of
+    from orchestrator.sync.pull import keep_from_launches
+
     folder = _find(arguments)
     plan = folder.read_plan()
-    names = [host.name for host in plan.hosts] if arguments.all else [_source(plan, arguments.source)]
+    names = [host.name for host in plan.hosts] if arguments.all else [source_of(plan, arguments.source)]
     for path in arguments.paths:
         if os.path.normpath(path).startswith(".."):
             raise UsageError(f"{path} leads out of the run's work folder", hint="give it as an absolute path")
@@ -32,17 +58,13 @@ def main(arguments: argparse.Namespace) -> int:
     fresh = arguments.to is None and not os.path.lexists(to)
     if os.path.lexists(to) and not to.is_dir():
         raise UsageError(
-            f"{to} is no folder",
+            f"{to} is not a folder",
             why="what is pulled goes into one",
-            hint="--to another name: it will be made",
+            hint="name another folder with --to: it will be made",
         )
-    from orchestrator.connectors import connectors
-
     hosts = [plan.host(name) for name in names]
-    fleet = Fleet(connectors(logins(hosts)), lambda _frame: None)
     errors: list[HostError] = []
-    try:
-        bad = fleet.connect(hosts)
+    with asking(hosts) as (fleet, bad):
         errors += bad.values()
         for name in names:
             if name in fleet.sessions:
@@ -50,20 +72,18 @@ def main(arguments: argparse.Namespace) -> int:
                     _pull(folder, fleet.sessions[name], arguments, to / name if arguments.all else to)
                 except HostError as error:
                     errors.append(error)
-    finally:
-        fleet.close()
     if fresh and to.is_dir():
-        pull.keep_from_launches(to, folder.run)
+        keep_from_launches(to, folder.run)
     _tell(errors, some=len(errors) < len(names))
     return int(ExitStatus.OK)
 
 
 def _tell(errors: list[HostError], *, some: bool) -> None:
     """Raise what went wrong; a path that only some hosts have is only said: the chief alone writes most."""
-    absent = [error for error in errors if error.kind == "missing"]
+    absent = [error for error in errors if error.kind == Trouble.MISSING]
     if some:
         for error in absent:
-            print(f"{error.host}: {error.what}", file=sys.stderr)
+            tell(f"{error.host}: {error.what}")
         errors = [error for error in errors if error not in absent]
     elif len(absent) == len(errors):
         first = absent[0]
@@ -73,61 +93,64 @@ def _tell(errors: list[HostError], *, some: bool) -> None:
 
 
 def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to: Path) -> None:
+    from orchestrator.render.progress import progress
+    from orchestrator.sync import pull
+    from orchestrator.sync.files import work_folder
+
     name = session.host.name
-    work = work_folder(session.host.workdir, folder.run)
-    code: set[tuple[str, int]] = set() if arguments.code else _code(folder, session, work)
+    cwd = folder.read_plan().cwd if arguments.paths else ""  # paths are those that the tasks know
+    work = work_folder(session.host.workdir, folder.run, cwd)
+    code: set[tuple[str, int]] = set() if arguments.code else _code(folder, session, work, cwd)
     paths = [os.path.normpath(path) for path in arguments.paths]
     parts = pull.choose(session, work, paths, code)
     with progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as told:
         came = pull.take(session, parts, to, folder.run, told)
+    if came.left_out:
+        tell(f"{name}: {_left_out(came.left_out)}")
     found = sum(part.files for part in parts)
     if not found:
-        print(f"{name}: its tasks wrote nothing in {work}; the code is left out (--code)", file=sys.stderr)
+        tell(f"{name}: its tasks wrote nothing in {work}; the code is left out (--code)")
         return
     here = found - came.files
     same = f", {here} {'was' if here == 1 else 'were'} here already" if here else ""
-    print(
-        f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}",
-        file=sys.stderr,
-    )
-    print(to)
+    tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")
+    say(str(to))
 
 
-def _code(folder: RunFolder, session: Session, work: str) -> set[tuple[str, int]]:
+def _left_out(names: Sequence[str]) -> str:
+    """What a host has and is not brought here."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    shown = ", ".join(plain(one)[:200] for one in names[:_SHOWN])
+    return f"left out, since links lead out of the folder and git executes from its own: {shown}{more}"
+
+
+def _code(folder: RunFolder, session: Session, work: str, cwd: str) -> set[tuple[str, int]]:
     """The code as it was sent; nothing of it when this machine does not know when the tasks started."""
-    events = events_of(folder)
+    from orchestrator.cli.desk.history import history
+    from orchestrator.events import TaskStarted, TreeSynced
+    from orchestrator.sync.pull import code_of
+
+    events = history(folder)
     started = min((one.at for one in events if isinstance(one.event, TaskStarted)), default=None)
     trees = {
-        f"{session.host.workdir}/trees/{one.event.digest}"
+        "/".join(filter(None, (session.host.workdir, "trees", one.event.digest, cwd)))
         for one in events
         if isinstance(one.event, TreeSynced)
     }
     if started is None:
         return set()
-    return pull.code_of(session, sorted(trees), started + session.clock_offset, work)
+    return code_of(session, sorted(trees), started + session.clock_offset, work)
 
 
 def _find(arguments: argparse.Namespace) -> RunFolder:
+    from orchestrator.cli.desk.finding import find_run
+    from orchestrator.store import runs
+
     try:
         return find_run(arguments.run, arguments.hosts)
     except UsageError as error:
         newest = next(iter(runs()), None)
         if arguments.run is None or newest is None:
             raise
-        hint = f"paths come after the run: orchestrate pull {newest.run} {arguments.run}"
+        hint = f"`orchestrate pull {newest.run} {arguments.run}`: paths come after the run"
         raise UsageError(error.what, why=error.why, hint=hint) from error
-
-
-def _source(plan: RunPlan, wanted: str | None) -> str:
-    """The host to pull from: named, or of a task; without either the chief's, who writes checkpoints."""
-    if wanted is None:
-        order = (Role.CHIEF, Role.WORKER)
-        tasks = [spec for role in order for spec in plan.tasks if spec.id.role is role]
-        return (tasks or list(plan.tasks))[0].host
-    for spec in plan.tasks:
-        if wanted in (str(spec.id), spec.id.slug, spec.host):
-            return spec.host
-    known = ", ".join(f"{spec.id} ({spec.host})" for spec in plan.tasks)
-    raise UsageError(
-        f"run {plan.run} has no {wanted}", why=f"it has {known}", hint="--from worker/0, or a host"
-    )

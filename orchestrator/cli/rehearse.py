@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shutil
+import stat
 import sys
 from pathlib import Path
 
-from orchestrator.cli import launch, watch
+from orchestrator.cli.args import options, readings
+from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus
-from orchestrator.model import Inventory
-from orchestrator.rehearsal import Cluster
+
+SUMMARY = "try it all on this machine: private SSH servers, preflight and launch, no trace left"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.command(parser, "rehearse [-n N] [options] [-- COMMAND ...]")
+    parser.add_argument("-n", type=readings.count, default=4, metavar="N", help="how many hosts (default: 4)")
+    parser.add_argument("--python", default=None, help="the Python that trains (default: this one)")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the run's folder and say where it is")
+    options.launching(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.launching import follow, start
+    from orchestrator.cli.desk.watch import Interrupts
+    from orchestrator.model import Inventory
+    from orchestrator.rehearsal import Cluster
+
     with Cluster(arguments.n, homes=True, python=arguments.python or sys.executable) as cluster:
         kept = os.environ.get("XDG_STATE_HOME")
         os.environ["XDG_STATE_HOME"] = str(cluster.folder / "controller")
         inventory = Inventory(cluster.hosts, source="the rehearsal")
-        with watch.Interrupts() as interrupts:
-            folder = launch.start(inventory, arguments, other_ports=False)
-            status = launch.follow(folder, arguments, interrupts)
+        with Interrupts() as interrupts:
+            folder = start(inventory, arguments, other_ports=False)
+            status = follow(folder, arguments, interrupts)
         if kept is None:
             del os.environ["XDG_STATE_HOME"]
         else:
@@ -30,13 +46,20 @@ def main(arguments: argparse.Namespace) -> int:
         if kept_logs:
             _keep(folder.path)
     if status == ExitStatus.CLUSTER and arguments.python is None:
-        print("it trains with the Python that runs orchestrate; --python names another", file=sys.stderr)
+        tell("it trains with the Python that runs orchestrate; --python names another")
     if not kept_logs:
-        print(
-            "the rehearsal's servers, folders and logs are removed; --keep-logs keeps the logs",
-            file=sys.stderr,
-        )
+        tell("the rehearsal's servers, folders and logs are removed; --keep-logs keeps the logs")
     return status
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """What cannot be copied, nor is of use after the run: pipes and sockets."""
+    modes = {name: Path(folder, name).lstat().st_mode for name in names}
+    return [
+        name
+        for name, mode in modes.items()
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
+    ]
 
 
 def _keep(path: Path) -> None:
@@ -45,5 +68,10 @@ def _keep(path: Path) -> None:
 
     runs_root().mkdir(mode=0o700, parents=True, exist_ok=True)
     target = runs_root() / path.name
-    shutil.move(path, target)
-    print(f"the run's logs were kept: orchestrate tail {path.name} ({target})", file=sys.stderr)
+    try:
+        path.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copytree(path, target, symlinks=True, ignore=_no_files)
+    tell(f"the run's logs were kept: orchestrate tail {path.name} ({target})")

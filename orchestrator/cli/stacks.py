@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from orchestrator import stacks
-from orchestrator.cli.finding import find_run
-from orchestrator.cli.logins import logins
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, HostError, RunError, SeveralErrors, UsageError
-from orchestrator.fleet import Reply
-from orchestrator.model import RunPlan, TaskId
-from orchestrator.phases.stacks import Taken, keep
-from orchestrator.store.reader import events_of
-from orchestrator.text import plain
-from orchestrator.view import replay
 
+if TYPE_CHECKING:
+    from orchestrator import wire
+    from orchestrator.model import RunPlan, TaskId
+    from orchestrator.phases.stacks import Taken
+
+SUMMARY = "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named"
 _SECONDS = 45.0
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.run(parser)
+    options.hosts(parser)
+    options.task(parser, "only this task")
+    options.as_json(parser)
+
+
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.finding import find_run
+    from orchestrator.cli.desk.history import history
+    from orchestrator.phases.stacks import keep
+    from orchestrator.run.stacks import living
+    from orchestrator.run.view import replay
+
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
-    view = replay(events_of(folder))
+    view = replay(history(folder))
     hosts = _hosts(plan, arguments.task)
     if view.ended is not None and not view.ended.unproven:
         raise UsageError(
-            f"run {plan.run} is over: none of its tasks stands anywhere",
+            f"run {plan.run} has ended: no task is running",
             why=view.ended.cause or "it succeeded",
-            hint=f"orchestrate tail {plan.run} shows its logs",
+            hint=f"`orchestrate tail {plan.run}` shows its logs",
         )
     good, bad = _ask(plan, hosts, [str(task) for task in arguments.task] or None)
     if not good:
         raise SeveralErrors(bad.values())
     missing = {name: f"{error.what}: {error.why}" if error.why else error.what for name, error in bad.items()}
-    if not any(reply.result["tasks"] for reply in good.values()):
+    if not any(living(task) for reply in good.values() for task in reply.tasks):
         but = f"; {', '.join(missing)} could not be asked" if missing else ""
         raise UsageError(
             f"no task of run {plan.run} is alive",
             why=f"the nodes know of none{but}",
-            hint=f"orchestrate status {plan.run} says what became of them",
+            hint=f"`orchestrate status {plan.run}` says what became of them",
         )
     steps = {task.task: task.step for task in view.tasks.values()}
     try:
@@ -52,7 +63,10 @@ def main(arguments: argparse.Namespace) -> int:
             why=error.strerror or str(error),
             hint="make room on this machine",
         ) from error
-    print(_facts(plan, taken) if arguments.json else "\n".join(map(plain, _shown(taken))))
+    if arguments.json:
+        facts(_facts(plan, taken))
+    else:
+        say(*_shown(taken))
     return int(ExitStatus.CLUSTER if missing else ExitStatus.OK)
 
 
@@ -69,30 +83,30 @@ def _hosts(plan: RunPlan, tasks: list[TaskId]) -> set[str]:
 
 def _ask(
     plan: RunPlan, hosts: set[str], tasks: list[str] | None
-) -> tuple[Mapping[str, Reply], dict[str, HostError]]:
+) -> tuple[Mapping[str, wire.StacksOf], dict[str, HostError]]:
     """Over connections of our own: the run's keeper may be on another machine, or gone."""
-    from orchestrator.connectors import connectors
-    from orchestrator.fleet import Fleet
+    from orchestrator import wire
+    from orchestrator.cli.desk.asking import asking
 
     wanted = tuple(host for host in plan.hosts if host.name in hosts)
-    fleet = Fleet(connectors(logins(wanted)), lambda _frame: None)
-    try:
-        bad = fleet.connect(wanted)
-        answers = fleet.ask(
-            "stacks", lambda _: {"run": plan.run, "attempt": None, "tasks": tasks}, timeout=_SECONDS
-        )
-    finally:
-        fleet.close()
+    with asking(wanted) as (fleet, bad):
+        answers = fleet.ask(wire.Stacks(run=plan.run, tasks=tasks), timeout=_SECONDS)
     return answers.good, {**bad, **answers.bad}
 
 
 def _shown(taken: Taken) -> list[str]:
+    from orchestrator.run.stacks import folded
+
     for host, why in taken.missing.items():
-        print(plain(f"warning: no stacks from {host}: {why}"), file=sys.stderr)
-    return [taken.said, "", *stacks.folded(taken.finding), "", f"all of it: {taken.file}"]
+        tell(f"warning: no stacks from {host}: {why}")
+    return [taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}"]
 
 
 def _facts(plan: RunPlan, taken: Taken) -> str:
+    import json
+
+    import msgspec
+
     facts = {
         "run": plan.run,
         "found": taken.said,
@@ -108,6 +122,6 @@ def _facts(plan: RunPlan, taken: Taken) -> str:
         ],
         "missing": dict(taken.missing),
         "file": str(taken.file),
-        "tasks": list(taken.tasks),
+        "tasks": [{**msgspec.to_builtins(task), "host": host} for host, task in taken.tasks],
     }
     return json.dumps(facts)

@@ -3,51 +3,157 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+import time
+from typing import TYPE_CHECKING
 
-from orchestrator.cli.finding import find_run
-from orchestrator.cli.logins import logins
+from orchestrator.cli.args import options, readings
+from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus
-from orchestrator.model import RunPlan
-from orchestrator.render.tables import status_table
-from orchestrator.store.reader import events_of
-from orchestrator.view import replay
+
+if TYPE_CHECKING:
+    from orchestrator import wire
+    from orchestrator.fleet import Fleet
+    from orchestrator.model import RunPlan
+    from orchestrator.run.view import View
+    from orchestrator.run.vitals import Vitals
+    from orchestrator.store import RunFolder
+
+SUMMARY = "ask the nodes what a run's tasks are doing"
+_FRESH = 1.5  # seconds that a keeper has to tell what the tasks do now
+_LOOK = 0.05
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.run(parser)
+    options.hosts(parser)
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        const=2.0,
+        default=None,
+        type=readings.pause,
+        metavar="S",
+        help="look again every S seconds (default: 2), until the run is over",
+    )
+    options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.asking import unconnected
+    from orchestrator.cli.desk.finding import find_run
+    from orchestrator.cli.desk.logins import logins
+
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
-    states, unreachable, keeper = ask_nodes(plan)
-    view = replay(events_of(folder))
-    here = folder.has_keeper()
-    for line in status_table(plan, view, states, unreachable, kept=here, keeper=keeper, json=arguments.json):
-        print(line)
-    return int(
-        ExitStatus.CLUSTER if len(unreachable) == len(plan.hosts) + len(plan.retired) else ExitStatus.OK
-    )
+    with unconnected(logins((*plan.hosts, *plan.retired))) as fleet:
+        nodes = _Nodes(plan, fleet)
+        nodes.connect()
+        if arguments.watch is None:
+            lines, known, _ = _look(nodes, folder, plan, json=arguments.json)
+            (facts if arguments.json else say)(*lines)
+            return int(ExitStatus.OK if known else ExitStatus.CLUSTER)
+        return _watch(nodes, folder, plan, arguments)
 
 
-def ask_nodes(plan: RunPlan) -> tuple[dict[tuple[str, str], dict[str, Any]], dict[str, str], str]:
-    """The tasks' states on the nodes, by (attempt, task), why the other hosts gave none, and who keeps it."""
-    from orchestrator.connectors import connectors
-    from orchestrator.fleet import Fleet
+def _watch(nodes: _Nodes, folder: RunFolder, plan: RunPlan, arguments: argparse.Namespace) -> int:
+    """Look again and again, until the run is over or the user has seen enough."""
+    from orchestrator.render import DisplayGoneError
+    from orchestrator.render.redraw import Redraw
 
-    hosts = (*plan.hosts, *plan.retired)
-    fleet = Fleet(connectors(logins(hosts)), lambda _frame: None)
+    table = Redraw(sys.stdout)
     try:
-        bad = fleet.connect(hosts)
-        answers = fleet.ask("states", lambda _: {"run": plan.run})
-    finally:
-        fleet.close()
-    found = [(name, run) for name, reply in answers.good.items() for run in reply.result["runs"]]
-    keepers = [run["keeper"] for _, run in found if run["keeper"]]
-    states = {
-        (task["attempt"], task["task"]): {**task, "host": name}
-        for name, run in found
-        for task in run["tasks"]
-    }
-    said = {
-        name: f"{error.what}: {error.why}" if error.why else error.what
-        for name, error in {**bad, **answers.bad}.items()
-    }
-    return states, said, next((str(keeper["who"]) for keeper in keepers if keeper["alive"]), "")
+        while True:
+            lines, known, view = _look(nodes, folder, plan, json=arguments.json)
+            if arguments.json:
+                facts(*lines)
+                sys.stdout.flush()
+            else:
+                table.show(lines)
+            if view.ended or not known:
+                return int(ExitStatus.OK if known else ExitStatus.CLUSTER)
+            time.sleep(arguments.watch)
+            nodes.connect()
+    except (BrokenPipeError, DisplayGoneError):  # `| head` has seen enough
+        return int(ExitStatus.OK)
+    except KeyboardInterrupt:
+        tell(f"run {folder.run} continues; orchestrate stop {folder.run} ends it")
+        return int(ExitStatus.INTERRUPTED)
+
+
+def _look(nodes: _Nodes, folder: RunFolder, plan: RunPlan, *, json: bool) -> tuple[list[str], bool, View]:
+    """The lines of one look, whether any host answered, and how the run stands."""
+    from orchestrator.cli.desk.history import history
+    from orchestrator.model import Order
+    from orchestrator.render.tables import status_table
+    from orchestrator.run.view import replay
+    from orchestrator.run.vitals import Vitals
+
+    here = folder.has_keeper()
+    asked = time.time()
+    if here:
+        folder.ask_keeper(Order.VITALS)
+    states, unreachable, keeper = nodes.ask()
+    view = replay(history(folder))
+    vitals = _vitals(folder, asked) if here and view.tasks and not view.ended else Vitals()
+    lines = status_table(
+        plan, view, states, unreachable, kept=here, keeper=keeper, json=json, vitals=vitals, now=time.time()
+    )
+    return lines, len(unreachable) < len(plan.hosts) + len(plan.retired), view
+
+
+def _vitals(folder: RunFolder, since: float) -> Vitals:
+    """What the keeper has written since it was asked; nothing where it does not follow tasks."""
+    from orchestrator.run.vitals import Vitals, decode
+
+    deadline = since + _FRESH
+    while True:
+        found = decode(folder.read_vitals())
+        if found is not None and found.at >= since:
+            return found
+        if time.time() > deadline:
+            return Vitals()
+        time.sleep(_LOOK)
+
+
+class _Nodes:
+    """The agents of a run's hosts, asked over connections that stay."""
+
+    def __init__(self, plan: RunPlan, fleet: Fleet) -> None:
+        self._plan = plan
+        self._hosts = (*plan.hosts, *plan.retired)
+        self._fleet = fleet
+        self._bad: dict[str, str] = {}
+
+    def connect(self) -> None:
+        """Connect with those that are not; why the others cannot be reached is told by `ask`."""
+        for name in [name for name, session in self._fleet.sessions.items() if not session.alive]:
+            del self._fleet.sessions[name]
+        missing = [host for host in self._hosts if host.name not in self._fleet.sessions]
+        bad = self._fleet.connect(missing) if missing else {}
+        self._bad = {
+            name: f"{error.what}: {error.why}" if error.why else error.what for name, error in bad.items()
+        }
+
+    def ask(self) -> tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], dict[str, str], str]:
+        """The tasks' states by (attempt, task), why the other hosts gave none, and who keeps the run."""
+        from orchestrator import wire
+        from orchestrator.planning.takeover import speaks_for
+
+        plan, answers = self._plan, self._fleet.ask(wire.States(run=self._plan.run))
+        found = [
+            (name, run) for name, reply in answers.good.items() for run in reply.runs if run.run == plan.run
+        ]
+        keepers = [run.keeper for _, run in found if run.keeper]
+        states = {
+            (task.attempt, task.task): (name, task)
+            for name, run in found
+            for task in run.tasks
+            if speaks_for(plan, name, task.attempt, task.task)
+        }
+        said = {
+            name: f"{error.what}: {error.why}" if error.why else error.what
+            for name, error in answers.bad.items()
+        }
+        who = next((keeper.who or "" for keeper in keepers if keeper.alive), "")
+        return states, {**self._bad, **said}, who

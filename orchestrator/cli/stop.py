@@ -3,57 +3,90 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from orchestrator.cli import keeping, watch
-from orchestrator.cli.finding import find_run
-from orchestrator.errors import ExitStatus
-from orchestrator.events import RunEnded, Stamped, encode
-from orchestrator.render import choose
-from orchestrator.render.tables import state_word
-from orchestrator.store import RunFolder, RunReader, runs
-from orchestrator.store.reader import events_of
-from orchestrator.text import plain
-from orchestrator.view import HostState, replay
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import facts, tell
+from orchestrator.errors import ExitStatus, RunError, UsageError
 
+if TYPE_CHECKING:
+    from orchestrator.events import Stamped
+    from orchestrator.model import Order
+    from orchestrator.store import RunFolder
+
+SUMMARY = "end a run everywhere and prove that nothing is left"
 _AGAIN = 0.05  # seconds
+_DEAF = 15.0  # seconds for a keeper to make its FIFO again, or to go
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.run(parser)
+    options.hosts(parser)
+    parser.add_argument("--now", action="store_true", help="KILL at once, no grace")
+    options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk import watch
+    from orchestrator.cli.desk.finding import find_run
+    from orchestrator.cli.desk.history import history
+    from orchestrator.eventjson import encode
+    from orchestrator.events import Kind, RunEnded
+    from orchestrator.model import Order
+    from orchestrator.render import Look, choose
+    from orchestrator.render.tables import state_word
+    from orchestrator.run.view import replay
+    from orchestrator.store import RunReader, runs
+
     folder = find_run(arguments.run, arguments.hosts, to_stop=True)
-    want = "kill" if arguments.now else "stop"
-    history = events_of(folder)
-    end = next((s for s in reversed(history) if isinstance(s.event, RunEnded)), None)
+    want = Order.KILL if arguments.now else Order.STOP
+    known = history(folder, quiet=True)  # what is damaged is mended by whoever keeps the run next
+    end = next((s for s in reversed(known) if isinstance(s.event, RunEnded)), None)
     over = end.event if end is not None else None
     if end is not None and isinstance(over, RunEnded) and not over.unproven:
         if arguments.json:
-            print(encode(end).decode())
-        print(f"run {folder.run} is over already: {state_word(over.outcome)}", file=sys.stderr)
+            facts(encode(end))
+        tell(f"run {folder.run} is over already: {state_word(over.outcome)}")
         others = () if arguments.run else [other.run for other in runs() if other.has_keeper()]
         if others:
-            print(f"it was the newest; going on: {', '.join(others)}; orchestrate stop RUN", file=sys.stderr)
+            tell(f"it was the newest; still running: {', '.join(others)}; orchestrate stop RUN")
         return int(ExitStatus.OK)
     reader = RunReader(folder, wanted=lambda _task: False)
-    reader.skip(len(history))  # what was before is not news
+    reader.skip(len(known))  # what was before is not news
     with watch.Interrupts() as interrupts:
-        _reach_keeper(folder, want, len(history))
-        renderer = choose(sys.stdout, arguments.json, sys.stderr)
+        _reach_keeper(folder, want, len(known))
+        _wait_for_story(folder)
+        renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))
         if not arguments.json:
-            _tell_who_is_lost(history, 0.0 if arguments.now else folder.read_plan().grace)
+            _tell_who_is_lost(known, 0.0 if arguments.now else folder.read_plan().grace)
         status = watch.own(folder, reader, renderer, interrupts, want)
-    ended = next((s.event for s in reversed(events_of(folder)) if isinstance(s.event, RunEnded)), None)
+    ended = next((s.event for s in reversed(history(folder)) if isinstance(s.event, RunEnded)), None)
     if ended is not None and ended.unproven:
         return int(ExitStatus.CLUSTER)
-    cleared = over is not None or status == ExitStatus.INTERRUPTED
-    return int(ExitStatus.OK) if cleared and ended is not None else status
+    # However the run ended: nothing is left, which was the request.
+    return status if ended is None or ended.kind is Kind.BUG else int(ExitStatus.OK)
 
 
-def _reach_keeper(folder: RunFolder, want: str, known: int) -> None:
+def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
     """Ask the run's keeper, or become it; neither for a run that ended after its `known` first events."""
-    while not folder.ask_keeper({"want": want}):
+    from orchestrator.cli.desk import keeping
+    from orchestrator.cli.desk.history import history
+    from orchestrator.events import RunEnded
+
+    deadline = time.monotonic() + _DEAF
+    while not folder.ask_keeper(want):
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"the keeper of run {folder.run} lives and does not listen",
+                why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
+                hint=f"`fuser {folder.lock}` names the process; end it, then `orchestrate stop {folder.run}`",
+            )
         # A keeper writes the end before it goes.
-        if not folder.has_keeper() and any(isinstance(s.event, RunEnded) for s in events_of(folder)[known:]):
+        since = history(folder, quiet=True)[known:]
+        if not folder.has_keeper() and any(isinstance(stamped.event, RunEnded) for stamped in since):
             return
         # Whoever is faster than we are may have become its keeper, without knowing of a stop.
         if keeping.keep_adopted(folder, folder.read_plan(), stop=want):
@@ -61,12 +94,28 @@ def _reach_keeper(folder: RunFolder, want: str, known: int) -> None:
         time.sleep(_AGAIN)
 
 
-def _tell_who_is_lost(history: list[Stamped], grace: float) -> None:
-    """Of a host that was lost before we looked no event will come, and the stop waits for it."""
-    from orchestrator.phases.stop import IMPATIENT, UNREACHABLE
+def _wait_for_story(folder: RunFolder) -> None:
+    """A keeper whose events.jsonl was replaced makes it anew with the next event: here, of the stop."""
+    from orchestrator.store.reader import events_of
 
-    seconds = grace + UNREACHABLE if grace else IMPATIENT
-    for host in replay(history).hosts.values():
+    deadline = time.monotonic() + _DEAF
+    while time.monotonic() < deadline:
+        try:
+            events_of(folder)
+        except UsageError:
+            time.sleep(_AGAIN)
+        else:
+            return
+
+
+def _tell_who_is_lost(known: list[Stamped], grace: float) -> None:
+    """Of a host that was lost before we looked no event will come, and the stop waits for it."""
+    from orchestrator import timings
+    from orchestrator.run.view import HostState, replay
+
+    patience = timings.read(os.environ)
+    seconds = grace + patience.stop_unreachable if grace else patience.stop_impatient
+    for host in replay(known).hosts.values():
         if host.state is HostState.LOST:
             said = f"{host.name}: no word from it ({host.why}); waiting for it, {seconds:.0f} s at most"
-            print(plain(said), file=sys.stderr)
+            tell(said)

@@ -5,38 +5,115 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from typing import TYPE_CHECKING
 
-from orchestrator.cli import keeping, watch
-from orchestrator.cli.finding import find_run, is_over
-from orchestrator.cli.launch import BEHIND
+from orchestrator.cli.args import options, readings
 from orchestrator.errors import ExitStatus, UsageError
-from orchestrator.render import choose
-from orchestrator.store import RunReader
+from orchestrator.ranges import natural_key
+
+if TYPE_CHECKING:
+    from orchestrator.render import Look
+    from orchestrator.store import RunFolder
+
+SUMMARY = "show the logs of a run, live or past; take over a run whose keeper is gone"
+_LAST = 100  # lines of each log
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.run(parser)
+    options.hosts(parser)
+    options.task(parser, "only this task's lines")
+    parser.add_argument(
+        "-n",
+        type=readings.lines,
+        default=None,
+        metavar="N",
+        help="of each log, begin with its last N lines (default: 100, with --since and --grep all)",
+    )
+    parser.add_argument("--no-follow", action="store_true", help="print what is there and return")
+    parser.add_argument(
+        "--since",
+        type=readings.since,
+        default=0.0,
+        metavar="TIME",
+        help="only lines since then: 10m (ago), or a date",
+    )
+    parser.add_argument(
+        "--grep", type=readings.pattern, default=None, metavar="REGEX", help="only lines that hold it"
+    )
+    parser.add_argument("--attempt", type=readings.positive, default=None, metavar="N", help="only its lines")
+    parser.add_argument("--timestamps", action="store_true", help="with the time of each line")
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="the lines of all tasks in the order of their times, which are shown",
+    )
+    folding = parser.add_mutually_exclusive_group()
+    folding.add_argument("--raw", action="store_true", help="every line of every task: --fold none")
+    options.fold(folding)
+    options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk import keeping, watch
+    from orchestrator.cli.desk.finding import find_run, is_over
+    from orchestrator.cli.desk.launching import BEHIND, wanted_tasks
+    from orchestrator.render import choose
+    from orchestrator.store import MergedReader, RunReader
+
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
-    wanted = {str(task) for task in arguments.task}
-    if unknown := wanted - {str(spec.id) for spec in plan.tasks}:
-        raise UsageError(
-            f"run {folder.run} has no task {min(unknown)}",
-            hint=f"its tasks: {', '.join(str(spec.id) for spec in plan.tasks)}",
-        )
+    wanted = wanted_tasks(arguments.task, plan, f"run {folder.run}")
     ended = is_over(folder)
+    if ended and arguments.attempt is not None:
+        _check_attempt(folder, str(arguments.attempt))
     if not ended and not arguments.no_follow:
         keeping.keep_adopted(folder, plan)  # does nothing when it has a keeper
-    last = None if math.isinf(arguments.n) else int(arguments.n)
+    look = _look(arguments, wanted)
+    narrowed = arguments.since or arguments.grep
+    lines = arguments.n if arguments.n is not None else math.inf if narrowed else _LAST
+    last = None if math.isinf(lines) else int(lines)
     behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
-    reader = RunReader(
-        folder, wanted=lambda task: not wanted or task in wanted, last=last, drop_behind=behind
+    reader = (MergedReader if arguments.merge else RunReader)(
+        folder,
+        wanted=look.wanted,
+        attempt="" if arguments.attempt is None else str(arguments.attempt),
+        last=last,
+        drop_behind=behind,
     )
-    renderer = choose(sys.stdout, arguments.json, sys.stderr)
+    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
     if arguments.no_follow and not ended:
         try:
-            for stamped in reader.poll():
+            for stamped in (*reader.poll(), *reader.rest()):
                 renderer.handle(stamped)
         finally:
             renderer.close()
         return int(ExitStatus.OK)
     return watch.look(folder, reader, renderer)
+
+
+def _check_attempt(folder: RunFolder, attempt: str) -> None:
+    """Raise UsageError for one that a run which is over has not had."""
+    from orchestrator.cli.desk.history import history
+    from orchestrator.events import TaskStarted
+
+    known = {s.event.attempt for s in history(folder, quiet=True) if isinstance(s.event, TaskStarted)}
+    if attempt not in known:
+        raise UsageError(
+            f"run {folder.run} has no attempt {attempt}",
+            hint=f"name one of its attempts: {', '.join(sorted(known, key=natural_key)) or 'there is none'}",
+        )
+
+
+def _look(arguments: argparse.Namespace, wanted: set[str]) -> Look:
+    from orchestrator.model import Fold
+    from orchestrator.render import Look
+
+    whole = arguments.raw or arguments.merge  # a line that several share has no one time
+    return Look(
+        fold=Fold(arguments.fold) if arguments.fold else Fold.NONE if whole else None,
+        timestamps=arguments.timestamps or arguments.merge,
+        wanted=lambda task: not wanted or task in wanted,
+        since=arguments.since,
+        grep=arguments.grep,
+    )

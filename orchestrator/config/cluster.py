@@ -41,7 +41,7 @@ def _check_twice(entries: tuple[Entry, ...], report: Report) -> None:
         found: dict[tuple[_Twice, Entry], dict[str, None]] = {}
         for host in entry.hosts:
             other, namesake = names.setdefault(host.name, (entry, host))
-            # A port that could not be read is no reason to complain about the default one.
+            # A port that could not be read is not a reason to complain about the default one.
             seats = tuple(_seats(host)) if entry.complete else ()
             taken = [(ports[seat], str(seat[1])) for seat in seats if seat in ports]
             if namesake is not host:

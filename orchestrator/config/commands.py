@@ -16,6 +16,13 @@ _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1", "&>"}
 _EXPANDED = re.compile(r"\$[A-Za-z_{(]|`|^~")
 
 
+def notify(value: Any) -> tuple[str, ...]:
+    """The argv of a command of this machine."""
+    if value in ("", []):
+        raise Wrong("is empty; leave it out if nobody is to be told")
+    return command(value)
+
+
 def command(value: Any) -> tuple[str, ...]:
     """An argv; a text is split as a shell would split it."""
     if isinstance(value, str):
@@ -62,7 +69,7 @@ def shell_text(value: Any) -> str:
 def validate(value: Any) -> str:
     """A command line of the user's own."""
     if value is False:
-        raise Wrong("must be a command line; to launch without validation use --no-validate")
+        raise Wrong("must be a command line; to launch without validation use --validate never")
     given = shell_text(value)
     _split(given)
     return given

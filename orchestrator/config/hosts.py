@@ -11,8 +11,8 @@ from orchestrator.config import targets
 from orchestrator.config.mistakes import Report, Wrong, plural, show
 from orchestrator.config.places import DEFAULTS, Place
 from orchestrator.config.tables import IDENTITY_KEYS, MAX_PORT, Read, read_table
-from orchestrator.environ import DEVICES
-from orchestrator.model import Host, Role
+from orchestrator.model import LOCAL, Host, Role
+from orchestrator.planning.environ import DEVICES
 
 _T = TypeVar("_T")
 
@@ -137,10 +137,10 @@ def _each(
 def _addresses(logins: tuple[targets.Target, ...], place: Place, report: Report) -> tuple[str, ...]:
     """How the other tasks reach a host when only `ssh` says anything about it."""
     for login in logins:
-        if login.host == targets.LOCAL:
+        if login.host == LOCAL:
             what = 'is needed with ssh = "local"; "127.0.0.1" will do when every host is this machine'
         elif not targets.is_address(login.host):
-            what = f"is needed, since {show(login.host)} is no host name other tasks could use"
+            what = f"is needed, since {show(login.host)} is not a host name other tasks could use"
         else:
             continue
         report.add(place, "address", what)

@@ -8,8 +8,8 @@ from typing import Any
 from orchestrator.config.mistakes import Report
 from orchestrator.config.places import JOB, Place
 from orchestrator.config.tables import read_table
-from orchestrator.environ import DEVICES
 from orchestrator.model import Host, Job
+from orchestrator.planning.environ import DEVICES
 
 
 def read_job(table: Mapping[str, Any], report: Report) -> Job:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import cluster, syntax
+from orchestrator.config.data import read_data
+from orchestrator.config.env import read_env
 from orchestrator.config.hosts import place_of, read_entry
 from orchestrator.config.job import check_devices, check_secrets, read_job
 from orchestrator.config.mistakes import Report
@@ -16,22 +18,26 @@ from orchestrator.config.tables import TABLES, belongs, read_table, unknown
 from orchestrator.config.values import kind
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory
+from orchestrator.plainfile import read_plain
+
+_MOST = 1 << 20  # bytes of an inventory
 
 
 def load(path: str | Path) -> Inventory:
     """Read an inventory from disk; raise UsageError for whatever is wrong with it."""
+    if Path(path).is_dir():
+        raise UsageError(f"{path} is a folder", hint=f"`--hosts {Path(path) / 'hosts.toml'}`")
     try:
-        data = Path(path).read_bytes()
+        data = read_plain(Path(path), _MOST, follow=True)
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}",
-            hint=f'two lines will do: [[host]] and ssh = "gpu-[01-04]"; write them into {path}'
+            hint=f'write two lines, [[host]] and ssh = "gpu-[01-04]", into {path}'
             " (hosts.example.toml shows every key), or name a file with --hosts",
         ) from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder", hint=f"--hosts {Path(path) / 'hosts.toml'}") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}", why=getattr(error, "strerror", None) or str(error)) from error
+        why = getattr(error, "strerror", None) or "its name holds a NUL character"
+        raise UsageError(f"cannot read {path}", why=why) from error
     return _anchored(parse(data, str(path)), Path(path).absolute().parent)
 
 
@@ -45,7 +51,20 @@ def _anchored(inventory: Inventory, folder: Path) -> Inventory:
         replace(host, identity=anchor(host.identity), ssh_config=anchor(host.ssh_config))
         for host in inventory.hosts
     )
-    return replace(inventory, hosts=tuple(hosts))
+    environment = inventory.environment
+    if environment is not None:
+        environment = replace(environment, requirements=anchor(environment.requirements))
+    data = inventory.data
+    if data is not None:
+        data = replace(
+            data,
+            paths=tuple(str(anchor(one)) for one in data.paths),
+            keras=tuple(str(anchor(one)) for one in data.keras),
+            mnist=anchor(data.mnist),
+            fashion_mnist=anchor(data.fashion_mnist),
+            tfds_dir=anchor(data.tfds_dir),
+        )
+    return replace(inventory, hosts=tuple(hosts), environment=environment, data=data)
 
 
 def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
@@ -77,7 +96,9 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     check_secrets(job.secrets, written, report)
     hosts = tuple(host for entry in entries for host in entry.hosts)
     check_devices(job, hosts, report)
-    return Inventory(hosts, job, source)
+    environment = read_env(document, _table(document, "env", report), hosts, defaults_table, report)
+    data = read_data(document, _table(document, "data", report), report)
+    return Inventory(hosts, job, source, environment, data)
 
 
 def _misplaced(name: str, value: object) -> str:

@@ -54,7 +54,7 @@ class Report:
         return UsageError(
             f"{source} has {plural(len(found), 'mistake')}",
             why="\n".join(mistake.text(line) for line, mistake in found),
-            hint="hosts.example.toml shows every key",
+            hint="see hosts.example.toml, which has every key",
         )
 
 

@@ -33,6 +33,8 @@ class Place:
 FILE = Place("")
 DEFAULTS = Place("[defaults]", "defaults")
 JOB = Place("[job]", "job")
+ENV = Place("[env]", "env")
+DATA = Place("[data]", "data")
 
 
 def locate(text: str) -> Lines:

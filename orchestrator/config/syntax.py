@@ -12,6 +12,11 @@ from orchestrator.config.places import Place, locate
 _PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 _KEY = re.compile(r"\s*(\[{1,2}[A-Za-z0-9_. -]+\]{1,2}|[A-Za-z0-9_.-]+(?=\s*=))")
 
+_PARTS = 100  # of a dotted key
+_PART = r"""(?:[A-Za-z0-9_-]++|"[^"\\\n]*+"|'[^'\n]*+')"""
+# Anywhere in a line: inline tables have keys too.
+_MANY_PARTS = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PART}[ \t]*+\.[ \t]*+){{{_PARTS}}}")
+
 _IN_OTHER_WORDS = (
     (r"(?:Illegal|Found invalid) character '\\[nr]+'", "a quote is not closed on this line"),
     (r"(?:Illegal|Found invalid) character (.*)", r"\1 cannot stand here"),
@@ -35,6 +40,9 @@ def read(text: str | bytes, report: Report) -> dict[str, Any] | None:
     if decoded is None:
         return None
     decoded = decoded.removeprefix("\ufeff")
+    if (where := _too_many_parts(decoded)) is not None:
+        report.add(Place(f"line {where}"), "", f"a key has more than {_PARTS} parts with dots between them")
+        return None
     try:
         document = tomllib.loads(decoded)
     except tomllib.TOMLDecodeError as error:
@@ -48,6 +56,14 @@ def read(text: str | bytes, report: Report) -> dict[str, Any] | None:
         return None
     report.lines = locate(decoded)
     return document
+
+
+def _too_many_parts(text: str) -> int | None:
+    """The line of such a key: the parser's time grows with the square of their number."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") >= _PARTS and _MANY_PARTS.search(line):
+            return number
+    return None
 
 
 def _decode(data: bytes, report: Report) -> str | None:
@@ -93,7 +109,7 @@ def _in_other_words(found: str) -> str:
 def _pasted(character: str) -> str:
     """What comes along when text is pasted from a page or another kind of file."""
     if character and character in "\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb":
-        return f'{character} is no quote that TOML knows; write " in its place'
+        return f'{character} is not a quote that TOML knows; write " in its place'
     if character in {";", "/"}:
         return "here should be a key or a [table]; a comment starts with #"
     if character and not character.isprintable() and character not in "\r\n\t":

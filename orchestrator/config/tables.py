@@ -24,7 +24,7 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
     "ssh_config": values.text,
     "python": values.program,
     "agent_python": values.program,
-    "workdir": values.path,
+    "workdir": values.workdir,
     "state": values.path,
     "task_port": values.whole(1024, MAX_PORT, below="lower ports belong to root"),
     "tasks": values.whole(1, MAX_TASKS, below="to keep a host out of runs, write spare = true"),
@@ -45,22 +45,48 @@ JOB_KEYS: Mapping[str, Reader] = {
     "grace": values.seconds,
     "failure_grace": values.seconds,
     "lifeline": values.seconds,
+    "code": values.text,
     "ignore": values.texts,
     "validate": commands.validate,
+    "validation": values.revalidate,
     "hang_timeout": values.seconds,
     "on_hang": values.on_hang,
     "stacks": values.boolean,
     "legacy_keras": values.boolean,
+    "auto_shard": values.auto_shard,
+    "lint_ignore": values.finding_codes,
     "max_restarts": values.whole(0, MAX_RESTARTS),
     "min_hosts": values.whole(1, MAX_TASKS),
     "host_timeout": values.seconds,
     "backup": values.folder,
+    "notify": commands.notify,
+}
+
+ENV_KEYS: Mapping[str, Reader] = {
+    "requirements": values.text,
+    "packages": values.requirements,
+    "extras": values.texts,
+    "python": values.interpreter,
+    "index": values.url,
+    "via": values.via,
+}
+
+DATA_KEYS: Mapping[str, Reader] = {
+    "sets": values.data_sets,
+    "paths": values.data_paths,
+    "keras": values.data_paths,
+    "mnist": values.text,
+    "fashion_mnist": values.text,
+    "tfds_dir": values.text,
+    "files_per_worker": values.whole(1, 1024),
 }
 
 TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
     "defaults": ("[defaults]", DEFAULTS_KEYS),
     "host": ("[[host]]", HOST_KEYS),
     "job": ("[job]", JOB_KEYS),
+    "env": ("[env]", ENV_KEYS),
+    "data": ("[data]", DATA_KEYS),
 }
 
 # What people write who come from ssh_config, Ansible, Slurm or mpirun.

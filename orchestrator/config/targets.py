@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from orchestrator.config.mistakes import Wrong, show
+from orchestrator.model import LOCAL
 
-LOCAL = "local"
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

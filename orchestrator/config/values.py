@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, nearest, show
-from orchestrator.environ import name_mistake, value_mistake
-from orchestrator.model import OnHang, Role
+from orchestrator.findings.codes import CODES
+from orchestrator.model import AutoShard, OnHang, Revalidate, Role, Via
+from orchestrator.planning.environ import name_mistake, value_mistake
 
 Reader: TypeAlias = Callable[[Any], Any]
 
@@ -84,10 +85,41 @@ def path(value: Any) -> str:
     """A path on the node, where `~` is expanded."""
     given = text(value)
     if not given.startswith(("/", "~")):
-        raise Wrong(
-            f'must be a full path or start with ~/, not {show(given)}; write "~/{given.removeprefix("./")}"'
-        )
+        rest = re.sub(r"^(\.{0,2}/)+|^\.{1,2}$", "", given) or "orchestrate"
+        raise Wrong(f'must be a full path or start with ~/, not {show(given)}; write "~/{rest}"')
     return given.rstrip("/") or "/"
+
+
+_SYSTEM = (
+    "/proc",
+    "/sys",
+    "/dev",
+    "/etc",
+    "/boot",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/usr/bin",
+    "/usr/lib",
+)
+_SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # where everybody's folders are
+_MEMORY = "/dev/shm"  # noqa: S108 - a disk like another, below a folder of the system
+
+
+def workdir(value: Any) -> str:
+    """A folder on the node that is ours alone: code and runs go into it."""
+    given = path(value)
+    parts = [part for part in given.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise Wrong(f"must not lead through .., as {show(given)} does")
+    plain = "/" * given.startswith("/") + "/".join(parts)
+    if f"{plain}/".startswith(tuple(f"{one}/" for one in _SYSTEM)) and not plain.startswith(f"{_MEMORY}/"):
+        raise Wrong(f'must not be in a folder of the system, as {show(given)} is; write "~/orchestrate"')
+    if plain in _SHARED.split():
+        better = "~/orchestrate" if plain == "/" else f"{plain}/orchestrate"
+        raise Wrong(f'must be a folder of its own, not {show(given)}; write "{better}"')
+    return given
 
 
 def folder(value: Any) -> str:
@@ -136,11 +168,95 @@ def role(value: Any) -> Role:
 
 
 def on_hang(value: Any) -> OnHang:
-    words = [one.value for one in OnHang]
+    return OnHang(_word(value, [one.value for one in OnHang]))
+
+
+def revalidate(value: Any) -> Revalidate:
+    return Revalidate(_word(value, [one.value for one in Revalidate]))
+
+
+def auto_shard(value: Any) -> AutoShard:
+    return AutoShard(_word(value, [one.value for one in AutoShard]))
+
+
+def finding_codes(value: Any) -> tuple[str, ...]:
+    """Codes of `docs/lint.md`."""
+    found = texts(value)
+    for code in found:
+        if code not in CODES:
+            meant = nearest(code.upper(), list(CODES))
+            raise Wrong(f"{show(code)} is not the code of a finding{did_you_mean(meant)}")
+    return found
+
+
+def _word(value: Any, words: list[str]) -> str:
     given = text(value)
     if given not in words:
         raise Wrong(f"must be {listed(words, 'or')}, not {show(given)}{did_you_mean(nearest(given, words))}")
-    return OnHang(given)
+    return given
+
+
+def via(value: Any) -> Via:
+    return Via(_word(value, [one.value for one in Via]))
+
+
+def interpreter(value: Any) -> str:
+    """A version of Python (3.11) or a program."""
+    if isinstance(value, float):
+        raise Wrong(f'must be a text in quotes; write "{show(value)}"')
+    given = text(value)
+    return given if re.fullmatch(r"3(\.\d{1,2}){1,2}", given) else program(given)
+
+
+def url(value: Any) -> str:
+    given = text(value)
+    if not re.match(r"(https?|file)://[^/\s]*/?", given):
+        raise Wrong(f"must be the URL of a package index (https://...), not {show(given)}")
+    return given
+
+
+def requirements(value: Any) -> tuple[str, ...]:
+    """Packages as pip is told them."""
+    from packaging.requirements import (  # noqa: PLC0415 - 20 ms of every command without [env]
+        InvalidRequirement,
+        Requirement,
+    )
+
+    lines = texts(value)
+    for line in lines:
+        try:
+            Requirement(line)
+        except InvalidRequirement as error:
+            raise Wrong(f"{show(line)} is not a requirement of pip: {str(error).splitlines()[0]}") from None
+    return lines
+
+
+_SET = re.compile(r"[a-z][a-z0-9_]*(/[A-Za-z0-9_.-]+)?(:[0-9]+\.[0-9]+\.[0-9]+)?")
+
+
+def data_sets(value: Any) -> tuple[str, ...]:
+    """Names of tensorflow-datasets: name, name/config, either with a version."""
+    found = texts(value)
+    for name in found:
+        if "/" in name.strip("/") and name.startswith(("/", "~", ".")):
+            raise Wrong(f"{show(name)} is a path; list it under `paths`")
+        if not _SET.fullmatch(name):
+            raise Wrong(f'{show(name)} is not a data set\'s name; write "mnist" or "my_dataset:1.0.0"')
+        if found.count(name) > 1:
+            raise Wrong(f"names {name} twice")
+    return found
+
+
+def data_paths(value: Any) -> tuple[str, ...]:
+    """Folders and files of this machine, each with a name of its own."""
+    found = tuple(one.rstrip("/") for one in texts(value))
+    names = [one.rpartition("/")[2] for one in found]
+    for given, name in zip(found, names, strict=True):
+        if name in {"", ".", "..", "~"}:
+            raise Wrong(f"{show(given)} has no name of its own; name a folder or a file")
+        if names.count(name) > 1:
+            raise Wrong(f"names two that are called {name}; tasks find them by their last name")
+    return found
 
 
 def devices(value: Any) -> tuple[str, ...]:

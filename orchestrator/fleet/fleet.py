@@ -10,13 +10,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, Trouble
 from orchestrator.fleet.pulse import Pulse
-from orchestrator.fleet.session import Cancelled, Reply, Session, Sink, settle
+from orchestrator.fleet.session import Cancelled, Session, Sink, settle
 from orchestrator.model import Host
+from orchestrator.timings import DEFAULT, Timings
 from orchestrator.transport import Connector
+from orchestrator.wire import Reply, Request
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Reply)
 
 CONNECT_TIMEOUT = 15.0
 POOL = 32  # threads that connect or push at once
@@ -34,14 +37,15 @@ class Answers(Generic[T]):
 class Fleet:
     """The open sessions of a run, by host name."""
 
-    def __init__(self, connector: Connector, sink: Sink) -> None:
+    def __init__(self, connector: Connector, sink: Sink, timings: Timings = DEFAULT) -> None:
         self.sessions: dict[str, Session] = {}
         self._connector = connector
         self._sink = sink
         self._cancelled = False
         self._waiting: set[Future[Any]] = set()
         self._lock = threading.Lock()
-        self._pulse = Pulse()
+        self._pulse = Pulse(timings)
+        self._timings = timings
         self._pool: list[threading.Thread] = []
 
     def connect(
@@ -70,7 +74,7 @@ class Fleet:
         link = self._connector.connect(host, timeout)
         session = Session(host, link, self._sink)
         try:
-            session.start()
+            session.start(self._timings.hello)
         except BaseException:
             session.close()
             raise
@@ -123,42 +127,57 @@ class Fleet:
 
     def ask(
         self,
-        op: str,
-        fields: Mapping[str, Mapping[str, Any]] | Callable[[Session], Mapping[str, Any]] | None = None,
+        question: Request[R] | Mapping[str, Request[R]] | Callable[[Session], Request[R]],
         *,
         timeout: float = 60.0,
         hosts: Iterable[str] | None = None,
-    ) -> Answers[Reply]:
-        """Put one question to many hosts, wait for all; `fields` may differ by host.
+    ) -> Answers[R]:
+        """Put one question to many hosts, wait for all; it may differ by host.
 
         One round trip: all requests leave before the first answer is awaited. A host that was let go of
         meanwhile is among the bad ones, as one that is lost over it.
         """
+        return self.begin(question, timeout=timeout, hosts=hosts)()
+
+    def begin(
+        self,
+        question: Request[R] | Mapping[str, Request[R]] | Callable[[Session], Request[R]],
+        *,
+        timeout: float = 60.0,
+        hosts: Iterable[str] | None = None,
+    ) -> Callable[[], Answers[R]]:
+        """The same, without waiting: other questions may follow before the answers are called for.
+
+        They have `timeout` seconds from now.
+        """
         names = list(self.sessions if hosts is None else hosts)
-        futures: dict[str, tuple[Session, Future[Reply]]] = {}
+        futures: dict[str, tuple[Session, str, Future[R]]] = {}
         bad: dict[str, HostError] = {}
         self._check()
         for name in names:
             session = self.sessions.get(name)
             if session is None:
-                bad[name] = HostError(name, "was lost", kind="lost", why="there is no connection")
+                bad[name] = HostError(name, "was lost", kind=Trouble.LOST, why="there is no connection")
                 continue
-            if fields is None:
-                more: Mapping[str, Any] = {}
-            elif callable(fields):
-                more = fields(session)
+            if isinstance(question, Request):
+                request = question
             else:
-                more = fields[name]
-            futures[name] = session, session.submit(op, **more)
+                request = question[name] if isinstance(question, Mapping) else question(session)
+            futures[name] = session, request.OP, session.submit(request)
         self._check()  # a cancel that came while we were submitting has cancelled only the first ones
         deadline = time.monotonic() + timeout
-        good: dict[str, Reply] = {}
-        for name, (session, future) in futures.items():
-            try:
-                good[name] = session.wait(future, op, max(0.01, deadline - time.monotonic()))
-            except HostError as error:
-                bad[name] = error
-        return Answers(good, bad)
+
+        def gather() -> Answers[R]:
+            good: dict[str, R] = {}
+            failed = dict(bad)
+            for name, (session, op, future) in futures.items():
+                try:
+                    good[name] = session.wait(future, op, max(0.01, deadline - time.monotonic()))
+                except HostError as error:
+                    failed[name] = error
+            return Answers(good, failed)
+
+        return gather
 
     def cancel(self) -> None:
         """Make every wait of this fleet end with `Cancelled`, now and until `resume`."""

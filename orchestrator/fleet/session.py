@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from orchestrator import wire
 from orchestrator.errors import HostError
+from orchestrator.fleet import problems
+from orchestrator.fleet.backlog import Backlog
 from orchestrator.model import Host
-from orchestrator.node import bootstrap, frames
+from orchestrator.node.serve import bootstrap, frames
+from orchestrator.timings import DEFAULT
 from orchestrator.transport import Channel, Link
+from orchestrator.wire import ProtocolError, Request
 
-MARKER_TIMEOUT = 20.0  # seconds a login may take until our agent answers: heavy rc files, loaded machines
+R = TypeVar("R", bound=wire.Reply)
+
+log = logging.getLogger("orchestrate")
+
 AGENT_IDLE = 120.0  # seconds without a word from us after which an agent leaves
-_NOISE_LIMIT = 65_536
 _READ = 262_144
+_FRAME_SECONDS = 30.0  # that a frame may take to come whole,
+_SLOWEST = 10_000.0  # and bytes per second of a large one
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -27,125 +37,156 @@ class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
 
 
 @dataclass(frozen=True)
-class Reply:
-    result: dict[str, Any]
+class Frame:
+    """News of a task that is followed."""
+
+    host: str
+    session: Session
+    news: wire.News
     payload: bytes = b""
 
 
 @dataclass(frozen=True)
-class Frame:
-    """A frame that answers no request: log bytes, a state, a heartbeat; `lost` ends the session."""
+class Lost:
+    """The session has ended, and nobody here has closed it."""
 
     host: str
     session: Session
-    header: dict[str, Any]
-    payload: bytes = b""
-    lost: str | None = None
+    error: HostError
 
 
-Sink = Callable[[Frame], None]
+Sink = Callable[[Frame | Lost], None]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A request without an answer yet; one that was given up is still answered."""
+
+    request: Request[Any]
+    future: Future[Any]
 
 
 class Session:
     """One agent at the far end of one link.
 
-    `submit` returns at once; the future ends in a `Reply`, a HostError or `Cancelled`. Frames that
-    answer no request go to the sink, from the session's reader thread.
+    `submit` returns at once; the future ends in a reply, a HostError or `Cancelled`. News of tasks go to
+    the sink, from the session's reader thread. Whatever our agent would not say ends the session: all that
+    is awaited fails with one HostError (kind "protocol"), and the sink hears of the loss.
     """
 
     def __init__(self, host: Host, link: Link, sink: Sink) -> None:
         self.host = host
         self.link = link
-        self.hello: dict[str, Any] = {}
         self.clock_offset = 0.0  # node's clock minus ours, seconds
         self.heard = time.monotonic()
+        self.backlog = Backlog()
+        self.on_output: Callable[[str, bytes], None] = lambda _stream, _data: None  # of an `Exec`
+        self._hello: wire.Hello | None = None
         self._sink = sink
         self._lock = threading.Lock()  # held for moments only: a stop must get through while a send hangs
         self._sending = threading.Lock()
-        self._pending: dict[int, Future[Reply]] = {}
+        self._open: dict[int, _Open] = {}
+        self._followed: dict[int, frozenset[str]] = {}  # stream -> its tasks
         self._last_id = 0
-        self._ended: str | None = None
+        self._ended: Callable[[], HostError] | None = None
         self._closing = False
-        self._greeted: Future[Reply] = Future()
+        self._greeted: Future[wire.Hello] = Future()
         self._channel: Channel | None = None
+        self._stream = wire.Stream(self._limits, self._limit)
+        self._frame_since = 0.0  # when the frame that comes began
 
-    def start(self, timeout: float = MARKER_TIMEOUT) -> None:
-        """Start the agent and wait for its hello; raise HostError when none comes."""
+    def start(self, timeout: float = DEFAULT.hello) -> None:
+        """Start the agent and wait `timeout` seconds for its hello; raise HostError when none comes."""
         began = time.time()
         self._channel = channel = self.link.open(bootstrap.argv(self.host.agent_python))
         threading.Thread(
             target=self._read, args=(channel,), name=f"read {self.host.name}", daemon=True
         ).start()
+        threading.Thread(
+            target=self._introduce, args=(channel, timeout), name=f"start {self.host.name}", daemon=True
+        ).start()
         try:
-            channel.send(bootstrap.payload({"state": self.host.state, "idle": AGENT_IDLE}))
-        except HostError:
-            if not self._greeted.done():  # why it is gone is told by what it printed
-                with contextlib.suppress(FutureTimeoutError):
-                    self._greeted.result(timeout)
-                raise
-        try:
-            self.hello = self._greeted.result(timeout).result
+            hello = self._greeted.result(timeout)
         except FutureTimeoutError:
+            why = f"no answer from our agent within {timeout:.0f} s"
+            error = problems.no_agent(self.host, why, None, self.link.stalled())
             self.close()
-            raise self._no_agent(f"no answer from our agent within {timeout:.0f} s", None) from None
+            raise error from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
         now = time.time()
-        self.clock_offset = self.hello["time_ns"] / 1e9 - now
+        self.clock_offset = hello.time_ns / 1e9 - now
         if abs(self.clock_offset) <= now - began:
             self.clock_offset = 0.0
 
-    def submit(self, op: str, /, payload: bytes = b"", **fields: Any) -> Future[Reply]:
-        future: Future[Reply] = Future()
+    def _introduce(self, channel: Channel, timeout: float) -> None:
+        """Send our agent: in a thread, since on a way that loses large packets it would take for ever."""
+        try:
+            channel.send(bootstrap.payload({"state": self.host.state, "idle": AGENT_IDLE}))
+        except HostError as error:
+            with contextlib.suppress(HostError, FutureTimeoutError):  # what it printed says more
+                self._greeted.result(timeout)
+            settle(self._greeted, error=error)
+
+    @property
+    def hello(self) -> wire.Hello:
+        """What the agent said first; only once `start` has returned."""
+        assert self._hello is not None
+        return self._hello
+
+    def submit(self, request: Request[R], payload: bytes = b"") -> Future[R]:
+        future: Future[R] = Future()
         with self._lock:
             if self._ended is not None:
-                future.set_exception(self._lost_error(self._ended))
+                future.set_exception(self._ended())
                 return future
             self._last_id += 1
             number = self._last_id
-            self._pending[number] = future
+            self._open[number] = _Open(request, future)
+            if isinstance(request, wire.Follow):
+                self._followed[number] = frozenset(one.task for one in request.tasks)
         assert self._channel is not None
-        data = frames.encode({"id": number, "op": op, **fields}, payload)
+        data = frames.encode(wire.header(number, request), payload)
         try:
             with self._sending:
                 self._channel.send(data)
         except HostError as error:
             with self._lock:
-                self._pending.pop(number, None)
+                self._open.pop(number, None)
             settle(future, error=error)
         return future
 
     def speak(self) -> None:
         """Let the agent hear from us, unless something is on its way to it anyway."""
         if not self._sending.locked():
-            self.submit("ping")
+            self.submit(wire.Ping())
 
-    def request(self, op: str, /, payload: bytes = b"", timeout: float = 60.0, **fields: Any) -> Reply:
+    def request(self, request: Request[R], payload: bytes = b"", timeout: float = 60.0) -> R:
         """Ask and wait; raise HostError (kind "timeout" when no answer came), or `Cancelled`."""
-        return self.wait(self.submit(op, payload, **fields), op, timeout)
+        return self.wait(self.submit(request, payload), request.OP, timeout)
 
-    def wait(self, future: Future[Reply], op: str, timeout: float) -> Reply:
+    def wait(self, future: Future[R], op: str, timeout: float) -> R:
         try:
             return future.result(timeout)
         except FutureTimeoutError:
-            raise HostError(
-                self.host.name,
-                f"gave no answer to `{op}` within {timeout:.0f} s",
-                kind="timeout",
-                why="the machine or its disk hangs, or the network does",
-                hint=f"ssh {self.host.ssh}, and look at its load and at `dmesg`",
-            ) from None
+            raise problems.silent(self.host, op, timeout) from None
 
     def cancel(self) -> None:
         """Give up every answer that is still awaited."""
         with self._lock:
-            pending, self._pending = self._pending, {}
-        for future in pending.values():
-            settle(future, error=Cancelled())
+            waiting = list(self._open.values())
+        for one in waiting:
+            settle(one.future, error=Cancelled())
 
     def give_up(self, why: str) -> None:
         """End a session whose far end hangs: what is awaited fails at once, and the sink hears of it."""
-        self._finish(why)
+        self._finish(lambda: problems.lost(self.host, why))
         self.link.close()
+
+    def look(self, now: float) -> None:
+        """End the session when a frame has begun and does not end."""
+        size, since = self._stream.wanting, self._frame_since
+        if size and since and now - since > _FRAME_SECONDS + size / _SLOWEST:
+            self._distrust(f"a frame of {size:,} bytes did not end within {now - since:.0f} s")
 
     def close(self) -> None:
         self._closing = True
@@ -158,105 +199,140 @@ class Session:
     def alive(self) -> bool:
         return self._ended is None
 
+    @property
+    def error(self) -> HostError | None:
+        """Why it has ended; None while it goes on."""
+        return None if self._ended is None else self._ended()
+
     def _read(self, channel: Channel) -> None:
-        noise = b""
-        decoder: frames.Decoder | None = None
-        why = "the connection was closed"
-        while data := channel.recv(_READ):
-            self.heard = time.monotonic()
-            if decoder is None:
-                noise += data
-                before, marker, after = noise.partition(frames.MARKER)
-                if not marker:
-                    noise = noise[-_NOISE_LIMIT:]
-                    continue
-                decoder, noise, data = frames.Decoder(), before, after
-            try:
-                for header, payload in decoder.feed(data):
-                    self._dispatch(header, payload)
-            except (ValueError, KeyError, TypeError) as error:
-                why = f"the far end does not speak our protocol ({error!r})"
-                break
-        self._end(channel, noise, why)
+        """The reader thread; whatever a node makes it trip over ends this session, and nothing else."""
+        try:
+            while self.alive and (data := channel.recv(_READ)):
+                self.heard = time.monotonic()
+                self._take(data)
+        except ProtocolError as error:
+            self._distrust(str(error))
+        except Exception as error:
+            log.exception("%s sent what its reader cannot take", self.host.name)
+            self._distrust(repr(error))
+        else:
+            self._hung_up(channel)
+
+    def _take(self, data: bytes) -> None:
+        for header, payload in self._stream.feed(data):
+            self._frame_since = 0.0
+            self._dispatch(header, payload)
+            if self.backlog.too_much:  # an honest one may: its tasks' words wait on its disk
+                self.give_up("it sends faster than this machine takes it in")
+                return
+            self.backlog.wait(self._urgent)
+        if not self._stream.wanting:
+            self._frame_since = 0.0
+        elif not self._frame_since:
+            self._frame_since = time.monotonic()
+
+    def _urgent(self) -> bool:
+        """Whether reading cannot wait: for an answer that somebody waits for, or the end."""
+        self.heard = time.monotonic()  # it is we who do not listen
+        return bool(self._open) or not self.alive or self._closing
+
+    def _limits(self) -> tuple[int, int]:
+        with self._lock:
+            requests = [one.request for one in self._open.values()]
+            news = wire.NEWS_PAYLOAD if self._followed else 0
+        return (
+            max(wire.HEAD, *(request.HEAD for request in requests), 0),
+            max(news, *(request.PAYLOAD for request in requests), 0),
+        )
+
+    def _limit(self, header: dict[str, Any]) -> int:
+        if "id" in header:
+            return self._asked(header["id"]).request.PAYLOAD if header.get("ok") is True else 0
+        return wire.NEWS_PAYLOAD if "stream" in header or "exec" in header else 0
+
+    def _take_output(self, stream: object, payload: bytes) -> None:
+        """Output of a command: only while one runs for us."""
+        with self._lock:
+            runs = any(isinstance(one.request, wire.Exec) for one in self._open.values())
+        if not runs or stream not in {"out", "err"}:
+            raise ProtocolError("it sent output of a command that does not run")
+        self.on_output(str(stream), payload)
 
     def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
-        if "hello" in header:
-            self._greeted.set_result(Reply(header["hello"]))
+        if self._hello is None:
+            if "hello" not in header:
+                raise ProtocolError("its first frame is not a hello")
+            self._hello = wire.read(header["hello"], wire.Hello, "its hello")
+            self._greeted.set_result(self._hello)
+        elif "hello" in header:
+            raise ProtocolError("it said hello twice")
         elif "id" in header:
-            with self._lock:
-                future = self._pending.pop(header["id"], None)
-            if future is None:  # given up meanwhile
-                return
-            if header["ok"]:
-                settle(future, Reply(header["result"], payload))
-            else:
-                error = header["error"]
-                settle(
-                    future,
-                    error=HostError(
-                        self.host.name,
-                        error["what"],
-                        kind=error["kind"],
-                        why=error.get("why", ""),
-                        hint=error.get("hint", ""),
-                    ),
-                )
-        else:
-            self._sink(Frame(self.host.name, self, header, payload))
+            self._answer(header, payload)
+        elif "exec" in header:
+            self._take_output(header["exec"], payload)
+        elif "stream" in header:
+            self._sink(Frame(self.host.name, self, self._news(header, payload), payload))
+        elif "beat" not in header:
+            raise ProtocolError("it sent a frame that is neither an answer nor news")
 
-    def _end(self, channel: Channel, noise: bytes, why: str) -> None:
+    def _answer(self, header: dict[str, Any], payload: bytes) -> None:
+        asked = self._asked(header["id"])
+        match header.get("ok"):
+            case True:
+                reply = wire.answer(asked.request, header.get("result"), payload)
+                outcome, error = reply, None
+            case False:
+                name = f"the error in answer to `{asked.request.OP}`"
+                failure = wire.read(header.get("error"), wire.Failure, name)
+                outcome, error = None, problems.refused(self.host, failure)
+            case _:
+                raise ProtocolError(f"the answer to `{asked.request.OP}` is neither good nor bad")
+        with self._lock:
+            self._open.pop(header["id"], None)
+        settle(asked.future, outcome, error)
+
+    def _asked(self, number: object) -> _Open:
+        """The open request with that number; raise ProtocolError."""
+        with self._lock:
+            asked = self._open.get(number) if type(number) is int else None
+        if asked is None:
+            raise ProtocolError(f"it answered request {number!r}, which is not open")
+        return asked
+
+    def _news(self, header: dict[str, Any], payload: bytes) -> wire.News:
+        news = wire.news(header, payload)
+        with self._lock:
+            tasks = self._followed.get(news.stream, frozenset())
+        if news.task not in tasks:
+            raise ProtocolError(f"it sent news of {news.task}, which is not followed")
+        return news
+
+    def _hung_up(self, channel: Channel) -> None:
+        """The end of the stream."""
         if not self._greeted.done():
-            status = channel.wait(2.0)
-            self._greeted.set_exception(self._no_agent(_said(noise, channel.stderr_tail()), status))
-        self._finish(why)
+            said = problems.noise(self._stream.noise, channel.stderr_tail())
+            error = problems.no_agent(self.host, said, channel.wait(2.0), self.link.stalled())
+            settle(self._greeted, error=error)
+        self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 
-    def _finish(self, why: str) -> None:
+    def _distrust(self, why: str) -> None:
+        """End a session whose far end says what our agent would not."""
+        log.error("%s does not speak our protocol: %s", self.host.name, wire.printable(why))
+        self._finish(lambda: problems.foreign(self.host, why))
+        settle(self._greeted, error=problems.foreign(self.host, why))  # who is told finds it ended
+        self.link.close()
+
+    def _finish(self, error: Callable[[], HostError]) -> None:
         """The session is over, once."""
         with self._lock:
             if self._ended is not None:
                 return
-            self._ended = why
-            pending, self._pending = self._pending, {}
-        for future in pending.values():
-            settle(future, error=self._lost_error(why))
-        if self.hello and not self._closing:
-            self._sink(Frame(self.host.name, self, {}, lost=why))
-
-    def _lost_error(self, why: str) -> HostError:
-        return HostError(
-            self.host.name,
-            "was lost",
-            kind="lost",
-            why=why,
-            hint=f"ssh {self.host.ssh}, to see whether the machine still answers",
-        )
-
-    def _no_agent(self, said: str, status: int | None) -> HostError:
-        python = self.host.agent_python
-        if status == 127 or "not found" in said or "No such file" in said:
-            return HostError(
-                self.host.name,
-                f"has no {python}",
-                kind="no-python",
-                why=said or f"the login shell ended with status {status}",
-                hint="install python3 (3.8 or newer), or set `agent_python` in hosts.toml",
-            )
-        if "SyntaxError" in said or "unknown option -I" in said.lower() or "Unknown option: -I" in said:
-            return HostError(
-                self.host.name,
-                f"has a {python} older than 3.8",
-                kind="old-python",
-                why=said,
-                hint="set `agent_python` in hosts.toml to a Python of 3.8 or newer",
-            )
-        return HostError(
-            self.host.name,
-            "logs in, but does not run our agent",
-            kind="no-agent",
-            why=said or f"the login ended with status {status} and printed nothing",
-            hint="a ForceCommand, a nologin shell or a start-up file that is slow or waits does this; "
-            f"try: ssh {self.host.ssh} {python} -V",
-        )
+            self._ended = error
+            waiting, self._open = list(self._open.values()), {}
+        for one in waiting:
+            settle(one.future, error=error())
+        if self._hello is not None and not self._closing:
+            self._sink(Lost(self.host.name, self, error()))
 
 
 def settle(future: Future[Any], outcome: object = None, error: BaseException | None = None) -> bool:
@@ -269,11 +345,3 @@ def settle(future: Future[Any], outcome: object = None, error: BaseException | N
     except InvalidStateError:
         return False
     return True
-
-
-def _said(noise: bytes, stderr: bytes) -> str:
-    """What the login printed, as one short text."""
-    text = b" / ".join(part.strip() for part in (stderr, noise) if part.strip())
-    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    shown = "".join(char if char.isprintable() else "?" for char in " / ".join(lines[-4:]))
-    return f'the login printed "{shown[-400:]}"' if shown else ""

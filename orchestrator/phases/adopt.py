@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Any
 
-from orchestrator.errors import HostError
+from orchestrator import wire
+from orchestrator.errors import HostError, Trouble
 from orchestrator.events import (
     Event,
     Phase,
@@ -15,15 +15,17 @@ from orchestrator.events import (
     RunEnded,
     RunLeft,
     RunPlanned,
+    StopBy,
     StopRequested,
     TaskExited,
     TaskStarted,
     TreeSynced,
 )
-from orchestrator.fleet import Answers, Reply
+from orchestrator.fleet import Answers
 from orchestrator.model import RunPlan
 from orchestrator.phases.connect import keep, open_sessions
-from orchestrator.phases.context import Run, phase, report_failures
+from orchestrator.phases.context import Run, log, phase, report_failures
+from orchestrator.planning.takeover import speaks_for
 from orchestrator.store import RunFolder
 from orchestrator.store.reader import events_of
 
@@ -33,10 +35,10 @@ _HANDOVER = 5.0  # seconds in which the agents of a killed keeper notice that it
 @dataclass(frozen=True)
 class Adopted:
     attempt: int
-    missing: str  # a task of it that was never started; "" when all were
+    missing: str  # a task that was never started; "" when all were
     exits: tuple[TaskExited, ...]
-    stopping: str  # why the last keeper was ending the attempt, "failure" or "completion"; "" when it was not
-    over: RunEnded | None  # it has ended before: only what was left of it is to be ended
+    stopping: StopBy | None  # why the last keeper was ending the attempt, if not for a user
+    over: RunEnded | None  # it has ended before: only its remains are to be ended
 
 
 def announce(run: Run) -> None:
@@ -70,42 +72,46 @@ def adopt(run: Run) -> Adopted | RunLeft:
     if not run.fleet.sessions:
         why = "none of its hosts can be reached"
         return RunLeft(run.id, why, f"orchestrate status {run.id}, when they answer again")
-    kept = next((error for error in refused.values() if error.kind == "kept"), None)
+    kept = next((error for error in refused.values() if error.kind == Trouble.KEPT), None)
     if kept is not None and not run.stop.asked:
         return RunLeft(run.id, f"{kept.why}, as {kept.host} says", kept.hint)
     run.bus.emit(RunAdopted(run.id, run.who))
-    report_failures(run.bus, Phase.CONNECT, {n: e for n, e in refused.items() if e.kind != "kept"})
-    states = run.fleet.ask("states", lambda _: {"run": run.id})
-    found = _tasks(states)
-    attempts = {attempt for attempt, _ in found if attempt.isdigit()}  # the others are validations
+    report_failures(run.bus, Phase.CONNECT, {n: e for n, e in refused.items() if e.kind != Trouble.KEPT})
+    states = run.fleet.ask(wire.States(run=run.id))
+    found = _tasks(run, states)
     # The last keeper may have planned an attempt of which nothing was started.
-    attempt = max([*attempts, str(run.plan.attempt)], key=int)
+    attempts = {int(attempt) for attempt, _ in found if attempt.isdigit()}  # the others are validations
+    attempt = str(max([*attempts, run.plan.attempt]))
     missing = [
         str(spec.id)
         for spec in run.plan.tasks
         if spec.host in states.good and (attempt, str(spec.id)) not in found
     ]
     over = next((event for event in reversed(history) if isinstance(event, RunEnded)), None)
+    if missing and run.plan.hearsay and not run.stop.asked:
+        # To end what does run would be to act on the word of whoever told of the plan.
+        why = f"{missing[0]} was not started, and {run.plan.hearsay}"
+        return RunLeft(run.id, why, f"`orchestrate stop {run.id}` ends what is left of it")
     if missing:
-        return Adopted(int(attempt), missing[0], (), "", over)
+        return Adopted(int(attempt), missing[0], (), None, over)
     known = {(event.attempt, event.task) for event in history if isinstance(event, TaskStarted)}
     for spec in run.plan.tasks:
         state = found.get((attempt, str(spec.id)))
         if (attempt, str(spec.id)) not in known:
-            run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, (state or {}).get("pid") or 0))
+            run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, (state and state.pid) or 0))
     # What was given up as lost is asked for again: its host may know better now.
     ends = [e for e in history if isinstance(e, TaskExited) and e.attempt == attempt and not e.lost]
     exits = tuple({end.task: end for end in ends}.values())
     return Adopted(int(attempt), "", exits, _stopping(history, attempt), over)
 
 
-def _stopping(history: list[Event], attempt: str) -> str:
+def _stopping(history: list[Event], attempt: str) -> StopBy | None:
     """Why an attempt was being ended, if not for a user."""
-    by = ""
+    by: StopBy | None = None
     for event in history:
         if isinstance(event, TaskStarted) and event.attempt == attempt:
-            by = ""
-        elif isinstance(event, StopRequested) and event.by != "user":
+            by = None
+        elif isinstance(event, StopRequested) and event.by is not StopBy.USER:
             by = event.by
     return by
 
@@ -113,7 +119,7 @@ def _stopping(history: list[Event], attempt: str) -> str:
 def _was_being_stopped(history: list[Event]) -> bool:
     """Whether the last keeper was killed while it ended the run for a user."""
     since = max((n for n, event in enumerate(history) if isinstance(event, RunEnded)), default=-1)
-    return any(isinstance(event, StopRequested) and event.by == "user" for event in history[since + 1 :])
+    return any(isinstance(event, StopRequested) and event.by is StopBy.USER for event in history[since + 1 :])
 
 
 def _become_keeper(run: Run) -> dict[str, HostError]:
@@ -125,15 +131,18 @@ def _become_keeper(run: Run) -> dict[str, HostError]:
     while True:
         refused = keep(run)
         over = run.stop.asked or time.monotonic() > deadline
-        if over or not any(error.kind == "kept" for error in refused.values()):
+        if over or not any(error.kind == Trouble.KEPT for error in refused.values()):
             return refused
         time.sleep(0.2)
 
 
-def _tasks(states: Answers[Reply]) -> dict[tuple[str, str], dict[str, Any]]:
-    return {
-        (task["attempt"], task["task"]): task["state"]
-        for reply in states.good.values()
-        for run in reply.result["runs"]
-        for task in run["tasks"]
-    }
+def _tasks(run: Run, states: Answers[wire.Runs]) -> dict[tuple[str, str], wire.TaskState]:
+    """The states of the run's tasks, each by a host whose word on it counts."""
+    found: dict[tuple[str, str], wire.TaskState] = {}
+    for name, reply in states.good.items():
+        for task in (task for one in reply.runs if one.run == run.id for task in one.tasks):
+            if speaks_for(run.plan, name, task.attempt, task.task):
+                found[task.attempt, task.task] = task.state
+            else:
+                log.warning("%s tells of %r in attempt %r: ignored", name, task.task, task.attempt)
+    return found

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from orchestrator import restarts
-from orchestrator.events import Event, Phase, PhaseEnded, PhaseStarted, TaskExited, TaskProgressed
-from orchestrator.gang import Decision, decide, succeeded
+from orchestrator import wire
+from orchestrator.diagnosis import lastwords
+from orchestrator.events import (
+    Event,
+    Noted,
+    Phase,
+    PhaseEnded,
+    PhaseStarted,
+    StopBy,
+    TaskExited,
+    TaskProgressed,
+)
+from orchestrator.model import TaskId
 from orchestrator.phases import stop
 from orchestrator.phases.adopt import Adopted
 from orchestrator.phases.context import Run
 from orchestrator.phases.follow import Follower
+from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.hang import Hung, Watch
+from orchestrator.phases.reach import Links
+from orchestrator.run import hang, leavers, restarts
+from orchestrator.run.ends import failed as ended_badly
+from orchestrator.run.gang import Decision, decide, succeeded
+from orchestrator.store.tail import last_lines
+
+_CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
+_LEAVE_EVERY = 2.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +46,8 @@ class Finished:
     steps: Mapping[str, int]  # the last one that each task reported
     unproven: tuple[str, ...]  # hosts that did not answer at its end
     hung: Hung | None  # its tasks hung, and were stopped for it
+    diverged: Mapping[str, str]  # task -> what its last loss is, where that is not a number
+    cut: str = ""  # hosts that did not reach each other at its end, in words
 
 
 class Attempt:
@@ -39,18 +61,52 @@ class Attempt:
         self._looked = 0  # stopped tasks of which the nodes were asked who stopped them
         self._exits = list(known)
         self._steps: dict[str, int] = {}
+        self._left: dict[TaskId, float] = {}  # when each of those that ended well did so
+        self._missed = ""  # what was said of those that wait for them
+        self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         self._follower = Follower(run, name, placed, self._told)
         for exited in known:
             self._follower.know(exited)
+        self._next_leave = math.inf
         self._follower.attach()
 
     def _told(self, event: Event) -> None:
         if isinstance(event, TaskExited):
             self._exits.append(event)
+            if event.code == 0 and not event.stopped:
+                self._left[TaskId.parse(event.task)] = time.monotonic()
         elif isinstance(event, TaskProgressed):
             self._steps[event.task] = event.step
+            self._look_at_loss(event)
         self._run.bus.emit(event)
+
+    def _look_at_leavers(self) -> None:
+        """Say once who left while others, which may need it, stand still."""
+        if self._missed or not self._left:
+            return
+        trainers = hang.watched(self._follower.tasks)
+        lives = {task: self._follower.lives[task] for task in self._follower.waiting() if task in trainers}
+        self._missed = leavers.missed(lives, self._left, time.monotonic(), self._run.plan.completion)
+        if self._missed:
+            self._run.bus.emit(Noted(self._missed))
+
+    def _explained(self, hung: Hung) -> Hung:
+        """A hang in which no task stands out is that of those who wait for one that has left."""
+        if hung.task or not self._missed:
+            return hung
+        first = min(self._left, key=lambda task: self._left[task])
+        host = self._follower.host(first)
+        return replace(hung, cause=self._missed, task=str(first), host=host, hint=leavers.HINT)
+
+    def _look_at_loss(self, event: TaskProgressed) -> None:
+        """A loss that is not finite is said once, when it is first reported."""
+        if event.diverged and event.task not in self._diverged:
+            self._run.bus.emit(Noted(f"{event.task}: its loss is {event.diverged} at step {event.step}"))
+        if event.diverged:
+            self._diverged[event.task] = event.diverged
+        elif event.loss is not None:
+            self._diverged.pop(event.task, None)
 
     def follow(self) -> Finished:
         """Until every task has ended, or cannot be waited for any longer; what is left is swept away."""
@@ -60,50 +116,82 @@ class Attempt:
         stopper: stop.Stopper | None = None
         asked: float | None = None  # when a user asked for the end, seconds since the epoch
         hung: Hung | None = None
-        watch = Watch(run, follower)
+        links = Links(run, follower)
+        watch = Watch(run, follower, links)
+        gauge = Gauge(run, follower)
         if (by := self._begun()) and not run.stop.asked:
-            grace = run.plan.grace if by == "completion" else run.plan.failure_grace
+            grace = run.plan.grace if by is StopBy.COMPLETION else run.plan.failure_grace
             stopper = self._stop(by, "as its last keeper began to", grace)
         while True:
             follower.step(0.5 if stopper is None else 0.1)
+            if stopper is None:
+                self._look_at_leavers()
             elsewhere = self._stopped_elsewhere() if stopper is None else None
             if (run.stop.asked or elsewhere) and asked is None:
                 asked = elsewhere or time.time()
                 run.fleet.resume()
+                self._next_leave = time.monotonic() + _CATCH_UP
                 if stopper is None:
                     why = "asked for from another machine" if elsewhere and not run.stop.asked else ""
-                    stopper = self._stop("user", why, run.plan.grace)
+                    stopper = self._stop(StopBy.USER, why, run.plan.grace)
+            if asked is not None and time.monotonic() >= self._next_leave:
+                self._leave_behind()
             if run.stop.kill and stopper is not None:
                 stopper.sharpen()
             match decide(follower.tasks, follower.ends, run.plan.completion):
                 case Decision.ENDED:
                     break
                 case Decision.STOP_FAILED if stopper is None:
-                    stopper = self._stop("failure", self._blame(), run.plan.failure_grace)
+                    stopper = self._stop(StopBy.FAILURE, self._blame(), run.plan.failure_grace)
+                    if self._blames_peer():
+                        links.begin()
                 case Decision.STOP_COMPLETE if stopper is None:
-                    stopper = self._stop("completion", "the chief is done", run.plan.grace)
+                    stopper = self._stop(StopBy.COMPLETION, "the chief is done", run.plan.grace)
                 case Decision.GO_ON if stopper is None and (hung := watch.look()) is not None:
-                    stopper = self._stop("failure", "the tasks hang", run.plan.failure_grace)
+                    hung = self._explained(hung)
+                    stopper = self._stop(StopBy.FAILURE, "the tasks hang", run.plan.failure_grace)
                 case _:
                     pass
-            # An attempt that has failed waits for a lost host no longer than one that goes on.
-            if (stopper is None or stopper.by == "failure") and (gone := self._given_up()):
+            # An attempt that has failed waits for a lost host no longer than one that continues.
+            if (stopper is None or stopper.by is StopBy.FAILURE) and (gone := self._given_up()):
                 follower.give_up_host(gone, f"no word from it for {run.plan.restarts.host_timeout:.0f} s")
             if stopper is not None and time.monotonic() > stopper.deadline:
                 follower.give_up("it has not ended, and nothing tells why")
                 break
+            gauge.look()
+            if stopper is None:
+                links.look()
+        cut = links.result()
         follower.close()
         unproven = tuple(stop.sweep(run))
         good = hung is None and succeeded(follower.tasks, follower.ends, run.plan.completion)
         run.bus.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
-        # What fails after the stop was asked for may fail of it: a peer was killed a moment earlier.
+        # What fails after the stop was asked for may fail because of it: a peer was killed a moment earlier.
         failed = asked is None or any(one.ended < asked for one in self._failed())
         stopped = not failed and hung is None
-        return Finished(tuple(self._exits), good, stopped, self._steps, unproven, hung)
+        return Finished(tuple(self._exits), good, stopped, self._steps, unproven, hung, self._diverged, cut)
 
-    def _begun(self) -> str:
-        """Why the last keeper was stopping what is still alive; "" when it was not."""
-        return self._adopted.stopping if self._adopted is not None and self._follower.waiting() else ""
+    def _leave_behind(self) -> None:
+        """Do not wait for the output of tasks that have ended, however much of it there is."""
+        self._next_leave = time.monotonic() + _LEAVE_EVERY
+        run, waiting = self._run, set(self._follower.waiting())
+        answers = run.fleet.ask(wire.States(run=run.id), timeout=5.0)
+        clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
+        ended = {
+            TaskId.parse(task.task): (task.state, task.log_size, clocks.get(name, 0.0))
+            for name, reply in answers.good.items()
+            for one in reply.runs
+            for task in one.tasks
+            if one.run == run.id
+            and task.attempt == self.name
+            and TaskId.parse(task.task) in waiting
+            and self._follower.host(TaskId.parse(task.task)) == name
+        }
+        self._follower.leave_behind(ended)
+
+    def _begun(self) -> StopBy | None:
+        """Why the last keeper was stopping what is still alive; None when it was not."""
+        return self._adopted.stopping if self._adopted is not None and self._follower.waiting() else None
 
     def _stopped_elsewhere(self) -> float | None:
         """When a user stopped the run from another machine (seconds since the epoch); None: nobody did.
@@ -115,20 +203,25 @@ class Attempt:
             return None
         self._looked = len(stopped)
         if self._adopted is not None:
-            answers = self._run.fleet.ask("states", lambda _: {"run": self._run.id}, timeout=10.0)
-            runs = [found for reply in answers.good.values() for found in reply.result["runs"]]
-            if not any(found["stopped"] for found in runs):
+            answers = self._run.fleet.ask(wire.States(run=self._run.id), timeout=10.0)
+            runs = [found for reply in answers.good.values() for found in reply.runs]
+            if not any(found.stopped for found in runs):
                 return None
         return min(stopped)
 
-    def _stop(self, by: str, why: str, grace: float) -> stop.Stopper:
+    def _stop(self, by: StopBy, why: str, grace: float) -> stop.Stopper:
         return stop.Stopper(self._run, self._follower, by=by, why=why, grace=grace)
 
     def _failed(self) -> list[TaskExited]:
-        return [exited for exited in self._exits if not exited.stopped and exited.code != 0]
+        return [exited for exited in self._exits if ended_badly(exited)]
 
     def _blame(self) -> str:
         return f"{self._failed()[0].task} failed"
+
+    def _blames_peer(self) -> bool:
+        """Whether the last words of the first failed task are about another one."""
+        slug = self._failed()[0].task.replace("/", "-")
+        return lastwords.blames_peer(last_lines(self._run.folder.log(self.name, slug), lastwords.LOOKED_AT))
 
     def _given_up(self) -> str:
         """A host that its attempt is better off without; "" for none."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
 
@@ -19,6 +19,7 @@ class Wish:
     older: float  # seconds
     keep_bytes: int | None = None  # of each kind of folder
     work: bool = False  # working folders too
+    envs: Sequence[str] | None = None  # environments that stay, and all others go; None: all stay
     dry: bool = False
 
 
@@ -33,18 +34,18 @@ class Seen:
 
 def look(fleet: Fleet, unreachable: Mapping[str, HostError]) -> Seen:
     """Ask all nodes which runs are alive."""
-    answers = fleet.ask("clean_look")
-    replies = [reply.result for reply in answers.good.values()]
+    answers = fleet.ask(wire.CleanLook())
+    replies = answers.good.values()
     return Seen(
-        alive=frozenset(run for reply in replies for run in reply["alive"]),
-        known=frozenset(run for reply in replies for run in reply["known"]),
+        alive=frozenset(run for reply in replies for run in reply.alive),
+        known=frozenset(run for reply in replies for run in reply.known),
         unreachable={**unreachable, **answers.bad},
     )
 
 
 def clean(
     fleet: Fleet, seen: Seen, kept: frozenset[str], wish: Wish
-) -> tuple[dict[str, dict[str, Any]], dict[str, HostError]]:
+) -> tuple[dict[str, wire.Cleaned], dict[str, HostError]]:
     """What each node found and removed, and why the others did not.
 
     `kept` are runs with a keeper here. While a host is silent nobody knows what it uses of a folder
@@ -52,18 +53,18 @@ def clean(
     """
     hosts = [name for name in fleet.sessions if name not in seen.unreachable]
     answers = fleet.ask(
-        "clean",
-        lambda session: {
-            "workdir": session.host.workdir,
-            "alive": sorted(seen.alive | kept),
-            "known": sorted(seen.known),
-            "older": wish.older,
-            "keep_bytes": wish.keep_bytes,
-            "shared": not seen.unreachable,
-            "work": wish.work,
-            "dry": wish.dry,
-        },
+        lambda session: wire.Clean(
+            workdir=session.host.workdir,
+            alive=sorted(seen.alive | kept),
+            known=sorted(seen.known),
+            older=wish.older,
+            keep_bytes=wish.keep_bytes,
+            shared=not seen.unreachable,
+            work=wish.work,
+            envs=wish.envs,
+            dry=wish.dry,
+        ),
         timeout=_SECONDS,
         hosts=hosts,
     )
-    return {name: reply.result for name, reply in answers.good.items()}, dict(answers.bad)
+    return answers.good, answers.bad

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import msgspec
 
-from orchestrator import restarts
-from orchestrator.errors import HostError
+from orchestrator import wire
+from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Phase
-from orchestrator.fleet import Reply, Session
+from orchestrator.fleet import Session
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import Run, fail_on
+from orchestrator.planning.seal import seal
+from orchestrator.run import restarts
 
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
 
@@ -30,10 +31,8 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
     bad = run.fleet.connect(wanted, told)
     for name in [host.name for host in wanted if host.name in run.fleet.sessions]:
         session = run.fleet.sessions[name]
-        if (refused := session.hello.get("state_error")) is not None:
-            bad[name] = HostError(
-                name, refused["what"], kind="state", why=refused["why"], hint=refused.get("hint", "")
-            )
+        if (refused := session.hello.state_error) is not None:
+            bad[name] = HostError(name, refused.what, kind="state", why=refused.why, hint=refused.hint)
     return bad
 
 
@@ -45,35 +44,55 @@ def keep(run: Run) -> dict[str, HostError]:
     """
     first, others = run.names[:1], run.names[1:]
     refused = _keep_on(run, first)
-    if any(error.kind == "kept" for error in refused.values()):
+    if any(error.kind == Trouble.KEPT for error in refused.values()):
         return refused
     return {**refused, **_keep_on(run, others)}
 
 
 def _keep_on(run: Run, hosts: list[str]) -> dict[str, HostError]:
-    plan = msgspec.json.encode(for_nodes(run.plan)).decode()
-    answers = run.fleet.ask("keep", lambda _: {"run": run.id, "who": run.who, "plan": plan}, hosts=hosts)
+    answers = run.fleet.ask(wire.Keep(run=run.id, who=run.who, plan=plan_text(run)), hosts=hosts)
     bad = dict(answers.bad)
     for name, reply in answers.good.items():
-        if not reply.result["granted"]:
-            who = (reply.result.get("holder") or {}).get("who", "somebody")
+        if not reply.granted:
+            who = (reply.holder and reply.holder.who) or "somebody"
             bad[name] = HostError(
                 name,
                 f"follows run {run.id} for another keeper",
-                kind="kept",
+                kind=Trouble.KEPT,
                 why=f"{who} keeps it",
                 hint=f"run `orchestrate tail {run.id}` there",
             )
     return bad
 
 
+def plan_text(run: Run) -> str | None:
+    """The plan as a node keeps it for whoever takes over, with our seal; None where it is not ours to give.
+
+    Then the nodes keep what they have: only with that can the controller that made it take the run over.
+    """
+    if run.plan.hearsay:
+        return None
+    text = msgspec.json.encode(for_nodes(run.plan))
+    return text.decode() if run.key is None else seal(text, run.key)
+
+
 def for_nodes(plan: RunPlan) -> RunPlan:
-    """What a node keeps for whoever takes over: all but TF_CONFIG, which `cluster` says once for all."""
+    """All but TF_CONFIG, which `cluster` says once for all, and how this machine reaches the hosts."""
     tasks = (
         dataclasses.replace(spec, env={k: v for k, v in spec.env.items() if k != "TF_CONFIG"})
         for spec in plan.tasks
     )
-    return dataclasses.replace(plan, tasks=tuple(tasks))
+    return dataclasses.replace(
+        plan,
+        tasks=tuple(tasks),
+        hosts=tuple(map(_unreached, plan.hosts)),
+        spares=tuple(map(_unreached, plan.spares)),
+        retired=tuple(map(_unreached, plan.retired)),
+    )
+
+
+def _unreached(host: Host) -> Host:
+    return dataclasses.replace(host, ssh=host.name, user=None, port=None, identity=None, ssh_config=None)
 
 
 def keep_again(run: Run, session: Session) -> None:
@@ -84,11 +103,11 @@ def keep_again(run: Run, session: Session) -> None:
     name = session.host.name
     run.unkept.add(name)
 
-    def answered(future: Future[Reply]) -> None:
-        if not future.cancelled() and future.exception() is None and future.result().result["granted"]:
+    def answered(future: Future[wire.Keeping]) -> None:
+        if not future.cancelled() and future.exception() is None and future.result().granted:
             run.unkept.discard(name)
 
-    session.submit("keep", run=run.id, who=run.who).add_done_callback(answered)
+    session.submit(wire.Keep(run=run.id, who=run.who)).add_done_callback(answered)
 
 
 def lease(run: Run, *, move: bool = True) -> None:
@@ -97,11 +116,11 @@ def lease(run: Run, *, move: bool = True) -> None:
     Raise PhaseFailed with who holds them.
     """
     for shift in range(_OTHER_PORTS):
-        answers = run.fleet.ask("lease", lambda session: _wanted(run, session), hosts=run.names)
+        answers = run.fleet.ask(lambda session: _wanted(run, session), hosts=run.names)
         bad = dict(answers.bad)
         moved: dict[str, int] = {}
         for name, reply in answers.good.items():
-            conflicts = [held for held in reply.result["conflicts"] if held["run"] != run.id]
+            conflicts = [held for held in reply.conflicts if held.run != run.id]
             if conflicts and run.plan.admission.other_ports and move:
                 moved[name] = min(spec.port for spec in run.plan.tasks if spec.host == name) + 10 + shift
             elif conflicts:
@@ -119,22 +138,19 @@ def lease(run: Run, *, move: bool = True) -> None:
     )
 
 
-def _wanted(run: Run, session: Session) -> Mapping[str, Any]:
+def _wanted(run: Run, session: Session) -> wire.Lease:
     ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks if spec.host == session.host.name}
-    return {"run": run.id, "owner": run.plan.owner, "ports": ports}
+    return wire.Lease(run=run.id, owner=run.plan.owner, ports=ports)
 
 
-def _held(name: str, conflicts: list[dict[str, Any]]) -> HostError:
+def _held(name: str, conflicts: list[wire.Conflict]) -> HostError:
     first = conflicts[0]
-    ports = ", ".join(str(conflict["port"]) for conflict in conflicts)
-    since = first.get("since")
-    when = (
-        f" since {time.strftime('%H:%M:%S', time.localtime(since))}" if isinstance(since, int | float) else ""
-    )
+    ports = ", ".join(str(conflict.port) for conflict in conflicts)
+    when = f" since {time.strftime('%H:%M:%S', time.localtime(first.since))}" if first.since else ""
     return HostError(
         name,
-        f"has task port {ports} taken by run {first['run']}",
+        f"has task port {ports} taken by run {first.run}",
         kind="lease",
-        why=f"{first['owner']} launched it; it holds the port{when}",
-        hint=f"orchestrate stop {first['run']}, or launch with --other-ports",
+        why=f"{first.owner} launched it; it holds the port{when}",
+        hint=f"`orchestrate stop {first.run}`, or launch with --other-ports",
     )

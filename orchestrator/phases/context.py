@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from orchestrator.bus import Bus
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostFailed, Phase, PhaseEnded, PhaseStarted
-from orchestrator.fleet import Fleet, Frame, Session
+from orchestrator.fleet import Fleet, Frame, Lost, Session
 from orchestrator.model import Host, RunPlan
 from orchestrator.store import RunFolder
-from orchestrator.sync import Tree
+from orchestrator.store.bus import Bus
+from orchestrator.store.validations import Validations
+from orchestrator.sync import Dataset, Tree
+from orchestrator.sync.listing import Listing
+from orchestrator.timings import DEFAULT, Timings
 
 log = logging.getLogger("orchestrate")
 
@@ -44,8 +49,26 @@ class Followed:
     error: HostError | None = None
 
 
-Item: TypeAlias = Frame | Asked | Reconnected | Followed
-Inbox: TypeAlias = "queue.SimpleQueue[Item]"
+Item: TypeAlias = Frame | Lost | Asked | Reconnected | Followed
+
+
+class Inbox:
+    """What the keeper has yet to handle; a host whose frames fill it is no longer read from."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+
+    def put(self, item: Item) -> None:
+        if isinstance(item, Frame):
+            item.session.backlog.add(item.payload)
+        self._queue.put(item)
+
+    def get(self, timeout: float) -> Item:
+        """The next item; raise `queue.Empty` when none comes in time."""
+        item = self._queue.get(timeout=timeout)
+        if isinstance(item, Frame):
+            item.session.backlog.take(item.payload)
+        return item
 
 
 class StopFlag:
@@ -79,6 +102,8 @@ class Source:
 
     root: Path = Path()
     ignore: tuple[str, ...] = ()  # gitignore patterns of the job
+    own: tuple[Path, ...] = ()  # folders of ours, which are not code wherever they are
+    listing: Listing | None = None  # of its files, by whoever looked before; None: nobody did
 
 
 @dataclass
@@ -93,19 +118,28 @@ class Run:
     who: str  # this keeper, as others are told
     source: Source
     secrets: Mapping[str, str] = field(default_factory=dict)
+    timings: Timings = DEFAULT
+    key: bytes | None = None  # with which the user's plans are sealed
+    validations: Validations | None = None  # of earlier launches; None: none are remembered
     stop: StopFlag = field(default_factory=StopFlag)
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
     made: set[str] = field(
         default_factory=set
     )  # hosts whose cwd had to be made again, for the coming attempt
     shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
+    reading: Future[Tree] | None = None  # the user's code, while it is read
+    dataset: Dataset | None = None  # what [data] names, once it was read
+    data_env: dict[str, dict[str, str]] = field(default_factory=dict)  # host -> where its tasks find that
     trees: list[Tree] = field(default_factory=list)  # that every host has: the user's code and worker_entry
     synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there
     builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
+    started: bool = False  # something of the run may be alive on the nodes
     lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
     untold: set[str] = field(default_factory=set)  # of the lost ones, those that nobody was told of
     leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
     unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
+    watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
+    wants_stacks: threading.Event = field(default_factory=threading.Event)  # a viewer does
 
     @property
     def id(self) -> str:
@@ -122,7 +156,7 @@ class Run:
 
 
 class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the keeper
-    """The run cannot go on; the events that say why were emitted already."""
+    """The run cannot continue; the events that say why were emitted already."""
 
     def __init__(
         self,
@@ -171,8 +205,8 @@ def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
     first = next(iter(errors))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     found = {name: error.what for name, error in errors.items()}
-    outside = any(error.kind in {"lost", "timeout"} for error in errors.values())
-    lost = [name for name, error in errors.items() if error.kind == "lost"]
+    outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors.values())
+    lost = [name for name, error in errors.items() if error.lost]
     raise PhaseFailed(
         phase, f"{first}{others} {errors[first].what}", errors[first].hint, found, outside=outside, lost=lost
     )

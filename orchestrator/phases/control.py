@@ -6,8 +6,10 @@ import json
 import os
 import select
 import threading
+import time
 
-from orchestrator.errors import ExitStatus
+from orchestrator.errors import ExitStatus, OrchestrateError
+from orchestrator.model import Order
 from orchestrator.phases.context import Asked, Run, log
 
 _LOOK = 2.0  # seconds between two looks at whether the run's folder is still there
@@ -25,24 +27,43 @@ class Control:
     def _listen(self) -> None:
         buffer = b""
         while True:
+            if not self._run.folder.is_control(self._fifo):
+                self._open_again()
             if select.select([self._fifo], [], [], _LOOK)[0]:
                 *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
                 for line in lines:
                     self._hear(line)
             elif not self._run.folder.lock.exists():
-                # Nobody can see or stop what we keep. The nodes go on, and from a new folder it can be kept.
+                # Nobody can see or stop what we keep. The nodes continue, and a new folder can keep the run.
                 log.error("the run's folder was removed: its keeper leaves")
                 os._exit(ExitStatus.BUG)
 
+    def _open_again(self) -> None:
+        """Viewers write to another FIFO, or to none: make it again."""
+        try:
+            fifo = self._run.folder.open_control()
+        except OrchestrateError as error:
+            log.warning("%s: %s", error.what, error.why)
+            return
+        os.dup2(fifo, self._fifo, inheritable=False)
+        os.close(fifo)
+
     def _hear(self, line: bytes) -> None:
         try:
-            want = json.loads(line).get("want")
+            order = Order(json.loads(line).get("want"))
         except (ValueError, AttributeError):
             return
-        if want not in ("stop", "kill"):
-            return
+        match order:
+            case Order.VITALS:
+                self._run.watched = time.monotonic()
+            case Order.STACKS:
+                self._run.wants_stacks.set()
+            case Order.STOP | Order.KILL:
+                self._stop(kill=order is Order.KILL)
+
+    def _stop(self, *, kill: bool) -> None:
         # Cancelled first: whoever sees that it was asked for may wait for hosts again.
         if self.cancels and not self._run.stop.asked:
             self._run.fleet.cancel()
-        self._run.stop.ask(kill=want == "kill")
-        self._run.inbox.put(Asked(kill=want == "kill"))
+        self._run.stop.ask(kill=kill)
+        self._run.inbox.put(Asked(kill=kill))

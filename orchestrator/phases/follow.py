@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
-from orchestrator import hang
-from orchestrator.errors import HostError
-from orchestrator.events import Event, LogGap, TaskExited, TaskProgressed
-from orchestrator.fleet import Frame, Reply, Session
-from orchestrator.gang import End
+from orchestrator import wire
+from orchestrator.errors import FOREIGN, HostError, Trouble
+from orchestrator.events import Event, GapPlace, LogGap, Loss, Noted, TaskExited, TaskProgressed, TaskStarted
+from orchestrator.fleet import Frame, Lost, Session
 from orchestrator.model import TaskId
-from orchestrator.phases import recovery
 from orchestrator.phases.connect import keep_again
 from orchestrator.phases.context import Asked, Followed, Reconnected, Run, log
-from orchestrator.records import final, reported
+from orchestrator.phases.restart import recovery
+from orchestrator.phases.room import PutOff, ended_on_nodes
+from orchestrator.run import fitlines, hang
+from orchestrator.run.flood import Flow
+from orchestrator.run.records import Place, final, reported, vanished
 from orchestrator.store.mirror import Mirror
+from orchestrator.store.reader import events_of
+from orchestrator.store.tail import last_bytes
+from orchestrator.text import size
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
-FINAL = ("exited", "lost", "unstarted")
+_HOLES = 3  # in what a host sends of its files, after which nobody believes it: an honest one leaves none
+LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 
 
 class Follower:
@@ -34,7 +40,7 @@ class Follower:
     def __init__(
         self, run: Run, attempt: str, placed: Mapping[TaskId, str], told: Callable[[Event], None]
     ) -> None:
-        self.ends: dict[TaskId, End] = {}
+        self.ends: dict[TaskId, TaskExited] = {}
         self._run = run
         self._attempt = attempt
         self._placed = dict(placed)
@@ -42,11 +48,16 @@ class Follower:
         now = time.monotonic()
         self.lives = {task: hang.Life(now) for task in placed}  # when each was heard of last
         self._mirrors = {task: Mirror(run.folder, attempt, task.slug) for task in placed}
+        self._flows = {task: Flow() for task in placed}
+        self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
         self._partial: dict[TaskId, bytes] = {}
         self._gaps: dict[TaskId, int] = {}
         self._missing: dict[TaskId, int] = {}  # bytes
+        self._said_missing = _gaps_said(run, attempt)  # of them, what somebody was told of
+        self._holes: Counter[str] = Counter()  # by host
         self._messages: dict[TaskId, str] = {}  # what its supervisor has to say of it
         self._asked_keep = time.monotonic()
+        self._put_off = PutOff(run.folder.path, told)
         self.stopping: Callable[[Session], None] | None = None  # what a host that comes back is told
 
     @property
@@ -77,41 +88,53 @@ class Follower:
                 self._lose(name, "there was no connection")
                 continue
             tasks = [
-                {"task": str(task), "log": mirror.log_size, "report": mirror.report_size}
+                wire.From(str(task), mirror.log_size, mirror.report_size)
                 for task, mirror in self._mirrors.items()
                 if self._placed[task] == name and task not in self.ends
             ]
-            answer = session.submit("follow", run=self._run.id, attempt=self._attempt, tasks=tasks)
+            answer = session.submit(wire.Follow(run=self._run.id, attempt=self._attempt, tasks=tasks))
             answer.add_done_callback(partial(self._answered, session))
 
     def know(self, exited: TaskExited) -> None:
         """Take over an end that an earlier keeper has told already."""
-        self.ends[TaskId.parse(exited.task)] = End(
-            exited.code, exited.signal, exited.lost, exited.stopped, exited.seconds, exited.ended
-        )
+        self.ends[TaskId.parse(exited.task)] = exited
 
     def step(self, timeout: float) -> bool:
         """Handle what arrives within `timeout` seconds; True when a viewer asked for something."""
         asked = self._take(timeout)
         self._keep_again()
+        for task, name in self._placed.items():
+            if name in self._put_off.hosts:  # it may print: nothing here can tell
+                hang.heard(self.lives, task, time.monotonic())
+        if again := self._put_off.again():
+            self.attach(again)
         return asked
 
     def give_up(self, why: str) -> None:
         """End what was told to stop and is not waited for any longer: its host stays lost, or KILL fails."""
+        states = ended_on_nodes(self._run, self._attempt) if self._put_off.hosts else {}
         for task in self.waiting():
             name = self._placed[task]
+            if (state := states.get(task)) is not None and name in self._run.fleet.sessions:
+                self._told(Noted(f"{task}: there was no room here for the rest of its log: {name} has all"))
+                offset = self._run.fleet.sessions[name].clock_offset
+                self._end(final(self._place(task), state, offset, time.time()))
+                continue
             silent, loss = recovery.silence(self._run, name)
             known = silent or self._messages.get(task) or why
-            end = End(None, None, known, stopped=True, seconds=0.0, ended=time.time())
-            self._end(task, end, {"loss": loss})
+            self._end(vanished(self._place(task), known, time.time(), stopped=True, loss=loss))
 
     def give_up_host(self, name: str, why: str) -> None:
         """Take the tasks of a host that stays lost for failed."""
         for task in self.waiting():
             if self._placed[task] == name:
                 silent, loss = recovery.silence(self._run, name)
-                end = End(None, None, silent or why, stopped=False, seconds=0.0, ended=time.time())
-                self._end(task, end, {"loss": loss})
+                self._end(vanished(self._place(task), silent or why, time.time(), loss=loss))
+
+    def _distrust(self, name: str, why: str) -> None:
+        for task in self.waiting():
+            if self._placed[task] == name:
+                self._end(vanished(self._place(task), why, time.time(), loss=Loss.UNREACHABLE))
 
     def close(self) -> None:
         for mirror in self._mirrors.values():
@@ -133,18 +156,22 @@ class Follower:
                     pass  # of a session that was given up: another one tells it again
                 case Followed(session, missing, error):
                     self._followed(session, missing, error)
-                case Frame(lost=str(why)):
-                    self._lose(item.host, why)
+                case Lost(error=error) if error.kind == Trouble.PROTOCOL:
+                    # It would lie again: what its tasks do cannot be known, so nobody waits for them.
+                    self._lose(item.host, recovery.reason(error), pause=_AGAIN)
+                    self._distrust(item.host, f"its host {error.what}: {error.why}")
+                case Lost(error=error):
+                    self._lose(item.host, recovery.reason(error))
                 case Frame():
                     self._mirrored(item)
             if time.monotonic() >= deadline or len(self.ends) == len(self._placed):
                 return False
 
-    def _answered(self, session: Session, future: Future[Reply]) -> None:
+    def _answered(self, session: Session, future: Future[wire.Unknown]) -> None:
         """From the session's reader: what became of a `follow`."""
         error = future.exception()
         if error is None:
-            self._run.inbox.put(Followed(session, tuple(future.result().result["missing"])))
+            self._run.inbox.put(Followed(session, future.result().missing))
         elif isinstance(error, HostError) and session.alive:
             self._run.inbox.put(Followed(session, error=error))
 
@@ -152,44 +179,89 @@ class Follower:
         if error is not None:
             self._lose(session.host.name, f"{error.what}: {error.why}", pause=_AGAIN)
         for name in missing:
-            task = TaskId.parse(name)
-            if task in self._placed and task not in self.ends:
+            task = self._task_on(session.host.name, name)
+            if task is not None and task not in self.ends:
                 why = "its host knows nothing of it: it was never started, or its state folder was emptied"
-                self._end(task, End(None, None, why, stopped=False, seconds=0.0, ended=time.time()), {})
+                self._end(vanished(self._place(task), why, time.time()))
 
     def _mirrored(self, frame: Frame) -> None:
         """Take a frame in; when this machine has no room for it, it waits on the node."""
+        if self._put_off.holds(frame):
+            return
         try:
             self._frame(frame)
         except OSError as error:
-            self._lose(
-                frame.host, f"{error.strerror} on this machine; its logs wait over there", pause=_AGAIN
-            )
+            self._put_off.add(frame, error)
         except ValueError as error:  # a hole in the stream
-            self._lose(frame.host, str(error))
+            self._holes[frame.host] += 1
+            if self._holes[frame.host] < _HOLES:
+                self._lose(frame.host, str(error))
+            else:
+                self._lose(frame.host, str(error), pause=_AGAIN)
+                self._distrust(frame.host, f"its host {FOREIGN}: {error}")
 
     def _frame(self, frame: Frame) -> None:
-        header = frame.header
-        if "task" not in header:
+        news = frame.news
+        task = self._task_on(frame.host, news.task)
+        if task is None or task in self.ends or news.attempt != self._attempt:
             return
-        task = TaskId.parse(header["task"])
-        mirror = self._mirrors.get(task)
-        if mirror is None or task in self.ends or header.get("attempt", self._attempt) != self._attempt:
-            return
-        if header["kind"] != "state":
+        mirror = self._mirrors[task]
+        if not isinstance(news, wire.StateNews):
             hang.heard(self.lives, task, time.monotonic())
-        match header["kind"]:
-            case "log":
-                mirror.add_log(header["offset"], frame.payload, header["times"])
-            case "report":
-                offset, known = header["offset"], mirror.report_size
+        match news:
+            case wire.LogNews(offset=offset, times=times):
+                here = mirror.log_size
+                mirror.add_log(offset, frame.payload, times)
+                self._watch_flow(task, times)
+                self._read_fit(task, frame.payload[max(0, here - offset) :], here)
+            case wire.ReportNews(offset=offset):
+                known = mirror.report_size
                 try:
                     mirror.add_report(offset, frame.payload)
                 finally:  # what found room on a full disk is not sent again
                     if mirror.report_size > known:
                         self._records(task, frame.payload[known - offset : mirror.report_size - offset])
-            case "state":
-                self._state(task, frame.session, header["state"])
+            case wire.StateNews(state=state):
+                self._state(task, frame.session, state)
+
+    def _task_on(self, host: str, name: str) -> TaskId | None:
+        """The task that a host speaks of; None unless it is one of its own."""
+        try:
+            task = TaskId.parse(name)
+        except ValueError:
+            return None
+        return task if self._placed.get(task) == host else None
+
+    def _read_fit(self, task: TaskId, data: bytes, here: int) -> None:
+        """How far Keras says it is; an earlier keeper has seen the `here` bytes before."""
+        lines = self.fits[task]
+        if here and not lines.fed:
+            lines.feed(last_bytes(self._run.folder.log(self._attempt, task.slug)))
+        else:
+            lines.feed(data)
+
+    def speaks_for(self, host: str, task: str) -> bool:
+        """Whether it is the task of that host."""
+        return self._task_on(host, task) is not None
+
+    def _watch_flow(self, task: TaskId, times: Sequence[tuple[int, int]]) -> None:
+        rate = self._flows[task].add(times)
+        if rate is not None:
+            where = f"{self._placed[task]} and this machine"
+            kept = f"{where} keep up to {size(LOG_CAP)} of it"
+            self._told(Noted(f"{task} prints {size(rate)} a second: {kept}"))
+
+    def leave_behind(self, states: Mapping[TaskId, tuple[wire.TaskState, int, float]]) -> None:
+        """End tasks whose ends are known though their output is not all here, and say how much is not.
+
+        `states` has the final state, the size of the log, and how far the clock of the node is ahead.
+        """
+        for task, (state, log_size, clock_offset) in states.items():
+            if task not in self.ends and state.state.final:
+                if (left := log_size - self._mirrors[task].log_size) > 0:
+                    why = f"not fetched: the rest of its log is on {self._placed[task]}"
+                    self._told(LogGap(str(task), GapPlace.CONTROLLER, left, why))
+                self._end(final(self._place(task), state, clock_offset, time.time()))
 
     def _records(self, task: TaskId, data: bytes) -> None:
         *lines, self._partial[task] = (self._partial.get(task, b"") + data).split(b"\n")
@@ -197,42 +269,35 @@ class Follower:
             try:
                 event = reported(task, line)
             except ValueError:
-                log.warning("%s reported what is no JSON object: %r", task, line[:200])
+                log.warning("%s reported what is not a JSON object: %r", task, line[:200])
                 continue
             if isinstance(event, TaskProgressed):
                 hang.stepped(self.lives, task, event.step, time.monotonic())
             if event is not None:
                 self._told(event)
 
-    def _state(self, task: TaskId, session: Session, state: Mapping[str, Any]) -> None:
-        gaps = state.get("gaps") or []
-        for gap in gaps[self._gaps.get(task, 0) :]:
-            self._told(LogGap(str(task), "node", gap["bytes"], gap.get("why", "")))
+    def _state(self, task: TaskId, session: Session, state: wire.TaskState) -> None:
+        gaps, missing = state.gaps, state.missing
+        unsaid = missing - self._said_missing.get(task, 0)
+        # A gap grows for as long as there is no room: its beginning is said, and its whole size at the end.
+        if unsaid > 0 and (len(gaps) > self._gaps.get(task, 0) or state.state.final):
+            self._said_missing[task] = missing
+            self._told(LogGap(str(task), GapPlace.NODE, unsaid, gaps[-1].why))
         self._gaps[task] = len(gaps)
-        if (missing := sum(gap["bytes"] for gap in gaps)) != self._missing.get(task, 0):
+        if missing != self._missing.get(task, 0):
             self._missing[task] = missing
             hang.heard(self.lives, task, time.monotonic())  # it prints, and its node has no room for it
-        self._messages[task] = state.get("message", "")
-        if state["state"] not in FINAL:
+        self._messages[task] = state.message
+        if not state.state.final:
             return
-        self._end(task, *final(state, session.clock_offset, time.time()))
+        self._end(final(self._place(task), state, session.clock_offset, time.time()))
 
-    def _end(self, task: TaskId, end: End, more: Mapping[str, Any]) -> None:
-        self.ends[task] = end
-        self._told(
-            TaskExited(
-                task=str(task),
-                host=self._placed[task],
-                attempt=self._attempt,
-                code=end.code,
-                signal=end.signal,
-                lost=end.lost,
-                seconds=end.seconds,
-                ended=end.ended,
-                stopped=end.stopped,
-                **more,
-            )
-        )
+    def _place(self, task: TaskId) -> Place:
+        return Place(task, self._placed[task], self._attempt)
+
+    def _end(self, exited: TaskExited) -> None:
+        self.ends[TaskId.parse(exited.task)] = exited
+        self._told(exited)
 
     def _keep_again(self) -> None:
         if self._run.unkept and time.monotonic() - self._asked_keep > _AGAIN:
@@ -251,3 +316,17 @@ class Follower:
         self.attach([session.host.name])
         if self.stopping is not None:
             self.stopping(session)
+
+
+def _gaps_said(run: Run, attempt: str) -> dict[TaskId, int]:
+    """The bytes that earlier keepers of an attempt said to be missing."""
+    missing: dict[TaskId, int] = {}
+    for stamped in events_of(run.folder):
+        match stamped.event:
+            case TaskStarted(task, _, of) if of == attempt:
+                missing.pop(TaskId.parse(task), None)
+            case LogGap(task, GapPlace.NODE, count):
+                missing[TaskId.parse(task)] = missing.get(TaskId.parse(task), 0) + count
+            case _:
+                pass
+    return missing

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from orchestrator import hang, ranges, stacks
+from orchestrator import ranges, wire
 from orchestrator.errors import HostError
-from orchestrator.events import HangPassed, HangSuspected, StacksTaken
-from orchestrator.fleet import Reply
+from orchestrator.events import HangKind, HangPassed, HangSuspected, Noted, StacksTaken
 from orchestrator.model import OnHang
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
+from orchestrator.phases.reach import Links
 from orchestrator.phases.stacks import Taken, keep
+from orchestrator.run import hang, stacks
 from orchestrator.text import duration
 
 _PATIENCE = 45.0  # seconds for all nodes to answer
@@ -37,31 +38,38 @@ class Hung:
 class _Suspicion:
     what: str  # "no word for 10 min"
     since: float
-    answers: Mapping[str, Future[Reply]]
+    answers: Mapping[str, Future[wire.StacksOf]]
     taken: bool = False
 
 
 class Watch:
     """Looks after the tasks of one attempt; `look` never waits."""
 
-    def __init__(self, run: Run, follower: Follower) -> None:
+    def __init__(self, run: Run, follower: Follower, links: Links) -> None:
         self._run = run
+        self._links = links
         self._follower = follower
         self._began = self._since = time.monotonic()  # nothing before it is held against the tasks
         self._unknown = False  # a host was lost at the last look
         self._suspicion: _Suspicion | None = None
+        self._quiet = False  # it was said that nobody is heard of
+        self._wish: dict[str, Future[wire.StacksOf]] = {}  # the stacks that a viewer wants
+        self._wished = 0.0
+        self._quiet_since = 0.0
 
     def look(self) -> Hung | None:
         """What is to be done now, once per hang; None while there is nothing, or `on_hang` only reports."""
         now = time.monotonic()
-        if not self._run.plan.hang_timeout:
-            return None
+        self._look_at_wish(now)
         if any(self._follower.host(task) in self._run.lost for task in self._follower.waiting()):
             # Its tasks are unknown, and the others may well wait for them.
             self._unknown = True
             return None
         if self._unknown:
             self._unknown, self._since = False, now
+        self._look_at_quiet(now)
+        if not self._run.plan.hang_timeout:
+            return None
         suspected = self._suspicion
         if suspected is None:
             found = self._look(now)
@@ -87,34 +95,59 @@ class Watch:
         plan = self._run.plan
         return hang.look(lives, plan.hang_timeout, now, since=self._since, completion=plan.completion)
 
+    def _look_at_quiet(self, now: float) -> None:
+        """Say when nobody was heard of for long: that costs nothing, and nobody has to ask for it."""
+        if self._suspicion is not None:
+            return
+        waiting = set(self._follower.waiting())
+        heard = max((self._follower.lives[task].heard for task in waiting), default=now)
+        silent = now - max(self._since, heard)
+        if self._quiet and silent < hang.QUIET:
+            self._quiet = False
+            self._run.bus.emit(HangPassed(now - self._quiet_since))
+        elif not self._quiet and silent >= hang.QUIET:
+            self._quiet, self._quiet_since = True, now
+            self._run.bus.emit(HangSuspected(HangKind.QUIET, tuple(map(str, sorted(waiting))), silent))
+
+    def _look_at_wish(self, now: float) -> None:
+        """Take the stacks that a viewer asked for, whether or not anything hangs."""
+        if self._run.wants_stacks.is_set() and not self._wish:
+            self._run.wants_stacks.clear()
+            self._wish, self._wished = self._ask(), now
+        if self._wish and (now - self._wished > _PATIENCE or all(one.done() for one in self._wish.values())):
+            taken, self._wish = self._keep(self._wish), {}
+            if taken is None:
+                self._run.bus.emit(Noted("the stacks cannot be kept; debug.log of the run has why"))
+            else:
+                self._tell(taken, taken.finding.odd, taken.said, now - self._wished)
+
+    def _ask(self) -> dict[str, Future[wire.StacksOf]]:
+        request = wire.Stacks(run=self._run.id, attempt=self._follower.attempt)
+        return {name: session.submit(request) for name, session in self._run.fleet.sessions.items()}
+
+    def _tell(self, taken: Taken, odd: Sequence[stacks.Stand], found: str, seconds: float) -> None:
+        tasks = tuple(one.task for one in odd)
+        self._run.bus.emit(StacksTaken(tasks, found, str(taken.file), tuple(taken.missing), seconds))
+
     def _suspect(self, found: hang.Hang, now: float) -> None:
         run = self._run
-        run.bus.emit(HangSuspected(found.kind.value, tuple(map(str, found.tasks)), found.seconds))
-        answers = {
-            name: session.submit("stacks", run=run.id, attempt=self._follower.attempt)
-            for name, session in run.fleet.sessions.items()
-        }
-        self._suspicion = _Suspicion(_worded(found), now, answers)
+        self._quiet = False
+        run.bus.emit(HangSuspected(found.kind, tuple(map(str, found.tasks)), found.seconds))
+        self._suspicion = _Suspicion(_worded(found), now, self._ask())
 
     @staticmethod
     def _answered(suspected: _Suspicion, now: float) -> bool:
         return now - suspected.since > _PATIENCE or all(one.done() for one in suspected.answers.values())
 
     def _judge(self, suspected: _Suspicion, now: float) -> Hung | None:
-        run, plan = self._run, self._run.plan
+        plan = self._run.plan
         taken = self._keep(suspected.answers)
         cause = "the tasks hang" if taken is None else taken.said
         odd = taken.finding.odd if taken else ()
+        if self._links.trouble:  # then they wait for each other, and nobody is to blame
+            odd, cause = (), self._links.trouble
         if taken is not None:
-            run.bus.emit(
-                StacksTaken(
-                    tuple(one.task for one in odd),
-                    cause,
-                    str(taken.file),
-                    tuple(taken.missing),
-                    now - suspected.since,
-                )
-            )
+            self._tell(taken, odd, cause, now - suspected.since)
         if plan.on_hang is OnHang.REPORT:
             return None
         return Hung(
@@ -124,11 +157,11 @@ class Watch:
             cause=f"{suspected.what}: {cause}",
             task=odd[0].task if odd else "",
             host=odd[0].host if odd else "",
-            hint=_hint(odd, f"the stacks of all tasks are in {taken.file}" if taken else ""),
+            hint=_hint(odd, f"read the stacks of all tasks in {taken.file}" if taken else ""),
         )
 
-    def _keep(self, answers: Mapping[str, Future[Reply]]) -> Taken | None:
-        good: dict[str, Reply] = {}
+    def _keep(self, answers: Mapping[str, Future[wire.StacksOf]]) -> Taken | None:
+        good: dict[str, wire.StacksOf] = {}
         missing: dict[str, str] = {}
         for host, future in answers.items():
             try:
@@ -146,12 +179,12 @@ class Watch:
 
 
 def _worded(found: hang.Hang) -> str:
-    if found.kind is hang.Kind.LAGGING:
+    if found.kind is HangKind.LAGGING:
         return f"{ranges.fold(map(str, found.tasks))} behind the others for {duration(found.seconds)}"
     return f"no word for {duration(found.seconds)}"
 
 
 def _hint(odd: tuple[stacks.Stand, ...], where: str) -> str:
     if odd and odd[0].stopped:
-        return f"something sent it STOP (a debugger, kill -STOP, Ctrl-Z); kill -CONT lets it go on; {where}"
+        return f"`kill -CONT` lets it continue: a debugger, `kill -STOP` or Ctrl-Z stopped it; {where}"
     return where

@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
-from orchestrator import restarts
+from collections.abc import Sequence
+
+from orchestrator.diagnosis.lastwords import LOOKED_AT, last
+from orchestrator.diagnosis.rules import OF_A_PEER
+from orchestrator.diagnosis.statement import Statement
+from orchestrator.diagnosis.verdict import NOBODY, Verdict, judge
 from orchestrator.errors import OrchestrateError
 from orchestrator.events import Kind, Phase
-from orchestrator.lastwords import LOOKED_AT, last
+from orchestrator.model import TaskSpec
 from orchestrator.phases.attempt import Finished
 from orchestrator.phases.context import PhaseFailed
-from orchestrator.restarts import Failure
+from orchestrator.run import losses, restarts
+from orchestrator.run.records import last_error
+from orchestrator.run.restarts import Failure
 from orchestrator.store import RunFolder
-from orchestrator.store.tail import last_lines
-from orchestrator.verdict import Verdict, judge
+from orchestrator.store.tail import last_bytes, last_lines
+
+_TRAINED = 200  # lines of a log's end in which a loss is searched
+_FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of a graph is long
+
+_OF_A_CUT = "look at the switch and the firewalls between them; `orchestrate preflight` tests every pair"
 
 
-def attempt_failed(finished: Finished, folder: RunFolder, attempt: str) -> tuple[Verdict, Failure]:
-    """The first cause of an attempt whose tasks were started, with the last lines from the run's folder."""
+def attempt_failed(
+    finished: Finished, folder: RunFolder, attempt: str, tasks: Sequence[TaskSpec]
+) -> tuple[Verdict, Failure]:
+    """The first cause of an attempt whose `tasks` were started, with the last lines from the run's folder."""
+    ports = {str(spec.id): spec.port for spec in tasks}
 
-    def tail(task: str, of: str) -> tuple[str, ...]:
-        return last_lines(folder.log(of, task.replace("/", "-")), LOOKED_AT)
+    def hear(task: str, of: str) -> Statement:
+        slug = task.replace("/", "-")
+        lines = last_lines(folder.log(of, slug), LOOKED_AT, _FAR)
+        report = last_error(last_bytes(folder.report(of, slug)))
+        others = frozenset(port for one, port in ports.items() if one != task)
+        return Statement(lines, report, ports.get(task, 0), others)
 
     steps, hung = finished.steps, finished.hung
     if hung is not None:
-        lines = last(tail(hung.task, attempt)) if hung.task else ()
+        lines = last(hear(hung.task, attempt).lines) if hung.task else ()
         step = steps.get(hung.task, max(steps.values(), default=None))
         verdict = Verdict(Kind.HANG, hung.task, hung.host, hung.cause, lines, hung.hint)
         return verdict, Failure(hung.place, step, hung.seconds)
-    verdict = judge(finished.exits, tail)
+    verdict = judge(finished.exits, hear)
+    if finished.cut and verdict.kind in OF_A_PEER:
+        cause = f"{finished.cut} ({verdict.cause})"
+        verdict = Verdict(Kind.PEER, "", "", cause, verdict.last_lines, _OF_A_CUT)
     blamed = next((one for one in finished.exits if one.task == verdict.task), None)
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)
+
+
+def doubt(finished: Finished, folder: RunFolder, attempt: str) -> Verdict:
+    """Why a good end is not a plain success: a loss that is not finite; NOBODY where nothing is odd."""
+    for exited in finished.exits:
+        if exited.code != 0 or exited.stopped:
+            continue
+        told = finished.diverged.get(exited.task, "")
+        lines = last_lines(folder.log(attempt, exited.task.replace("/", "-")), _TRAINED)
+        odd = f"its last loss is {told}" if told else losses.diverged(lines)
+        if odd:
+            cause = f"{exited.task} on {exited.host}: {odd}"
+            return Verdict(Kind.NAN, exited.task, exited.host, cause, (), losses.HINT)
+    return NOBODY
 
 
 def never_started(failed: PhaseFailed, *, host_lost: bool) -> tuple[Verdict, Failure]:

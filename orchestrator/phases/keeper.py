@@ -8,22 +8,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from orchestrator import restarts
+from orchestrator.diagnosis.verdict import NOBODY, Verdict
 from orchestrator.errors import ExitStatus, OrchestrateError
-from orchestrator.events import AttemptFailed, Kind, Outcome, Phase, RunEnded, RunLeft
+from orchestrator.events import AttemptFailed, Kind, Outcome, Phase, RunEnded, RunLeft, StopBy
 from orchestrator.fleet import Cancelled
-from orchestrator.phases import launch, preflight, stage, stop, validate
+from orchestrator.phases import launch, revalidation, stage, steps, stop
 from orchestrator.phases.adopt import Adopted, adopt, announce
-from orchestrator.phases.again import CannotSeatError, rest, start_again
 from orchestrator.phases.attempt import Attempt
+from orchestrator.phases.collect import collect
 from orchestrator.phases.context import PhaseFailed, Run, log
 from orchestrator.phases.control import Control
-from orchestrator.phases.judging import attempt_failed, never_started, of_phase
-from orchestrator.phases.seats import connect_or_replace
-from orchestrator.restarts import Failure
-from orchestrator.verdict import NOBODY, Verdict
-
-FIRST = 1  # the attempt a launch begins with
+from orchestrator.phases.judging import attempt_failed, doubt, never_started, of_phase
+from orchestrator.phases.notify import notify
+from orchestrator.phases.restart.again import CannotSeatError, rest, start_again
+from orchestrator.phases.restart.seats import connect_or_replace
+from orchestrator.planning.takeover import FIRST
+from orchestrator.run import restarts
+from orchestrator.run.restarts import Failure
 
 
 def keep_new(run: Run, control: int) -> ExitStatus:
@@ -39,18 +40,21 @@ def keep_adopted(run: Run, control: int) -> ExitStatus:
 class _Keeper:
     def __init__(self, run: Run, control: int) -> None:
         self._run = run
+        # Wall clocks jump; what was before us can be told by them alone.
+        self._began = time.monotonic() - max(0.0, time.time() - run.plan.created)
         self._unproven: tuple[str, ...] = ()
         self._number = FIRST  # of the attempt
         self._failures: list[Failure] = []
         self._verdict: Verdict | None = None  # of the last failed attempt
-        self._over: RunEnded | None = None  # it had ended before, and what was left of it is cleared up
-        self._started = False  # something of the run may be alive on the nodes
+        self._over: RunEnded | None = None  # it had ended before: only its remains are removed
         # Until the tasks are followed, a request to stop must end whatever is being waited for.
         self._control = Control(run, control)
 
     def guarded(self, work: Callable[[_Keeper], RunEnded | RunLeft]) -> ExitStatus:
         """Whatever happens, the run ends with one RunEnded, and a bug leaves its traceback."""
         ended = self._conclude(lambda: work(self))
+        if isinstance(ended, RunEnded) and self._over is None:
+            notify(self._run, ended)  # before the end is told: whoever waits for that finds it done
         self._run.bus.emit_last(ended)
         self._run.fleet.close()
         return ExitStatus(ended.status) if isinstance(ended, RunEnded) else ExitStatus.CLUSTER
@@ -74,18 +78,15 @@ class _Keeper:
     def whole(self) -> RunEnded:
         run = self._run
         announce(run)
+        stage.begin(run)
         connect_or_replace(run)
-        shared = preflight.preflight(run) if run.plan.admission.preflight else {}
-        stage.stage(run, shared)
-        self._started = True
-        if run.plan.admission.validate:
-            validate.validate(run)
+        steps.prepare(run)
         return self._attempts(lambda: launch.launch(run, str(FIRST)))
 
     def adopted(self) -> RunEnded | RunLeft:
         run = self._run
         self._control.cancels = False
-        self._started = True
+        run.started = True
         found = adopt(run)
         if isinstance(found, RunLeft):
             return found
@@ -110,13 +111,13 @@ class _Keeper:
             except CannotSeatError as error:
                 assert self._verdict is not None
                 # A host that came back while another one was waited for may still run its tasks.
-                self._end_all(kill=True, grace=0.0, by="failure")
+                self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
                 return self._lost_for_good(self._verdict, error.cause, error.hint)
             except (PhaseFailed, OrchestrateError) as error:
                 failed = of_phase(error)
                 if not run.plan.restarts.most or run.stop.asked:
                     raise failed from error
-                self._end_all(kill=False, grace=run.plan.failure_grace, by="failure")
+                self._end_all(kill=False, grace=run.plan.failure_grace, by=StopBy.FAILURE)
                 lost = any(host.name in run.lost for host in run.hosts)
                 verdict, failure = never_started(failed, host_lost=lost)
             else:
@@ -126,8 +127,12 @@ class _Keeper:
                 if finished.by_user or self._over is not None:
                     return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
                 if finished.good:
-                    return self._ended(Outcome.SUCCEEDED, ExitStatus.OK)
-                verdict, failure = attempt_failed(finished, run.folder, str(self._number))
+                    odd = doubt(finished, run.folder, str(self._number))
+                    cause = odd.cause if odd.task else ""
+                    return self._ended(
+                        Outcome.SUCCEEDED, ExitStatus.OK, cause=cause, verdict=odd, hint=odd.hint
+                    )
+                verdict, failure = attempt_failed(finished, run.folder, str(self._number), run.plan.tasks)
                 if finished.hung is not None and not finished.hung.restart:
                     asked = run.plan.restarts.most > 0
                     return self._lost_for_good(verdict, "--on-hang stop ends the run" if asked else "")
@@ -140,6 +145,8 @@ class _Keeper:
     def _enough(self) -> str | None:
         """Why no other attempt follows; None when one does."""
         run = self._run
+        if run.plan.hearsay:
+            return run.plan.hearsay
         why = restarts.enough(self._failures, run.plan.restarts.most)
         if why is not None:
             return why
@@ -150,7 +157,8 @@ class _Keeper:
     def _rest(self, verdict: Verdict) -> None:
         """Say that the attempt failed, and wait before the next one; raise Cancelled."""
         run, self._verdict = self._run, verdict
-        pause = restarts.pause(self._failures)
+        revalidation.distrust(run, verdict.kind, verdict.host)
+        pause = restarts.pause(self._failures, run.timings.pauses)
         run.bus.emit(
             AttemptFailed(
                 attempt=str(self._number),
@@ -160,6 +168,7 @@ class _Keeper:
                 hint=verdict.hint,
                 kind=verdict.kind,
                 cause_host=verdict.host,
+                why=verdict.why,
                 pause=pause,
                 restart=len(self._failures),
                 most=run.plan.restarts.most,
@@ -170,6 +179,7 @@ class _Keeper:
         rest(run, pause)
 
     def _lost_for_good(self, verdict: Verdict, given_up: str, hint: str = "") -> RunEnded:
+        revalidation.distrust(self._run, verdict.kind, verdict.host)
         return self._ended(
             Outcome.FAILED,
             ExitStatus.RUN_FAILED,
@@ -183,33 +193,34 @@ class _Keeper:
         """A phase could not be finished: end what was started."""
         if self._run.stop.asked:
             return self._stopped()
-        self._end_all(kill=False, grace=self._run.plan.failure_grace, by="failure")
-        status = ExitStatus.RUN_FAILED if self._started else ExitStatus.CLUSTER
+        self._end_all(kill=False, grace=self._run.plan.failure_grace, by=StopBy.FAILURE)
+        status = ExitStatus.RUN_FAILED if self._run.started else ExitStatus.CLUSTER
         cause = f"{failure.phase.value}: {failure.cause}"
         return self._ended(Outcome.CLUSTER, status, cause=cause, kind=Kind.START, hint=failure.hint)
 
     def _stopped(self) -> RunEnded:
         """A user asked for the end before or while the tasks were started."""
-        self._end_all(kill=self._run.stop.kill, grace=self._run.plan.grace, by="user")
+        self._end_all(kill=self._run.stop.kill, grace=self._run.plan.grace, by=StopBy.USER)
         return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
 
     def _broken(self) -> RunEnded:
         with contextlib.suppress(Exception):
-            self._end_all(kill=True, grace=0.0, by="failure")
+            self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
         return self._ended(
             Outcome.FAILED,
             ExitStatus.BUG,
             cause="a bug in orchestrate ended the run",
             kind=Kind.BUG,
-            hint=f"please report it, with {self._run.folder.debug_log}",
+            hint=f"report it, with {self._run.folder.debug_log}",
         )
 
-    def _end_all(self, *, kill: bool, grace: float, by: str) -> None:
+    def _end_all(self, *, kill: bool, grace: float, by: StopBy) -> None:
         """Stop whatever this run has on the nodes, in any attempt."""
         run = self._run
         run.fleet.resume()
-        if self._started:
+        if self._run.started:
             stop.EndAll(run, kill=kill, grace=grace, by=by).wait()
+            collect(run, str(self._number))
             self._sweep()
 
     def _sweep(self) -> None:
@@ -238,7 +249,7 @@ class _Keeper:
             run=run.id,
             outcome=outcome,
             status=int(status),
-            seconds=time.time() - run.plan.created,
+            seconds=time.monotonic() - self._began,
             cause=cause,
             cause_task=verdict.task,
             last_lines=verdict.last_lines,
@@ -248,5 +259,6 @@ class _Keeper:
             attempts=self._number,
             given_up=given_up,
             kind=verdict.kind or kind,
+            why=verdict.why,
             cause_host=verdict.host,
         )

@@ -4,66 +4,62 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import msgspec
-
-from orchestrator.errors import HostError
+from orchestrator import wire
+from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Phase, TaskStarted
-from orchestrator.fleet import Cancelled, Reply
+from orchestrator.fleet import Cancelled
 from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
-from orchestrator.phases import recovery
-from orchestrator.phases.connect import for_nodes, lease
-from orchestrator.phases.context import Run, fail_on, phase
+from orchestrator.phases.connect import lease, plan_text
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
+from orchestrator.phases.follow import LOG_CAP
+from orchestrator.phases.restart import recovery
+from orchestrator.run import restarts
 
-LOG_CAP = 16 * 2**30  # bytes of one task's log that a node keeps
 START_TIMEOUT = 60.0
-RETURN = 30.0  # seconds in which a host that was lost meanwhile may come back
 
 
 def start(
     run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]
 ) -> tuple[set[TaskId], dict[str, HostError]]:
     """Ask every node to start its tasks, all at once; return those that run, and what went wrong by host."""
-    plan = msgspec.json.encode(for_nodes(run.plan)).decode()
+    if run.plan.hearsay:
+        raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.hearsay}")
+    plan = plan_text(run)
     futures = []
     for spec in specs:
         session = run.fleet.sessions[spec.host]
-        fields: dict[str, Any] = {
-            "run": run.id,
-            "attempt": attempt,
-            "task": str(spec.id),
-            "plan": plan,
-            "spec": {
-                "argv": spec.argv,
-                "env": {**spec.env, **run.secrets},
-                "cwd": cwd[spec.host],
-                "setup": spec.setup,
-                "python": run.plan.host(spec.host).python,
-                "grace": run.plan.grace,
-                "port": spec.port,
-                "endless": endless(run.plan, spec),
-                "lifeline": run.plan.lifeline,
-                "stacks": run.plan.stacks,
-                "log_cap": LOG_CAP,
-            },
-        }
-        futures.append((spec, session, session.submit("start", **fields)))
+        started = wire.Spec(
+            argv=spec.argv,
+            env={**run.data_env.get(spec.host, {}), **spec.env, **run.secrets},
+            cwd=cwd[spec.host],
+            setup=spec.setup,
+            python=run.plan.host(spec.host).python,
+            grace=run.plan.grace,
+            port=spec.port,
+            endless=endless(run.plan, spec),
+            lifeline=run.plan.lifeline,
+            fence=restarts.fence(run.plan, run.timings.least_fence) if attempt.isdigit() else None,
+            stacks=run.plan.stacks,
+            log_cap=LOG_CAP,
+        )
+        request = wire.Start(run=run.id, attempt=attempt, task=str(spec.id), plan=plan, spec=started)
+        futures.append((spec, session, session.submit(request)))
     good: set[TaskId] = set()
     bad: dict[str, HostError] = {}
     deadline = time.monotonic() + START_TIMEOUT
     for spec, session, future in futures:
         try:
-            reply: Reply = session.wait(future, "start", max(0.1, deadline - time.monotonic()))
+            reply = session.wait(future, wire.Start.OP, max(0.1, deadline - time.monotonic()))
         except HostError as error:
-            if error.kind == "stopped":  # by a user, from another machine
+            if error.kind == Trouble.STOPPED:  # by a user, from another machine
                 run.stop.ask(kill=False)
                 raise Cancelled from error
             bad.setdefault(spec.host, error)
         else:
             good.add(spec.id)
             if attempt.isdigit():
-                run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.result["pid"]))
+                run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.pid or 0))
     return good, bad
 
 
@@ -84,7 +80,7 @@ def start_all(
 ) -> dict[str, HostError]:
     """Start tasks, on hosts that are lost over it when they are back; return what went wrong by host."""
     started, bad = start(run, attempt, specs, cwd)
-    if any(error.kind == "lost" for error in bad.values()):
+    if any(error.lost for error in bad.values()):
         bad = _ask_again(run, attempt, [spec for spec in specs if spec.id not in started], cwd, bad)
     return bad
 
@@ -97,10 +93,10 @@ def _ask_again(
     bad: Mapping[str, HostError],
 ) -> dict[str, HostError]:
     """Ask the hosts that were lost over it once more: to start a task twice starts it once."""
-    recovery.gather(run, RETURN)
+    recovery.gather(run, run.timings.host_return)
     if run.stop.asked:
         raise Cancelled
-    back = [name for name, error in bad.items() if error.kind == "lost" and name in run.fleet.sessions]
+    back = [name for name, error in bad.items() if error.lost and name in run.fleet.sessions]
     lease(run, move=False)  # the agents that are gone held theirs; the other tasks know these ports
     _, still = start(run, attempt, [spec for spec in unstarted if spec.host in back], cwd)
     return {**{name: error for name, error in bad.items() if name not in back}, **still}
@@ -108,7 +104,7 @@ def _ask_again(
 
 def _assemble(run: Run) -> None:
     """Have every host at hand again; raise PhaseFailed when one was lost meanwhile and stays so."""
-    recovery.gather(run, RETURN)
+    recovery.gather(run, run.timings.host_return)
     if run.stop.asked:
         raise Cancelled
     fail_on(run.bus, Phase.LAUNCH, recovery.losses(run))

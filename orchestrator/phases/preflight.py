@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
-from orchestrator import checks, restarts
-from orchestrator.bus import Bus
+from orchestrator import checks, wire
 from orchestrator.checks import Needs, Seen
-from orchestrator.errors import HostError
-from orchestrator.events import CheckReported, Level, PairReported, Phase
-from orchestrator.fleet import Answers, Fleet, Reply
+from orchestrator.errors import HostError, Trouble
+from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
+from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
-from orchestrator.phases.stage import is_builtin
-from orchestrator.plan import is_r
+from orchestrator.phases.imports import Imports
+from orchestrator.phases.mesh import meet
+from orchestrator.planning.plan import is_builtin, is_r
+from orchestrator.run import restarts
+from orchestrator.store.bus import Bus
+
+R = TypeVar("R", bound=wire.Reply)
 
 PROBE_TIMEOUT = 5.0  # seconds for one pair; a task waits much longer, but a person should not
 FACTS_TIMEOUT = 90.0
-_BETWEEN = frozenset({"reach", "machine", "tensorflow", "keras", "tf_keras"})  # of a host and the others
+
+
+@dataclass(frozen=True)
+class Look:
+    """How closely to look, and who is told what takes its time."""
+
+    imports: bool = False  # import what trains, where the job needs TensorFlow
+    bandwidth: bool = False
+    patience: float = PROBE_TIMEOUT
+    busy_load: float = checks.BUSY
+    on_step: Callable[[str], None] = lambda _: None
+    on_wait: Callable[[Mapping[str, str]], None] = lambda _: None  # host -> whose preflight is there
+
+
+DEFAULT = Look()
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,7 @@ class Findings:
 def preflight(run: Run) -> dict[str, str]:
     """Examine the run's hosts; raise PhaseFailed when they cannot train. Return the shared workdirs."""
     with phase(run, Phase.PREFLIGHT):
-        found = examine(run.fleet, run.bus, run.plan)
+        found = examine(run.fleet, run.bus, run.plan, _look(run))
         if not found.good:
             bad = [check for check in found.checks if check.level is Level.FAIL]
             # Who did not answer at all comes first: what others found out about it follows from that.
@@ -46,68 +64,93 @@ def preflight(run: Run) -> dict[str, str]:
             causes += [f"{check.host}: {check.check}: {check.found}" for check in bad]
             hints = [*(error.hint for error in found.failed.values()), *(check.hint for check in bad)]
             more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
-            outside = any(error.kind in ("lost", "timeout") for error in found.failed.values())
+            outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in found.failed.values())
             new = restarts.joined(run.plan)
             said = {check.host: f"{check.check}: {check.found}" for check in reversed(bad)}
             said.update({name: error.what for name, error in found.failed.items()})
-            between = not found.failed and all(check.check in _BETWEEN for check in bad)
+            between = not found.failed and all(check.between for check in bad)
             if between and not said.keys() & set(new):
                 said.update(dict.fromkeys(new, causes[0]))  # the others got on with each other before
             raise PhaseFailed(Phase.PREFLIGHT, causes[0] + more, hints[0], said, outside=outside)
     return found.shared
 
 
-def examine(fleet: Fleet, bus: Bus, plan: RunPlan) -> Findings:
+def _look(run: Run) -> Look:
+    """Nothing is imported for it: the local training does that, and who leaves that out wants to start."""
+
+    def waits(others: Mapping[str, str]) -> None:
+        name, user = next(iter(others.items()))
+        run.bus.emit(Noted(f"waiting for a preflight of {user}, which looks at the ports of {name}"))
+
+    return Look(on_wait=waits)
+
+
+def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: Look = DEFAULT) -> Findings:
     """Ask the connected hosts of a plan everything, emit what was found, conclude."""
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
-    ports = {host.name: [spec.port for spec in plan.tasks if spec.host == host.name] for host in hosts}
-    nonce = secrets.token_hex(8)
+    wanted = needs(plan)
     failed: dict[str, HostError] = {}
 
-    def ask(op: str, fields: Mapping[str, Mapping[str, Any]], timeout: float = 60.0) -> dict[str, Reply]:
-        names = [name for name in fields if name not in failed]
-        answers: Answers[Reply] = fleet.ask(op, fields, timeout=timeout, hosts=names)
-        failed.update(answers.bad)
-        report_failures(bus, Phase.PREFLIGHT, answers.bad)
+    def fails(bad: Mapping[str, HostError]) -> None:
+        failed.update(bad)
+        report_failures(bus, Phase.PREFLIGHT, bad)
+
+    def ask(questions: Mapping[str, wire.Request[R]], timeout: float = 60.0) -> dict[str, R]:
+        names = [name for name in questions if name not in failed]
+        return collect(fleet.ask(questions, timeout=timeout, hosts=names))
+
+    def collect(answers: Answers[R]) -> dict[str, R]:
+        fails({name: error for name, error in answers.bad.items() if name not in failed})
         return answers.good
 
-    facts = ask("facts", {host.name: _facts(host, plan) for host in hosts}, FACTS_TIMEOUT)
-    groups = _shared(fleet, hosts, nonce)
-    listening = ask(
-        "listen",
-        {
-            host.name: {"run": plan.run, "ports": ports[host.name], "nonce": nonce, "host": host.name}
-            for host in hosts
-        },
+    look.on_step("looking at the hosts")
+    # A Python has to start for the facts: meanwhile the shared folders are looked for.
+    questions = {host.name: _facts(host, plan) for host in hosts}
+    gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT, hosts=list(questions))
+    groups = shared_workdirs(fleet, hosts, secrets.token_hex(8))
+    facts = collect(gather_facts())
+    known = [host for host in hosts if host.name in facts]
+    # Many imports at once keep a machine busy: those of hosts that are one machine are made once, and while
+    # the network is looked at.
+    imports = Imports(fleet, plan, known, facts, wanted) if look.imports else None
+    look.on_step("looking at every pair of hosts")
+    met = meet(
+        fleet,
+        ask,
+        known,
+        _ports(fleet, plan, known),
+        run=plan.run,
+        patience=look.patience,
+        bandwidth=look.bandwidth,
+        extra=[name for name, fact in facts.items() if fact.gpus] if len(known) > 1 else [],
+        on_wait=look.on_wait,
+        on_failure=fails,
     )
-    targets = [
-        {"host": host.name, "address": host.address, "port": port}
-        for host in hosts
-        if host.name in listening
-        for port in listening[host.name].result["listening"]  # a taken port has a check of its own
-    ]
-    probed = ask(
-        "probe",
-        {name: {"nonce": nonce, "timeout": PROBE_TIMEOUT, "targets": targets} for name in listening},
-        PROBE_TIMEOUT + 30.0,
-    )
-    ask("unlisten", {name: {} for name in listening})
-    pairs = [
-        _pair(name, target, one) for name, reply in probed.items() for target, one in _rows(targets, reply)
-    ]
+    imported: Mapping[str, wire.Imported] = {}
+    if imports is not None:
+        look.on_step("importing what trains")
+        imported, bad = imports.wait()
+        fails(bad)
+    lost = {name for name, error in failed.items() if error.lost}
+    # Our agent there went with the connection: that is told already.
+    pairs = [pair for pair in met.pairs if pair.target not in lost]
     seen = [
         Seen(
             host,
-            tuple(ports[host.name]),
+            tuple(spec.port for spec in plan.tasks if spec.host == host.name),
             fleet.sessions[host.name].hello,
-            facts[host.name].result,
-            listening[host.name].result,
+            facts[host.name],
+            met.listening[host.name],
             fleet.sessions[host.name].clock_offset,
+            imported.get(host.name),
         )
-        for host in hosts
-        if host.name in facts and host.name in listening
+        for host in known
+        if host.name in met.listening
     ]
-    found = [*checks.of_hosts(seen, needs(plan), tuple(groups)), *checks.of_pairs(pairs)]
+    found = checks.of_hosts(seen, wanted, tuple(groups))
+    explained = [check.host for check in found if check.check == "address" and check.level is Level.FAIL]
+    found += checks.of_network(seen, pairs, explained, look.busy_load)
+    found += checks.of_extra([pair for pair in met.extra if pair.target not in lost])
     for pair in pairs:
         bus.emit(pair)
     for check in found:
@@ -116,60 +159,64 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan) -> Findings:
     return Findings(shared, tuple(found), tuple(pairs), failed)
 
 
+def _ports(fleet: Fleet, plan: RunPlan, hosts: Sequence[Host]) -> dict[str, list[int]]:
+    """The task ports on which each host is to listen; of two entries of one machine only the first one's."""
+    taken: set[tuple[object, ...]] = set()
+    ports: dict[str, list[int]] = {}
+    for host in hosts:
+        hello = fleet.sessions[host.name].hello
+        ports[host.name] = []
+        for port in (spec.port for spec in plan.tasks if spec.host == host.name):
+            if (hello.boot_id, hello.netns, port) not in taken:
+                taken.add((hello.boot_id, hello.netns, port))
+                ports[host.name].append(port)
+    return ports
+
+
 def needs(plan: RunPlan) -> Needs:
     """What the job asks of the hosts."""
     argv = plan.tasks[0].argv
     python = is_builtin(plan.command) or any(word.endswith(".py") for word in argv[:2])
     r = is_r(argv)
-    return Needs(tensorflow=python or r, legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env, r=r)
+    return Needs(
+        tensorflow=python or r,
+        legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env,
+        r=r,
+        environment=plan.environment is not None,
+        tasks=len(plan.tasks),
+        python=plan.needs_python,
+        python_at=plan.needs_python_at,
+    )
 
 
-def _facts(host: Host, plan: RunPlan) -> dict[str, Any]:
+def _facts(host: Host, plan: RunPlan) -> wire.Facts:
     spec = next(spec for spec in plan.tasks if spec.host == host.name)
     r = is_r(spec.argv)
-    return {
+    return wire.Facts(
         # An R script uses the one that is named to it.
-        "python": spec.env.get("RETICULATE_PYTHON", host.python) if r else host.python,
-        "r": r,
-        "workdir": host.workdir,
-        "packages": list(checks.PACKAGES),
-        "setup": spec.setup,
-    }
+        python=spec.env.get("RETICULATE_PYTHON", host.python) if r else host.python,
+        r=r,
+        workdir=host.workdir,
+        packages=checks.PACKAGES,
+        setup=spec.setup,
+    )
 
 
-def _shared(fleet: Fleet, hosts: Sequence[Host], nonce: str) -> list[tuple[str, ...]]:
+def shared_workdirs(fleet: Fleet, hosts: Sequence[Host], nonce: str) -> list[tuple[str, ...]]:
     """The groups of hosts that see one and the same workdir, in inventory order."""
     if len(hosts) < 2:
         return []
-    fields = {host.name: {"workdir": host.workdir, "nonce": nonce, "host": host.name} for host in hosts}
-    names = list(fields)
+    names = [host.name for host in hosts]
     # A workdir that cannot be written is told by its own check.
-    fleet.ask("share_write", fields, hosts=names)
-    read = fleet.ask("share_read", fields, hosts=names)
-    fleet.ask("share_clean", fields, hosts=names)
+    fleet.ask(
+        lambda one: wire.ShareWrite(workdir=one.host.workdir, nonce=nonce, host=one.host.name), hosts=names
+    )
+    read = fleet.ask(lambda one: wire.ShareRead(workdir=one.host.workdir, nonce=nonce), hosts=names)
+    fleet.ask(lambda one: wire.ShareClean(workdir=one.host.workdir, nonce=nonce), hosts=names)
     groups: dict[frozenset[str], None] = {}
     for name, reply in read.good.items():
-        group = frozenset(host for host in reply.result["hosts"] if host in read.good)
+        group = frozenset(host for host in reply.hosts if host in read.good)
         if len(group) > 1 and name in group:
             groups[group] = None
     order = {host.name: number for number, host in enumerate(hosts)}
     return [tuple(sorted(group, key=order.__getitem__)) for group in groups]
-
-
-def _rows(targets: list[dict[str, Any]], reply: Reply) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return list(zip(targets, reply.result["results"], strict=True))
-
-
-def _pair(source: str, target: Mapping[str, Any], found: Mapping[str, Any]) -> PairReported:
-    address = target["address"]
-    shown = f"[{address}]" if ":" in address else address
-    return PairReported(
-        source=source,
-        target=target["host"],
-        address=f"{shown}:{target['port']}",
-        tcp=found["tcp"],
-        tcp_ms=found["tcp_ms"],
-        icmp=found["icmp"],
-        icmp_ms=found["icmp_ms"],
-        why=found["why"] or "",
-    )

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 
+from orchestrator import wire
 from orchestrator.errors import HostError, RunError
 from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
-from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
-from orchestrator.sync import Tree, TreeResult, fetch, push, read_folder, read_package, read_tree
+from orchestrator.node.disk.removing import remove as discard
+from orchestrator.phases import have
+from orchestrator.phases.context import PhaseFailed, Run, Source, fail_on, log, phase
+from orchestrator.phases.meter import Meter
+from orchestrator.planning.plan import is_builtin
+from orchestrator.sync import (
+    ChangedError,
+    Links,
+    Tree,
+    TreeResult,
+    fetch,
+    push,
+    read_folder,
+    read_package,
+    read_tree,
+)
+from orchestrator.sync.builtin import builtin_home
 
-_PACKAGE = Path(__file__).resolve().parents[2] / "worker_entry"
+_ROUNDS = 5  # readings of a tree in which something changes all the time
+_SHOWN = 3
 
 
 def stage(run: Run, shared: Mapping[str, str]) -> None:
@@ -22,22 +40,48 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
     """
     run.shared = dict(shared)
     with phase(run, Phase.STAGE):
-        run.trees = _trees(run)
-        run.plan = dataclasses.replace(run.plan, tree=run.trees[0].digest)
-        try:
-            run.folder.write_plan(run.plan)
-        except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
-            log.warning("%s: %s", error.what, error.why)
-        for note in (note for tree in run.trees for note in tree.notes):
-            run.bus.emit(Noted(note))
-        _stage(run, run.trees, shared)
+        have.check(run)
+        if any(first != host for host, first in shared.items()):
+            for note in run.plan.if_shared:
+                run.bus.emit(Noted(note))
+        pinned: frozenset[str] = frozenset()
+        for left in reversed(range(_ROUNDS)):
+            run.trees = _trees(run, pinned)
+            _record(run, noted=not pinned)
+            try:
+                _stage(run, run.trees, shared)
+                break
+            except ChangedError as error:
+                if not left or pinned.issuperset(error.paths):
+                    raise
+                run.bus.emit(Noted(_changing(error.paths)))
+                pinned |= frozenset(error.paths)
     run.made.clear()
+
+
+def _record(run: Run, *, noted: bool) -> None:
+    """Write down which code it is, and what is to be known about it."""
+    run.plan = dataclasses.replace(run.plan, tree=run.trees[0].digest)
+    try:
+        run.folder.write_plan(run.plan)
+    except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
+        log.warning("%s: %s", error.what, error.why)
+    for note in (note for tree in run.trees for note in tree.notes if noted):
+        run.bus.emit(Noted(note))
+
+
+def _changing(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return (
+        f"{', '.join(paths[:_SHOWN])}{more} changed while it was sent, and is sent as it is now;"
+        " list what changes all the time in .orchestrateignore"
+    )
 
 
 def stage_again(run: Run) -> None:
     """Bring the same code as in the first attempt to hosts that have not got it; raise PhaseFailed.
 
-    What lay here then may have been edited since; the hosts that go on have it as it was.
+    What lay here then may have been edited since; the hosts that continue have it as it was.
     """
     with phase(run, Phase.STAGE):
         if not run.trees or run.trees[0].digest != run.plan.tree or run.trees[0].changed():
@@ -47,32 +91,35 @@ def stage_again(run: Run) -> None:
 
 def _trees_of_a_host(run: Run) -> list[Tree]:
     """The run's code from a host where it is verified, and our own worker_entry for a validation."""
-    builtin = read_package(_PACKAGE)
+    builtin = read_package(builtin_home() / "worker_entry")
     if builtin.digest == run.plan.tree:
         return [builtin]
     for name in run.names:
         session, copy = run.fleet.sessions[name], run.folder.path / "code"
         try:
-            fetch(session, f"{session.host.workdir}/trees/{run.plan.tree}", copy)
+            fetch(session, f"{session.host.workdir}/trees/{run.plan.tree}", copy, links=Links.ANY)
         except HostError as error:
             log.info("%s: no code from it: %s: %s", name, error.what, error.why)
             continue
         tree = read_folder(copy)
         if tree.digest == run.plan.tree:
             return [tree, builtin] if run.plan.admission.validate else [tree]
+        log.warning("%s: what it has as trees/%s is something else", name, run.plan.tree)
+        discard(str(copy))
     raise PhaseFailed(
         Phase.STAGE,
-        f"no host that goes on has the run's code (trees/{run.plan.tree})",
+        f"none of the remaining hosts has the run's code (trees/{run.plan.tree})",
         "launch it again from the folder of the code",
     )
 
 
-def _trees(run: Run) -> list[Tree]:
-    """What every host needs, the user's code first."""
-    builtin = read_package(_PACKAGE)
+def _trees(run: Run, pinned: Collection[str]) -> list[Tree]:
+    """What every host needs, the user's code first; the contents of `pinned`, which change, are held."""
+    builtin = read_package(builtin_home() / "worker_entry")
     if is_builtin(run.plan.command):
         return [builtin]
-    return [_read(run), builtin] if run.plan.admission.validate else [_read(run)]
+    code = _read(run, pinned)
+    return [code, builtin] if run.plan.admission.validate else [code]
 
 
 def _stage(run: Run, trees: list[Tree], shared: Mapping[str, str]) -> None:
@@ -87,31 +134,57 @@ def _stage(run: Run, trees: list[Tree], shared: Mapping[str, str]) -> None:
         run.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
 
 
-def _read(run: Run) -> Tree:
+def begin(run: Run) -> None:
+    """Read the user's code while the hosts are connected to and examined."""
+    if is_builtin(run.plan.command):
+        return
+    source, reading = run.source, Future[Tree]()
+
+    def read() -> None:
+        try:
+            reading.set_result(read_tree(source.root, source.ignore, source.own, listing=source.listing))
+        except BaseException as error:  # for whoever asks for it
+            reading.set_exception(error)
+
+    # A daemon: a file system that hangs must not keep the process alive.
+    threading.Thread(target=read, name="code", daemon=True).start()
+    run.reading = reading
+
+
+def _read(run: Run, pinned: Collection[str]) -> Tree:
     """The user's code; from the pool, since reading all of a large tree takes long and may be cancelled."""
-    answers = run.fleet.each([run.source], lambda _: "", lambda source: read_tree(source.root, source.ignore))
+    reading, run.reading = run.reading, None
+
+    def read(source: Source) -> Tree:
+        if reading is not None:
+            return reading.result()
+        return read_tree(source.root, source.ignore, source.own, pinned=pinned)
+
+    answers = run.fleet.each([run.source], lambda _: "", read)
     tree: Tree = answers.good[""]
     return tree
 
 
-def is_builtin(command: Sequence[str]) -> bool:
-    """Whether worker_entry runs: no command, or only options."""
-    return not command or command[0].startswith("-")
-
-
 def _make_work(run: Run, trees: list[Tree], hosts: list[str]) -> dict[str, list[Tree]]:
     """Make the run's folder from the first tree where all trees are there; return what is missing where."""
-    fields = {"run": run.id, "digests": [trees[0].digest], "also": [tree.digest for tree in trees[1:]]}
+    first, *others = [tree.digest for tree in trees]
     answers = run.fleet.ask(
-        "work_make", lambda session: {"workdir": session.host.workdir, **fields}, hosts=hosts
+        lambda session: wire.WorkMake(
+            workdir=session.host.workdir,
+            run=run.id,
+            digests=[first],
+            also=others,
+            data=list(filter(None, [run.plan.data_digest])),
+        ),
+        hosts=hosts,
     )
     fail_on(run.bus, Phase.STAGE, answers.bad)
     missing: dict[str, list[Tree]] = {}
     for name, reply in answers.good.items():
-        run.work[name] = reply.result["work"]
-        if reply.result["made"]:
+        run.work[name] = "/".join(filter(None, (reply.work, run.plan.cwd)))
+        if reply.made:
             run.made.add(name)
-        absent = [tree for tree in trees if tree.digest in reply.result["missing"]]
+        absent = [tree for tree in trees if tree.digest in reply.missing]
         if absent:
             missing[name] = absent
         for tree in trees:
@@ -127,14 +200,16 @@ def _unseen(run: Run, name: str, trees: list[Tree]) -> HostError:
         "does not see the code that was synced",
         kind="tree",
         why=f"there is no trees/{trees[0].digest} in {run.plan.host(name).workdir}",
-        hint="a shared folder that is slow to show new files does this: launch again",
+        hint="launch again: a shared folder that is slow to show new files does this",
     )
 
 
 def _push(run: Run, trees: list[Tree], missing: Mapping[str, list[Tree]]) -> None:
+    meter = Meter(run.bus.emit)
+
     def one(item: tuple[Session, Tree]) -> TreeResult:
         session, tree = item
-        result = push(session, tree, session.host.workdir)
+        result = push(session, tree, session.host.workdir, progress=meter)
         run.synced.setdefault(session.host.name, set()).add(tree.digest)
         run.bus.emit(
             TreeSynced(session.host.name, tree.digest, tree.files, result.sent, result.seconds, result.reused)

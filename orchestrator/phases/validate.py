@@ -5,52 +5,106 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.diagnosis.statement import Raised
 from orchestrator.errors import HostError
-from orchestrator.events import Event, HostLost, HostRecovered, HostValidated, Phase, TaskReported
+from orchestrator.events import (
+    Event,
+    FetchStepped,
+    HostLost,
+    HostRecovered,
+    HostValidated,
+    Last,
+    Phase,
+    TaskExited,
+    TaskProgressed,
+    TaskReady,
+    TaskReported,
+)
 from orchestrator.fleet import Cancelled
-from orchestrator.gang import End
 from orchestrator.model import TaskSpec
+from orchestrator.phases import revalidation
 from orchestrator.phases.context import Run, fail_on, phase
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.launch import RETURN, start_all
-from orchestrator.phases.stage import is_builtin
-from orchestrator.plan import resolve
+from orchestrator.phases.gauge import Gauge
+from orchestrator.phases.launch import start_all
+from orchestrator.phases.revalidation import StateQuery
+from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.store.tail import last_lines
 
-LIMIT = 900.0  # seconds; a first import and a data set from a slow disk fit in
+
+def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
+    """Ask every node, or some, what it is; the rest of `validate` follows when its return is called."""
+    query = StateQuery(run, _specs(run, hosts))
+    return lambda: validate(run, hosts, query)
 
 
-def validate(run: Run, hosts: Sequence[str] | None = None) -> None:
-    """Train locally on every node, or on some; raise PhaseFailed naming those that cannot."""
+def validate(run: Run, hosts: Sequence[str] | None = None, query: StateQuery | None = None) -> None:
+    """Train locally on every node, or on some; raise PhaseFailed naming those that cannot.
+
+    Those that did in an earlier launch, and are as they were, need not.
+    """
     with phase(run, Phase.VALIDATE):
-        _validate(run, hosts)
+        specs = _specs(run, hosts)
+        _validate(run, specs, query or StateQuery(run, specs))
 
 
-def _validate(run: Run, hosts: Sequence[str] | None) -> None:
-    specs = {spec.host: spec for spec in reversed(run.plan.tasks)}  # the first task of each host
-    local = [_local(run, spec) for name, spec in specs.items() if hosts is None or name in hosts]
+def _specs(run: Run, hosts: Sequence[str] | None) -> list[TaskSpec]:
+    """What the hosts run: each what its first task is, alone."""
+    specs = {spec.host: spec for spec in reversed(run.plan.tasks)}
+    return [_local(run, spec) for name, spec in specs.items() if hosts is None or name in hosts]
+
+
+def _validate(run: Run, local: list[TaskSpec], query: StateQuery) -> None:
+    own = run.plan.admission.validate_command is not None
+    known = revalidation.recall(run, local, run.trees[0 if own else -1].digest, query)
+    local = [spec for spec in local if spec.host not in known.stands]
+    if not local:
+        return
+    revalidation.forget(run, [spec.host for spec in local], known)  # should it not come to an end
+    good, bad = _train(run, local, own=own, changed=known.changed)
+    revalidation.remember(run, known, [spec for spec in local if spec.host in good])
+    revalidation.forget(run, bad)
+    fail_on(run.bus, Phase.VALIDATE, bad)
+
+
+def _train(
+    run: Run, local: Sequence[TaskSpec], *, own: bool, changed: Mapping[str, tuple[str, ...]]
+) -> tuple[list[str], dict[str, HostError]]:
+    """The hosts on which it went well, and what is wrong with the others."""
+    good: list[str] = []
     results: dict[str, TaskReported] = {}
+    heard = [0.0]  # when it began, or data were last fetched
+
+    said: dict[str, str] = {}
 
     def told(event: Event) -> None:
         if isinstance(event, TaskReported):
             results[event.task] = event
-        elif isinstance(event, HostLost | HostRecovered):
+        elif isinstance(event, TaskReady):
+            said[event.task] = "ready"
+        elif isinstance(event, TaskProgressed):
+            said[event.task] = f"step {event.step}"
+        elif isinstance(event, HostLost | HostRecovered | FetchStepped):
             run.bus.emit(event)
+        if isinstance(event, FetchStepped):  # a large download is not a hang
+            heard[0] = time.monotonic()
 
-    cwd = run.builtin if run.plan.admission.validate_command is None else run.work
+    cwd = run.work if own else run.builtin
     name = _name(run)
     bad = start_all(run, name, local, cwd)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
     follower = Follower(run, name, placed, told)
     follower.attach()
-    deadline = time.monotonic() + LIMIT
+    gauge = Gauge(run, follower, lambda task: said.get(str(task), ""))
+    heard[0] = time.monotonic()
     try:
-        while follower.waiting() and time.monotonic() < deadline:
+        while follower.waiting() and time.monotonic() - heard[0] < run.timings.validation:
             if follower.step(1.0) or run.stop.asked:
                 raise Cancelled
+            gauge.look()
             for host in _gone(run, follower):
                 bad[host] = _lost(run, host)
                 follower.give_up_host(host, "")
@@ -62,18 +116,23 @@ def _validate(run: Run, hosts: Sequence[str] | None) -> None:
                 run.stop.ask(kill=False)
                 raise Cancelled
             if end is not None and end.code == 0:
-                run.bus.emit(_validated(host, end, results.get(str(task))))
+                good.append(host)
+                found = _validated(host, end, results.get(str(task)))
+                run.bus.emit(dataclasses.replace(found, changed=changed.get(host, ())))
             else:
-                bad[host] = _failed(run.folder.log(name, task.slug), host, end)
+                log, result = run.folder.log(name, task.slug), results.get(str(task))
+                bad[host] = _failed(log, host, end, result, run.timings.validation)
     finally:
         follower.close()
-    fail_on(run.bus, Phase.VALIDATE, bad)
+    return good, bad
 
 
 def _gone(run: Run, follower: Follower) -> list[str]:
     """Hosts that were lost for longer than before a launch: nothing tells whether they train."""
     now, awaited = time.monotonic(), {follower.host(task) for task in follower.waiting()}
-    return [name for name, since in run.lost.items() if name in awaited and now - since > RETURN]
+    return [
+        name for name, since in run.lost.items() if name in awaited and now - since > run.timings.host_return
+    ]
 
 
 def _lost(run: Run, name: str) -> HostError:
@@ -82,7 +141,7 @@ def _lost(run: Run, name: str) -> HostError:
         "was lost in its local training",
         kind="lost",
         why=f"no connection could be made for {time.monotonic() - run.lost[name]:.0f} s",
-        hint=f"ssh {run.plan.host(name).ssh}, to see whether the machine still answers",
+        hint=f"`ssh {run.plan.host(name).ssh}` shows whether the machine still answers",
     )
 
 
@@ -99,29 +158,44 @@ def _local(run: Run, spec: TaskSpec) -> TaskSpec:
     if run.plan.admission.validate_command is not None:
         argv = resolve(tuple(shlex.split(run.plan.admission.validate_command)), python)
     else:
-        job = run.plan.command if is_builtin(run.plan.command) else ()
+        # Of a script of the user's own it is not known which data it needs.
+        job = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "any")
         argv = (python, "-m", "worker_entry", "--validate", *job)
-    env = {name: value for name, value in spec.env.items() if name != "TF_CONFIG"}
+    given = {**run.data_env.get(spec.host, {}), **spec.env}
+    env = {name: value for name, value in given.items() if name != "TF_CONFIG"}
     # The tree it runs in is never to be altered.
     return dataclasses.replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
-def _validated(host: str, end: End, result: TaskReported | None) -> HostValidated:
-    data = result.data if result is not None and result.kind == "result" else {}
+def _validated(host: str, end: TaskExited, result: TaskReported | None) -> HostValidated:
+    data = result.data if result is not None and result.kind is Last.RESULT else {}
     return HostValidated(
         host=host,
         dataset=str(data.get("dataset", "")),
-        loss=float(data.get("loss", float("nan"))),
-        steps_per_second=float(data.get("steps_per_second", float("nan"))),
+        loss=_number(data.get("loss")),
+        steps_per_second=_number(data.get("steps_per_second")),
         seconds=end.seconds,
         note=str(data.get("note", "")),
     )
 
 
-def _failed(path: Path, host: str, end: End | None) -> HostError:
+def _number(value: object) -> float | None:
+    """What a stranger says is a number, if it is one that can be told on."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else None
+
+
+def _failed(
+    path: Path, host: str, end: TaskExited | None, result: TaskReported | None, limit: float
+) -> HostError:
+    if end is not None and end.code and result is not None and result.kind is Last.ERROR:
+        error = Raised.parse(result.data)
+        if error.hint:  # one of ours, in its own words
+            return HostError(
+                host, f"cannot train: {error.message}", kind="validate", why=error.why, hint=error.hint
+            )
     tail = "\n".join(last_lines(path, 12))
     if end is None:
-        how = f"had not finished its local training after {LIMIT:.0f} s"
+        how = f"had not finished its local training after {limit:.0f} s"
     elif end.signal is not None:
         how = f"was killed by signal {end.signal} in its local training"
     elif end.lost:
@@ -133,5 +207,5 @@ def _failed(path: Path, host: str, end: End | None) -> HostError:
         how,
         kind="validate",
         why=tail or (end.lost if end is not None else "it printed nothing"),
-        hint=f"the whole output: {path}; --no-validate launches without this step",
+        hint=f"read the whole output in {path}; `--validate never` launches without this step",
     )

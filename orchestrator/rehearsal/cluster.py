@@ -19,6 +19,7 @@ from orchestrator.errors import ClusterError
 from orchestrator.model import Host
 from orchestrator.rehearsal import sshd
 from orchestrator.rehearsal.sshd import Server
+from orchestrator.rehearsal.taskports import TaskPorts
 
 _WATCHER = Path(__file__).with_name("watcher.py")
 _START_TIMEOUT = 30.0
@@ -55,6 +56,7 @@ class Cluster:
         self._homes = homes
         self._parent = parent
         self._watcher: subprocess.Popen[bytes] | None = None
+        self._task_ports: TaskPorts | None = None
         self.folder = Path()
         self.servers: tuple[Server, ...] = ()
         self.hosts: tuple[Host, ...] = ()
@@ -94,7 +96,7 @@ class Cluster:
         raise ClusterError(
             "the embedded cluster did not start",
             why=said or "its sshd's do not listen",
-            hint=f"try by hand: {sshd.binary()} -D -e -p 2222",
+            hint=f"`{sshd.binary()} -D -e -p 2222` by hand shows more",
         )
 
     def __exit__(
@@ -111,6 +113,8 @@ class Cluster:
             self._watcher.wait()
             self._watcher.stdout.close()
             self._watcher = None
+        if self._task_ports:
+            self._task_ports.close()
         if self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -144,9 +148,10 @@ class Cluster:
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self._count)))
         doors = [(address, server.port) for server in self.servers for address in server.addresses]
-        task_ports = sshd.free_task_ports(self._count)
+        self._task_ports = TaskPorts(self._count)
         entries = []
-        for number, ((address, _), task_port) in enumerate(zip(doors, task_ports, strict=True), start=1):
+        ports = self._task_ports.first
+        for number, ((address, _), task_port) in enumerate(zip(doors, ports, strict=True), start=1):
             name = f"{self._name}-{number:0{width}}"
             home = self.folder / "hosts" / name
             temporary = home / "tmp"  # TensorFlow leaves files there when it is killed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -18,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from orchestrator.errors import ClusterError
 
-_TASK_PORTS = range(15000, 32000)  # below the ephemeral range of Linux
 MOST_ADDRESSES = 16  # what one sshd listens on
 
 
@@ -61,7 +59,7 @@ def binary() -> str:
         raise ClusterError(
             "the embedded cluster needs an SSH server",
             why="sshd is not installed here",
-            hint="apt install openssh-server",
+            hint="`apt install openssh-server`",
         )
     return found
 
@@ -141,26 +139,6 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     finally:
         for sock in sockets:
             sock.close()
-
-
-def free_task_ports(count: int) -> list[int]:
-    """Ports for tasks: free on every address, in random order so that parallel clusters differ."""
-    ports: list[int] = []
-    for port in random.sample(_TASK_PORTS, len(_TASK_PORTS)):
-        if len(ports) == count:
-            break
-        if _is_free(port):
-            ports.append(port)
-    return ports
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        try:
-            sock.bind(("", port))
-        except OSError:
-            return False
-        return True
 
 
 def split(items: Sequence[str], parts: int) -> list[tuple[str, ...]]:

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.render import fold
 from orchestrator.render.errors import block
 from orchestrator.render.grid import grid
 from orchestrator.store.prune import Pruned
-from orchestrator.text import count, size
+from orchestrator.text import count, size, utf8
 
-_KINDS = ("state", "code", "work")
+_KINDS = ("state", "code", "data", "envs", "work")
+_RARE = ("data", "envs")  # columns that are there where there is any
 
 
 @dataclass(frozen=True)
 class Cleaning:
     """What was found and done."""
 
-    hosts: Mapping[str, Mapping[str, Any]]  # a node's reply, by host
+    hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host
     unreachable: Mapping[str, HostError]
     here: Pruned
     alive: frozenset[str]
     work: bool
     dry: bool
+    envs: Sequence[str] | None = None  # those that were to stay
 
     @property
     def left(self) -> bool:
@@ -43,24 +46,24 @@ class Cleaning:
 
 def lines(done: Cleaning, *, json: bool) -> list[str]:
     if json:
-        return [msgspec.json.encode(line).decode() for line in _facts(done)]
+        return [msgspec.json.encode(utf8(line)).decode() for line in _facts(done)]
     return [*_found(done), *_table(done), *_end(done)]
 
 
-def working(hosts: Mapping[str, Mapping[str, Any]]) -> str:
+def working(hosts: Mapping[str, wire.Cleaned]) -> str:
     """What of working folders would go, in words; empty for nothing. Who shares one counts it too."""
-    gone = {name: entries for name, reply in hosts.items() if (entries := reply["folders"]["work"]["gone"])}
+    gone = {name: entries for name, reply in hosts.items() if (entries := reply.folders.work.gone)}
     if not gone:
         return ""
-    runs = {entry["name"] for entries in gone.values() for entry in entries}
-    total = sum(entry["bytes"] for entries in gone.values() for entry in entries)
+    runs = {entry.name for entries in gone.values() for entry in entries}
+    total = sum(entry.bytes for entries in gone.values() for entry in entries)
     return f"the working folders of {count(len(runs), 'run')} on {fold.names(gone)}, up to {size(total)}"
 
 
-def _left(reply: Mapping[str, Any]) -> bool:
-    failed = any(kind["failed"] for kind in reply["folders"].values())
-    gpus = any(app["ended"] for app in reply["gpus"] or ())
-    return bool(reply["orphans"] or reply["trouble"] or failed or gpus)
+def _left(reply: wire.Cleaned) -> bool:
+    failed = any(kind.failed for kind in reply.folders.each())
+    gpus = any(app.ended for app in reply.gpus or ())
+    return bool(reply.orphans or reply.trouble or failed or gpus)
 
 
 def _found(done: Cleaning) -> Iterator[str]:
@@ -72,52 +75,57 @@ def _found(done: Cleaning) -> Iterator[str]:
         yield f"run {run} goes on: it is left alone"
 
 
-def _texts(reply: Mapping[str, Any], dry: bool) -> Iterator[str]:
-    for task in reply["settled"]:
-        yield f"{task['task']} of run {task['run']} was said to run and did not: {task['why']}"
-    for process in reply["killed"]:
+def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
+    for task in reply.settled:
+        yield f"{task.task} of run {task.run} was said to run and did not: {task.why}"
+    for process in reply.killed:
         yield f"killed {_process(process)}: the run is over"
-    for process in reply["orphans"]:
+    for process in reply.orphans:
         yield f"{'would kill' if dry else 'cannot kill'} {_process(process)}: the run is over"
-    for app in reply["gpus"] or ():
-        if app["ended"]:
-            yield f"pid {app['pid']} of run {app['run']}, which is over, holds {_memory(app)} of a GPU"
-        elif not app["run"]:
-            yield f"{app['name']} pid {app['pid']}, none of ours, holds {_memory(app)} of a GPU"
-    for port in reply["ports"]["used"]:
-        yield f"task port {port['port']} is in use by {port['who']}; no run of ours has it"
+    for app in reply.gpus or ():
+        if app.ended:
+            yield f"pid {app.pid} of run {app.run}, which is over, holds {_memory(app)} of a GPU"
+        elif not app.run:
+            yield f"{app.name} pid {app.pid}, none of ours, holds {_memory(app)} of a GPU"
+    for port in reply.ports.used:
+        yield f"task port {port.port} is in use by {port.who}; no run of ours has it"
 
 
-def _process(process: Mapping[str, Any]) -> str:
-    return f"{process['argv0'] or '?'} pid {process['pid']}, of {process['task']} of run {process['run']}"
+def _process(process: wire.Orphan) -> str:
+    return f"{process.argv0 or '?'} pid {process.pid}, of {process.task} of run {process.run}"
 
 
-def _memory(app: Mapping[str, Any]) -> str:
-    return "memory" if app["memory"] is None else size(app["memory"])
+def _memory(app: wire.GpuUser) -> str:
+    return "memory" if app.memory is None else size(app.memory)
 
 
 def _table(done: Cleaning) -> list[str]:
     if not done.hosts:
         return []
-    rows = [(host, tuple(_cells(reply, done.dry))) for host, reply in done.hosts.items()]
-    head = ["host", "processes", "ports", "GPU memory", *_KINDS]
+    rows = [(host, tuple(_cells(reply, _kinds(done), done.dry))) for host, reply in done.hosts.items()]
+    kinds = _kinds(done)
+    head = ["host", "processes", "ports", "GPU memory", *kinds]
     return ["", *grid([head, *([fold.names(hosts), *cells] for hosts, cells in fold.alike(rows))])]
 
 
-def _cells(reply: Mapping[str, Any], dry: bool) -> Iterator[str]:
-    killed, orphans = len(reply["killed"]), len(reply["orphans"])
+def _kinds(done: Cleaning) -> list[str]:
+    """The columns of folders: some only where there is any."""
+    there = {kind for kind in _RARE for one in done.hosts.values() if getattr(one.folders, kind).count}
+    return [kind for kind in _KINDS if kind not in _RARE or kind in there]
+
+
+def _cells(reply: wire.Cleaned, kinds: list[str], dry: bool) -> Iterator[str]:
+    killed, orphans = len(reply.killed), len(reply.orphans)
     yield f"{orphans} left" if orphans else f"{killed} killed" if killed else "none left"
-    leased = [str(port["port"]) for port in reply["ports"]["leased"]]
+    leased = [str(port.port) for port in reply.ports.leased]
     yield f"leased: {', '.join(leased)}" if leased else "free"
-    if reply["gpus"] is None:
+    if reply.gpus is None:
         yield "no GPU tools"
     else:
-        yield "held" if any(app["ended"] for app in reply["gpus"]) else "free"
-    for name in _KINDS:
-        kind = reply["folders"][name]
-        yield _amount(
-            kind["count"], kind["bytes"], len(kind["gone"]), sum(e["bytes"] for e in kind["gone"]), dry
-        )
+        yield "held" if any(app.ended for app in reply.gpus) else "free"
+    for name in kinds:
+        kind = getattr(reply.folders, name)
+        yield _amount(kind.count, kind.bytes, len(kind.gone), sum(one.bytes for one in kind.gone), dry)
 
 
 def _amount(there: int, total: int, gone: int, gone_bytes: int, dry: bool) -> str:
@@ -133,19 +141,21 @@ def _end(done: Cleaning) -> Iterator[str]:
     yield ""
     yield f"this machine: runs: {_amount(here.count, here.bytes, len(here.gone), here.gone_bytes, done.dry)}"
     if here.unsure:
-        yield f"kept, since nobody told their end: {', '.join(here.unsure[:5])}; orchestrate tail RUN"
-    if not done.work and any(reply["folders"]["work"]["count"] for reply in done.hosts.values()):
+        yield f"kept, as it is not known how they ended: {', '.join(here.unsure[:5])}; orchestrate tail RUN"
+    if not done.work and any(reply.folders.work.count for reply in done.hosts.values()):
         yield "working folders are kept, with their checkpoints; --work removes those that are old"
+    if done.envs is not None and done.alive:
+        yield "environments are kept while a run goes on: it may use any of them"
     if done.unreachable:
         yield (
-            f"{fold.names(done.unreachable)} cannot be asked: code and working folders are left alone "
-            "everywhere, since they may be shared"
+            f"{fold.names(done.unreachable)} cannot be asked: code, environments and working folders are "
+            "left alone everywhere, since they may be shared"
         )
     for host, reply in done.hosts.items():
-        for error in reply["trouble"]:
-            yield from block(f"{host}: {error['what']}", error["why"], error["hint"])
-        for kind in reply["folders"].values():
-            yield from (line for text in kind["failed"] for line in block(f"{host}: cannot remove all", text))
+        for error in reply.trouble:
+            yield from block(f"{host}: {error.what}", error.why, error.hint)
+        for kind in reply.folders.each():
+            yield from (line for text in kind.failed for line in block(f"{host}: cannot remove all", text))
     yield from (line for text in here.failed for line in block("cannot remove a run's folder", text))
     if done.hosts:
         proven = "not proven clean" if done.left else "nothing of ended runs is alive"
@@ -157,7 +167,7 @@ def _end(done: Cleaning) -> Iterator[str]:
 def _facts(done: Cleaning) -> Iterator[dict[str, Any]]:
     """A line per host, and one of this machine."""
     for host, reply in done.hosts.items():
-        yield {"host": host, "clean": not _left(reply), **reply}
+        yield {"host": host, "clean": not _left(reply), **msgspec.to_builtins(reply)}
     for host, error in done.unreachable.items():
         yield {
             "host": host,

@@ -12,9 +12,20 @@ from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
-_PLURALS = {"fails": "fail", "follows": "follow", "has": "have", "is": "are", "logs": "log", "shows": "show"}
-_PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "was"}
-_VERBS = {*_PLURALS, *_PAST, "cannot"}
+_PLURALS = {
+    "answers": "answer",
+    "does": "do",
+    "fails": "fail",
+    "follows": "follow",
+    "has": "have",
+    "is": "are",
+    "logs": "log",
+    "needs": "need",
+    "shows": "show",
+    "wants": "want",
+}
+_PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "sent", "waited", "was"}
+_VERBS = {*_PLURALS, *_PAST, "cannot", "will"}
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
 

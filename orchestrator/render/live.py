@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
+from dataclasses import replace
 from typing import TextIO, cast
 
 from rich.console import Console, ConsoleDimensions
@@ -19,13 +20,18 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from orchestrator import events as ev
-from orchestrator.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
+from orchestrator.model import Fold
+from orchestrator.render.folding import Folding
+from orchestrator.render.keys import Keys, Wish, chosen
+from orchestrator.render.look import Look, without
 from orchestrator.render.paint import Paint, Said
 from orchestrator.render.region import region
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import gap, say
-from orchestrator.view import View, apply
+from orchestrator.run.ends import failed
+from orchestrator.run.view import View, apply
+from orchestrator.run.vitals import Vitals
 
 FRAME = 0.1  # seconds between two frames
 ROOM = 4000  # lines that may wait to be drawn
@@ -33,14 +39,20 @@ PATIENCE = 1.0  # seconds a line waits for room; then the terminal counts as stu
 
 
 class Live:
-    def __init__(self, stdout: TextIO) -> None:
-        self._paint = Paint()
+    def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
+        self._look = look
+        self._paint = Paint(timestamps=look.timestamps, encoding=stdout.encoding or "utf-8")
+        self._held = Folding(look.fold or Fold.SIMILAR, look.wanted)
         self._terminal = _Terminal(stdout)
-        self._view = View()
+        self._view = look.view
+        self._counted = False  # it was said that there are notes as at the last launch
         self._said: deque[Said] = deque()
         self._dropped: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._closing = False
+        self._hidden = False  # the terminal is somebody else's for a while
+        self._vitals = Vitals()
+        self._keys = Keys()
         self._frames = 0
         self._gone: Exception | None = None
         self._thread = threading.Thread(target=self._draw_on, name="display", daemon=True)
@@ -53,14 +65,49 @@ class Live:
             if self._gone:
                 raise self._gone
             if isinstance(event, LogLine):
-                self._add_line(event)
+                if not self._look.leaves_out(stamped) and chosen(self._keys.only, event.task, event.host):
+                    self._add_line(event, stamped.at)
                 return
+            if isinstance(event, ev.StacksTaken | ev.Noted | ev.StopRequested):
+                self._keys = replace(self._keys, stacks=False)
             self._view = apply(self._view, event, stamped.at)
-            self._said.extend(_words(self._view, event))
+            said = without(event, self._look.notes, counted=self._counted)
+            self._counted = self._counted or said is not event
+            words = _words(self._view, said) if said is not None else []
+            self._said.extend(self._held.note(event, time.monotonic(), aloud=bool(words)))
+            self._said.extend(words)
+
+    def tick(self) -> None:
+        """The thread that draws shows what was held."""
+
+    def measured(self, vitals: Vitals) -> None:
+        """From now on the board has these numbers."""
+        with self._changed:
+            self._vitals = vitals
+
+    def press(self, key: str) -> Wish | None:
+        """Take a key that the user pressed, "" for the chance to; what it asks of whoever watches the run."""
+        with self._changed:
+            before = self._keys
+            self._keys, wish = replace(before, known=True).press(key)
+            if self._keys.only != before.only:
+                self._said.extend(self._held.flush(time.monotonic()))
+            if not self._keys.paused:
+                self._changed.notify_all()
+            return wish
+
+    def hide(self, *, hidden: bool) -> None:
+        """Take the region away, before the user's shell has the terminal again; or show it once more."""
+        with self._changed:
+            self._hidden = hidden
+            frames = self._frames
+            if hidden:
+                self._changed.wait_for(lambda: self._frames > frames + 1, PATIENCE)
 
     def close(self) -> None:
         """Draw what is left, take the region away; give up on a terminal that stands still."""
         with self._changed:
+            self._said.extend(self._held.flush(time.monotonic()))
             self._closing = True
             self._changed.notify_all()
         frames = -1
@@ -68,15 +115,15 @@ class Live:
             frames = self._frames
             self._thread.join(2 * PATIENCE)
 
-    def _add_line(self, line: LogLine) -> None:
+    def _add_line(self, line: LogLine, sent: float) -> None:
         """Queue a line, or count it as dropped while the terminal is stuck."""
         if len(self._said) >= ROOM:
             self._changed.notify_all()
-            stuck = bool(self._dropped)
+            stuck = bool(self._dropped) or self._keys.paused
             if stuck or not self._changed.wait_for(lambda: len(self._said) < ROOM, PATIENCE):
                 self._dropped[line.task] += 1
                 return
-        self._said.append(line)
+        self._said.extend(self._held.add(line, sent, time.monotonic()))
 
     def _draw_on(self) -> None:
         try:
@@ -93,20 +140,29 @@ class Live:
         """One frame; False after the last one."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or len(self._said) >= ROOM, FRAME)
-            said, view, closing = list(self._said), self._view, self._closing
-            self._said.clear()
-            said += _gaps(self._dropped)
-            self._dropped.clear()
-            self._changed.notify_all()
+            self._said.extend(self._held.tick(time.monotonic()))
+            view, closing, keys, vitals = self._view, self._closing, self._keys, self._vitals
+            said: list[Said] = []
+            if closing or not keys.paused:
+                said = [*self._said, *_gaps(self._dropped)]
+                self._said.clear()
+                self._dropped.clear()
+                self._changed.notify_all()
+            waiting = len(self._said) + sum(self._dropped.values())
+            hidden = self._hidden
         self._paint.learn(view)
-        lines = [self._paint.line(one) for one in said]
+        width, height = self._terminal.measure()
+        lines = [line for one in said for line in self._paint.lines(one, width)]
         if closing:
             self._terminal.stop(lines)
         else:
-            width, height = self._terminal.measure()
-            rows = region(view, time.time(), max(2, height // 2))
-            self._terminal.draw(lines, [self._paint.row(row, width - 1) for row in rows])
-        self._frames += 1
+            most = max(2, height // 2 if not keys.help else height - 2)
+            rows = region(view, time.time(), most, width - 1, vitals=vitals, keys=keys, waiting=waiting)
+            shown = [] if hidden else [self._paint.row(row, width - 1) for row in rows]
+            self._terminal.draw(lines, shown)
+        with self._changed:
+            self._frames += 1
+            self._changed.notify_all()
         return not closing
 
 
@@ -199,12 +255,14 @@ def _style(event: Event) -> str:
             return "red" if failed(event) else "dim"
         case ev.HostLost() | ev.LogGap() | ev.StopRequested() | ev.AttemptFailed() | ev.HostReplaced():
             return "yellow"
+        case ev.TermUnheard() | ev.HangSuspected():
+            return "yellow"
         case _:
             return "dim"
 
 
 def _gaps(dropped: Counter[str]) -> list[Said]:
     return [
-        (f"{task}: {gap(ev.LogGap(task, 'display', lines, 'the terminal is too slow'))}", "yellow")
+        (f"{task}: {gap(ev.LogGap(task, ev.GapPlace.DISPLAY, lines, 'the terminal is too slow'))}", "yellow")
         for task, lines in dropped.items()
     ]

@@ -11,13 +11,15 @@ from rich.ansi import AnsiDecoder
 from rich.text import Text
 
 from orchestrator.events import LogLine
+from orchestrator.render.board import Row, wrapped
 from orchestrator.render.errors import coloured
+from orchestrator.render.folding import Folded
+from orchestrator.render.look import when
 from orchestrator.render.prefix import Prefixes
-from orchestrator.render.region import Row
-from orchestrator.text import harmless
-from orchestrator.view import View
+from orchestrator.run.view import View
+from orchestrator.text import harmless, plain
 
-Said: TypeAlias = tuple[str, str] | LogLine  # a line of ours and its style, or a task's line
+Said: TypeAlias = tuple[str, str] | LogLine | Folded  # a line of ours and its style, or one of tasks
 
 # Red is for failures.
 _OF_TASKS = (
@@ -33,10 +35,15 @@ _OF_TASKS = (
 )
 
 
+_ASCII = {0x2500: "-", 0x2026: "~"}  # of the board, for terminals that know neither
+
+
 class Paint:
     """Lines and rows with their styles; a console without colours shows the bare text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, timestamps: bool = False, encoding: str = "utf-8") -> None:
+        self._timestamps = timestamps
+        self._rows = {} if _can_draw(encoding) else _ASCII
         self._known: tuple[tuple[str, str], ...] = ()
         self._prefixes = Prefixes()
         self._styles: dict[str, str] = {}  # task -> its colour
@@ -52,16 +59,30 @@ class Paint:
 
     def line(self, said: Said) -> Text:
         """A line that scrolls by."""
-        if isinstance(said, LogLine):
-            prefix = self._prefixes.of(said.task, said.host)
-            return Text.assemble((prefix, self._styles.get(said.task, "")), _decoded(said.text))
-        text, style = said
-        return Text(text, style) if style else _decoded(coloured(text))
+        if isinstance(said, tuple):
+            text, style = said
+            return Text(plain(text), style) if style else _decoded(coloured(text))
+        prefix = self._prefixes.of_line(said)
+        at = (when(said.sent), "dim") if self._timestamps else ""
+        if isinstance(said, Folded) and said.noise:
+            return Text.assemble(at, (plain(prefix + said.text), "dim"))
+        task = said.task if isinstance(said, LogLine) else ""  # several have no colour
+        return Text.assemble(at, (plain(prefix), self._styles.get(task, "")), _decoded(said.text))
+
+    def lines(self, said: Said, width: int) -> list[Text]:
+        """The same, and a line of ours is broken between words; what is to be copied is left whole."""
+        if not isinstance(said, tuple) or said[0].lstrip().startswith("try: "):
+            return [self.line(said)]
+        return [self.line((part, said[1])) for part in wrapped(said[0], width)]
 
     def row(self, row: Row, width: int) -> Text:
         """A row of the region, cut to `width` cells; the style `task` is the colour of the task it names."""
         cells = [
-            (text, self._styles.get(text.strip(), "") if style == "task" else style) for text, style in row
+            (
+                plain(text).translate(self._rows),
+                self._styles.get(text.strip(), "") if style == "task" else style,
+            )
+            for text, style in row
         ]
         made = Text.assemble(*cells)
         made.truncate(max(0, width))
@@ -69,6 +90,15 @@ class Paint:
         return made
 
 
+def _can_draw(encoding: str) -> bool:
+    try:
+        "\u2500".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def _decoded(text: str) -> Text:
     """Text from elsewhere: of all that it may hold beside the printable only colours have an effect."""
-    return Text(text) if text.isprintable() else AnsiDecoder().decode_line(harmless(text))
+    safe = harmless(text)
+    return AnsiDecoder().decode_line(safe) if "\x1b" in safe else Text(safe)

@@ -9,6 +9,7 @@ from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.render import fold
 from orchestrator.render.grid import grid
 from orchestrator.render.problems import problems
+from orchestrator.render.wrap import wrapped
 
 _SHORT = 14  # characters of a finding that still fit into a table
 
@@ -16,17 +17,26 @@ Pairs: TypeAlias = Mapping[tuple[str, str], PairReported]
 
 
 def preflight_table(
-    checks: Sequence[CheckReported], pairs: Sequence[PairReported], width: int | None = None
+    checks: Sequence[CheckReported],
+    pairs: Sequence[PairReported],
+    width: int | None = None,
+    hosts: Sequence[str] | None = None,
 ) -> list[str]:
-    """Everything, the problems last: that is where one looks."""
-    parts = (host_table(checks, width), pair_matrix(pairs, width), problems(checks))
+    """Everything, the problems last: that is where one looks.
+
+    A failed `login` is a row of the table and no problem: its host has an error of its own.
+    """
+    told = [check for check in checks if check.check != "login" or check.level is not Level.FAIL]
+    parts = (host_table(checks, width, hosts), pair_matrix(pairs, width), wrapped(problems(told), width))
     lines: list[str] = []
     for part in parts:
         lines += ["", *part] if lines and part else part
     return lines
 
 
-def host_table(checks: Sequence[CheckReported], width: int | None = None) -> list[str]:
+def host_table(
+    checks: Sequence[CheckReported], width: int | None = None, hosts: Sequence[str] | None = None
+) -> list[str]:
     """A row per host, a column per check; hosts with equal rows share one.
 
     A column shows what was found where all hosts that are well agree on it (a version), else `ok`.
@@ -35,12 +45,13 @@ def host_table(checks: Sequence[CheckReported], width: int | None = None) -> lis
     found = {(check.host, check.check): check for check in _worst_last(checks)}
     common = {slug: _common([check for check in checks if check.check == slug]) for slug in slugs}
     rows: dict[tuple[str, ...], list[str]] = {}
-    for host in dict.fromkeys(check.host for check in checks):
+    known = dict.fromkeys(check.host for check in checks)
+    for host in [name for name in hosts if name in known] if hosts is not None else known:
         cells = tuple(_cell(found.get((host, slug)), common[slug]) for slug in slugs)
         rows.setdefault(cells, []).append(host)
     if not rows:
         return []
-    return grid([("host", *slugs), *((fold.names(hosts), *cells) for cells, hosts in rows.items())], width)
+    return grid([("host", *slugs), *((fold.names(names), *cells) for cells, names in rows.items())], width)
 
 
 def pair_matrix(pairs: Sequence[PairReported], width: int | None = None) -> list[str]:
@@ -91,6 +102,8 @@ def _status(seen: Pairs, source: str, target: str) -> str:
         return "-"
     if not pair.tcp:
         return pair.why or "no answer"
+    if pair.large_out is False or pair.large_back is False:
+        return "no large packets"
     return {True: "ok", False: "ok, no ping", None: "ok"}[pair.icmp]
 
 

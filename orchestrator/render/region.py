@@ -1,31 +1,25 @@
-"""What stands at the bottom of a live display: the phase, and each task's step and loss. Pure."""
+"""What stands at the bottom of a live display, below a line: the phase, or the tasks. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from dataclasses import replace
 
 from orchestrator import ranges
-from orchestrator.ends import end_after, failed
-from orchestrator.events import HangSuspected, Phase
+from orchestrator.events import CodeSending, HangKind, HangSuspected, Phase
 from orchestrator.render import fold
-from orchestrator.text import count, duration, plain
-from orchestrator.view import HostState, HostView, PhaseView, TaskState, TaskView, View
+from orchestrator.render.board import Row, loss_word, rate_word, table, wrapped
+from orchestrator.render.keys import HELP, Keys
+from orchestrator.render.words import unheard
+from orchestrator.run.view import HostState, HostView, PhaseView, TaskView, View
+from orchestrator.run.vitals import Vitals
+from orchestrator.text import count, duration, plain, size
 
-Cell: TypeAlias = tuple[str, str]  # text and the name of a style
-Row: TypeAlias = tuple[Cell, ...]
+_RULE = "\u2500"
+_BAR = 24  # cells
 
-QUIET = 30.0  # seconds without a step after which a task is said to be quiet
-
-_STYLES = {
-    TaskState.PLANNED: "dim",
-    TaskState.STARTED: "",
-    TaskState.READY: "",
-    TaskState.TRAINING: "green",
-    TaskState.UNKNOWN: "yellow",
-    TaskState.ENDED: "dim",
-}
+_HINT = " ? shows keys "
 
 _DONE: dict[Phase, Callable[[HostView], bool]] = {
     Phase.CONNECT: lambda host: host.state is not HostState.WAITING,
@@ -35,41 +29,68 @@ _DONE: dict[Phase, Callable[[HostView], bool]] = {
 }
 
 
-def region(view: View, now: float, height: int) -> list[Row]:
-    """At most `height` rows; none once the run has ended, its summary says it all."""
+def region(
+    view: View,
+    now: float,
+    height: int,
+    width: int,
+    *,
+    vitals: Vitals = Vitals(),  # noqa: B008 - frozen
+    keys: Keys = Keys(),  # noqa: B008 - frozen
+    waiting: int = 0,
+) -> list[Row]:
+    """At most `height` rows of `width` cells; none once the run has ended, its summary says it all.
+
+    `waiting` lines are held while the display is paused.
+    """
     if view.ended or not (view.planned or view.phases):
         return []
-    head = _head(view, now)
+    if any(task.started is not None for task in view.tasks.values()):  # no longer those of the validation
+        vitals = vitals.of({task.attempt for task in view.tasks.values()})
+    if view.phase is None or view.phase.phase is not Phase.FOLLOW:
+        keys = replace(keys, stacks=False)  # nobody takes them then
+    notices = [*_asked(keys, waiting), *_troubles(view, now, vitals, keys)]
+    rows = [_rule(view, now, keys, width)]
+    rows += [((line, style),) for text, style in notices for line in wrapped(text, width)]
+    left = height - len(rows)
     if all(task.started is None for task in view.tasks.values()):
-        return [head]
-    rows = [_task(view, task, now) for task in view.tasks.values()]
-    if len(rows) >= height:
-        rows = _folded(view)
-    return [head, *_aligned(rows)][:height]
+        vitals = vitals if vitals.attempt.startswith("validate") else Vitals()
+        rows += _phase(view, vitals, width)
+    elif left > 0:
+        rows += table(view, vitals, now, left, width)
+    return rows[:height]
 
 
-def _head(view: View, now: float) -> Row:
-    name = f"run {view.planned.run}  " if view.planned else ""
-    left = [task for task in view.tasks.values() if task.started is not None and not task.exited]
-    if view.stop and left:
-        until = view.stop_asked + view.stop.grace - now
-        how = f"waiting for TERM, {math.ceil(until)} s" if until > 0 else "waiting for KILL"
-        return ((name, "bold"), (f"stopping: {how}: {ranges.fold(task.task for task in left)}", "yellow"))
-    if view.hang:
-        return ((name, "bold"), (hanging(view.hang), "yellow"))
-    phase = view.phase
-    if phase is None:
-        return ((name, "bold"), (duration(now - view.began), "dim"))
+def _rule(view: View, now: float, keys: Keys, width: int) -> Row:
+    """The line that sets the board apart from the log, with the run and what it does."""
+    name = f"run {view.planned.run} " if view.planned else ""
+    state = f"{_doing(view, now)} "
+    hint = _HINT if keys.known and not keys.help else ""
+    used = 3 + len(name) + len(state) + len(hint)
+    if used + 2 > width:
+        hint = ""
+        used = 3 + len(name) + len(state)
     return (
+        (f"{_RULE * 2} ", "dim"),
         (name, "bold"),
-        (f"{doing(phase.phase)}: {_progress(view, phase)}", ""),
-        (_since(now - phase.started), "dim"),
+        (state, ""),
+        (_RULE * max(0, width - used - (2 if hint else 0)), "dim"),
+        (hint, "dim"),
+        (_RULE * 2 if hint else "", "dim"),
     )
 
 
-def hanging(hang: HangSuspected) -> str:
-    """Said until somebody is heard of again."""
-    return f"{'behind' if hang.kind == 'lagging' else 'silent'}, perhaps hanging: {ranges.fold(hang.tasks)}"
+def _doing(view: View, now: float) -> str:
+    phase = view.phase
+    left = sum(not task.exited for task in view.tasks.values())
+    if view.stop and left:
+        return f"stopping, {_since(now - view.stop_asked)}"
+    if phase is None:
+        return duration(now - view.began)
+    if phase.phase in _DONE or phase.phase is Phase.SETUP:
+        return f"{doing(phase.phase)}, {_since(now - phase.started)}"
+    tasks = count(left, "task") if left == len(view.tasks) else f"{left} of {len(view.tasks)} tasks"
+    return f"{doing(phase.phase)}: {tasks}, {_since(now - phase.started)}"
 
 
 def doing(phase: Phase) -> str:
@@ -79,47 +100,129 @@ def doing(phase: Phase) -> str:
 
 def _since(seconds: float) -> str:
     """The time that a phase takes: whole seconds, so that the eye is not drawn to it."""
-    return f"  {duration(max(10.0, seconds))}" if seconds >= 9.95 else f"  {max(0, int(seconds))} s"
+    return duration(max(10.0, seconds)) if seconds >= 9.95 else f"{max(0, int(seconds))} s"
 
 
-def _progress(view: View, phase: PhaseView) -> str:
+def _asked(keys: Keys, waiting: int) -> list[tuple[str, str]]:
+    """What the user is about to do, and what was asked for with keys."""
+    rows = []
+    if keys.help:
+        rows += [(f"  {key}  {what}", "") for key, what in HELP]
+    if keys.typing is not None:
+        rows.append((f"show only (worker/1, a host, worker/[0-3]; nothing: all): {keys.typing}_", "bold"))
+    elif keys.only:
+        rows.append((f"only the lines of {keys.only} are shown; f: others", "bold"))
+    if keys.asking:
+        rows.append(("stop the run? y: yes, any other key: no", "bold"))
+    if keys.stacks:
+        rows.append(("taking the stacks of all tasks", "bold"))
+    if keys.paused:
+        rows.append((f"paused: {count(waiting, 'line')} waiting; p goes on", "bold"))
+    return rows
+
+
+def _troubles(view: View, now: float, vitals: Vitals, keys: Keys) -> list[tuple[str, str]]:
+    """What is waited for, and what may be wrong."""
+    rows = []
+    left = [task for task in view.tasks.values() if task.started is not None and not task.exited]
+    if view.stop and left:
+        until = view.stop_asked + view.stop.grace - now
+        how = f"KILL in {math.ceil(until)} s" if until > 0 else "waiting for KILL"
+        sooner = "; sooner: Ctrl-C again, or stop --now" if until > 0 else ""
+        rows.append((f"waiting for {ranges.fold(task.task for task in left)}: {how}{sooner}", "yellow"))
+        if view.unheard is not None and until > 0:
+            rows += [(line.strip(), "yellow") for line in unheard(view.unheard, now)]
+    elif view.hang:
+        seconds = vitals.quiet(now) if vitals.tasks else now - view.hang_since
+        said = hanging(view.hang, seconds, view.planned.run if view.planned else "RUN")
+        if view.hang.kind is HangKind.QUIET and keys.known:
+            said = said.replace("; ", "; s, or ")
+        rows.append((said, "yellow"))
+    return rows
+
+
+def hanging(hang: HangSuspected, seconds: float = 0.0, run: str = "RUN") -> str:
+    """Said until somebody is heard of again."""
+    if hang.kind is HangKind.QUIET:
+        for_long = duration(max(seconds, hang.seconds))
+        return f"no word from anybody for {for_long}; `orchestrate stacks {run}` shows where they stand"
+    how = "behind" if hang.kind is HangKind.LAGGING else "silent"
+    return f"{how}, perhaps hanging: {ranges.fold(hang.tasks)}"
+
+
+def _phase(view: View, vitals: Vitals, width: int) -> list[Row]:
+    """The phase that goes on, with a bar, and whom it waits for."""
+    phase = view.phase
+    if phase is None:
+        return []
+    if phase.phase is Phase.SETUP:
+        return _setup(view, width)
+    if phase.phase is Phase.DATA:
+        return _data(view, phase)
     if phase.phase not in _DONE:
-        left = sum(not task.exited for task in view.tasks.values())
-        return f"{count(left, 'task')}" if left == len(view.tasks) else f"{left} of {len(view.tasks)} tasks"
+        return []
     done = _DONE[phase.phase]
     waiting = [
         host.name for host in view.hosts.values() if not done(host) and host.state is not HostState.FAILED
     ]
-    if len(waiting) in (0, phase.hosts):
-        return count(phase.hosts, "host")
-    return f"{phase.hosts - len(waiting)} of {phase.hosts} hosts, waiting for {fold.names(waiting)}"
+    if phase.phase is Phase.VALIDATE and vitals.tasks:  # the results of all are told together
+        waiting = [view.tasks[task].host for task in vitals.tasks if task in view.tasks]
+    share = 1 - len(waiting) / max(1, phase.hosts)
+    text = f"{phase.hosts - len(waiting)} of {count(phase.hosts, 'host')}"
+    if phase.phase is Phase.STAGE and view.sending is not None:
+        share, text = view.sending.sent / max(1, view.sending.total), _sending(view.sending)
+    who = f"waiting for {fold.names(waiting)}" if 0 < len(waiting) < phase.hosts else ""
+    if phase.phase is Phase.VALIDATE:
+        who = _validating(view, vitals, waiting) or who
+    bar = ((f"{phase.phase:<9} ", ""), (_bar(share), "green"), (f"  {text}", ""))
+    return [bar, *(((line, ""),) for line in (wrapped(f"  {who}", width) if who else ()))]
 
 
-def _task(view: View, task: TaskView, now: float) -> Row:
-    state = view.state(task)
-    return (
-        (task.task, "task"),
-        (task.host, ""),
-        (str(state), _STYLES[state]),
-        (_told(view, task, state, now), "red" if _failed(task) else ""),
-    )
+def _setup(view: View, width: int) -> list[Row]:
+    """How far the hosts are that make their environment."""
+    steps = {host.name: host.setup for host in view.hosts.values() if host.setup is not None}
+    if not steps:
+        return []
+    shares = [step.done / step.total if step.total else 0.0 for step in steps.values()]
+    groups: dict[str, list[str]] = {}
+    for name, step in steps.items():
+        groups.setdefault(plain(step.step), []).append(name)
+    who = "; ".join(f"{fold.names(hosts)} {step}" for step, hosts in groups.items())
+    bar = (("setup     ", ""), (_bar(sum(shares) / len(shares)), "green"))
+    return [bar, *(((line, ""),) for line in wrapped(f"  {who}", width))]
 
 
-def _failed(task: TaskView) -> bool:
-    return task.exited is not None and failed(task.exited)
+def _data(view: View, phase: PhaseView) -> list[Row]:
+    """The data's way: who is furthest behind, and how far that is."""
+    behind = min(view.data.values(), key=lambda step: step.done / max(1, step.total), default=None)
+    if behind is None:
+        return [(("data       ", ""), (count(phase.hosts, "host"), ""))]
+    share = behind.done / max(1, behind.total)
+    text = f"  {size(behind.done)} of {size(behind.total)}" if behind.total else ""
+    who = plain(f"  {behind.host or 'this machine'} {behind.step}")
+    return [(("data      ", ""), (_bar(share), "green"), (text, "")), ((who, ""),)]
 
 
-def _told(view: View, task: TaskView, state: TaskState, now: float) -> str:
-    """What is known of a task, in the words that fit its state."""
-    if task.exited:
-        return end_after(task.exited)
-    if state is TaskState.UNKNOWN:
-        host = view.hosts[task.host]
-        return plain(f"no word from its host for {duration(now - host.since)} ({host.why})")
-    if task.step is None:
-        return plain(task.ready or "")
-    quiet = now - task.stepped
-    return numbers([task]) + (f"  none for {duration(quiet)}" if quiet > QUIET else "")
+def _bar(share: float) -> str:
+    full = round(max(0.0, min(1.0, share)) * _BAR)
+    return f"[{'=' * full}{' ' * (_BAR - full)}]"
+
+
+def _sending(event: CodeSending) -> str:
+    """`120 MB of 900 MB  25 MB/s  31 s left`"""
+    said = [f"{size(event.sent)} of {size(event.total)}", f"{size(event.rate)}/s"]
+    if event.rate > 0 and event.total > event.sent:
+        said.append(f"{_since((event.total - event.sent) / event.rate)} left")
+    return "  ".join(said)
+
+
+def _validating(view: View, vitals: Vitals, waiting: Iterable[str]) -> str:
+    """`gpu-02: step 12; gpu-[03-04]: starts`"""
+    steps: dict[str, list[str]] = {}
+    said = {view.tasks[task].host: vital.said for task, vital in vitals.tasks.items() if task in view.tasks}
+    for host in waiting:
+        steps.setdefault(said.get(host, "") or "starts", []).append(host)
+    return "; ".join(f"{fold.names(hosts)}: {step}" for step, hosts in steps.items())
 
 
 def numbers(tasks: Iterable[TaskView]) -> str:
@@ -129,40 +232,10 @@ def numbers(tasks: Iterable[TaskView]) -> str:
     losses = [task.loss for task in training if task.loss is not None]
     rates = [task.steps_per_second for task in training if task.steps_per_second is not None]
     said = [f"step {_between(f'{min(steps):,}', f'{max(steps):,}')}"] if steps else []
-    said += [f"loss {_between(_loss(min(losses)), _loss(max(losses)))}"] if losses else []
-    said += [f"{_between(f'{min(rates):.1f}', f'{max(rates):.1f}')} steps/s"] if rates else []
+    said += [f"loss {_between(loss_word(min(losses)), loss_word(max(losses)))}"] if losses else []
+    said += [f"{_between(rate_word(min(rates)), rate_word(max(rates)))} steps/s"] if rates else []
     return "  ".join(said)
-
-
-def _loss(loss: float) -> str:
-    """Four digits after the point, or the number's own way when that would show nothing."""
-    return f"{loss:.4f}" if loss == 0 or 0.001 <= abs(loss) < 1e6 else f"{loss:.3e}"
 
 
 def _between(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
-
-
-def _folded(view: View) -> list[Row]:
-    """A row per state, when there are more tasks than room."""
-    groups: dict[TaskState, list[TaskView]] = {}
-    for task in view.tasks.values():
-        groups.setdefault(view.state(task), []).append(task)
-    return [
-        (
-            (ranges.fold(task.task for task in tasks), ""),
-            (count(len(tasks), "task"), "dim"),
-            (str(state), _STYLES[state]),
-            (numbers(tasks) if state is TaskState.TRAINING else "", ""),
-        )
-        for state, tasks in groups.items()
-    ]
-
-
-def _aligned(rows: list[Row]) -> list[Row]:
-    """The rows with their columns below each other."""
-    widths = [max(len(row[column][0]) for row in rows) for column in range(3)]
-    return [
-        (*((f"{text:<{width}}  ", style) for (text, style), width in zip(row, widths, strict=False)), row[3])
-        for row in rows
-    ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from orchestrator import ranges
-from orchestrator.ends import end
 from orchestrator.events import Kind, Level, Outcome, RunEnded
 from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
 from orchestrator.render.errors import block
+from orchestrator.run.ends import end
+from orchestrator.run.view import TaskView, View
 from orchestrator.text import duration, plain, size
-from orchestrator.view import TaskView, View
 
 _HEAD = {
     Outcome.SUCCEEDED: "succeeded",
@@ -25,12 +25,13 @@ def summary(view: View) -> list[str]:
     if ended is None:
         return []
     tries = f", in attempt {ended.attempts}" if ended.attempts > 1 else ""
-    head = f"run {ended.run} {_HEAD[ended.outcome]} after {duration(ended.seconds)}{tries}"
+    doubt = ", with a loss that is not finite," if ended.outcome is Outcome.SUCCEEDED and ended.cause else ""
+    head = f"run {ended.run} {_HEAD[ended.outcome]}{doubt} after {duration(ended.seconds)}{tries}"
     started = bool(view.failures) or any(
         task.started is not None or task.exited for task in view.tasks.values()
     )
     rows = [f"  {row}" for row in (*ends(view), *_missing(view))] if started else []
-    return [
+    said = [
         head,
         *rows,
         *_earlier(view),
@@ -39,6 +40,7 @@ def summary(view: View) -> list[str]:
         *_unproven(ended),
         *_where(ended, started=started),
     ]
+    return [plain(line) for line in said]
 
 
 def _earlier(view: View) -> list[str]:
@@ -100,8 +102,10 @@ def cause(view: View, ended: RunEnded) -> list[str]:
         or (ended.outcome is Outcome.CLUSTER and _said(view, ended))
     ):
         return shown
-    what, *rest = block(ended.cause, hint="" if ended.unproven else ended.hint)
-    return [what, *shown, *rest]
+    hint = [] if ended.unproven else block("", hint=ended.hint)
+    if ended.outcome is Outcome.SUCCEEDED:
+        return [*block(ended.cause, ended.why, word="warning"), *hint]
+    return [*block(ended.cause, ended.why), *shown, *hint]
 
 
 def _silent(ended: RunEnded) -> list[str]:

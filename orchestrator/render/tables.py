@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from orchestrator import wire
+from orchestrator.events import TaskExited
 from orchestrator.model import RunPlan, TaskSpec
+from orchestrator.render import fold
+from orchestrator.render.board import ago, loss_word, rate_word
 from orchestrator.render.grid import grid
 from orchestrator.render.region import doing, hanging, numbers
 from orchestrator.render.summary import cause
-from orchestrator.text import count, duration, plain, signal_name
-from orchestrator.view import View
+from orchestrator.run.fitlines import Fit
+from orchestrator.run.view import TaskView, View
+from orchestrator.run.vitals import Vital, Vitals
+from orchestrator.text import count, duration, moment, plain, signal_name, size, utf8
 
+_DAMAGED = "cannot be read"
 _OUTCOMES = {"cluster": "not started"}
+_HOSTS = 30  # characters of the hosts
 _COMMAND = 50  # characters of a command that a list shows
 
 
@@ -28,43 +35,68 @@ class RunRow:
     kept: bool  # its keeper lives on this machine
 
 
-def runs_table(rows: Sequence[RunRow], *, json: bool) -> list[str]:
+@dataclass(frozen=True)
+class DamagedRow:
+    """A run of which no more is known than what its folder is called, and why."""
+
+    run: str
+    what: str
+    why: str
+    hint: str
+
+
+def runs_table(rows: Sequence[RunRow | DamagedRow], *, json: bool) -> list[str]:
     """A line per run, in the order given."""
     if json:
-        return [msgspec.json.encode(_run_facts(row)).decode() for row in rows]
+        return [msgspec.json.encode(utf8(_facts(row))).decode() for row in rows]
     if not rows:
         return []
-    head = ("run", "name", "began", "state", "took", "tasks", "command")
-    return grid([head, *(_run_cells(row) for row in rows)])
+    head = ("run", "name", "began", "state", "took", "tasks", "hosts", "command")
+    return grid([head, *(_run_cells(row) if isinstance(row, RunRow) else _no_cells(row) for row in rows)])
+
+
+def _facts(row: RunRow | DamagedRow) -> dict[str, Any]:
+    if isinstance(row, RunRow):
+        return _run_facts(row)
+    return {"run": row.run, "state": _DAMAGED, "why": row.why, "try": row.hint}
+
+
+def _no_cells(row: DamagedRow) -> list[str]:
+    return [row.run, "", "", _DAMAGED, "", "", "", ""]
 
 
 def status_table(
     plan: RunPlan,
     view: View,
-    states: Mapping[tuple[str, str], Mapping[str, Any]],
+    states: Mapping[tuple[str, str], tuple[str, wire.TaskStatus]],
     unreachable: Mapping[str, str],
     *,
     kept: bool,
     json: bool,
     keeper: str = "",
+    vitals: Vitals = Vitals(),  # noqa: B008 - frozen
+    now: float = 0.0,
 ) -> list[str]:
-    """What the nodes say of each task of a run; `states` is by (attempt, task), `unreachable` by host.
+    """What the nodes say of each task of a run; `states` is by (attempt, task), each with its host,
+    `unreachable` by host.
 
-    `kept` says whether its keeper lives on this machine, `keeper` who it is, as the nodes know it.
+    `kept` says whether its keeper lives on this machine, `keeper` who it is, as the nodes know it, and
+    `vitals` what it sees of the tasks now (s since the epoch).
     """
     newest = max((int(attempt) for attempt, _ in states if attempt.isdigit()), default=0)
     tasks = [
-        *(_task_facts(spec, view, states, unreachable) for spec in plan.tasks),
-        *(
-            _left_facts(plan, label, state)
-            for label, state in states.items()
-            if _is_left(label, state, newest)
-        ),
+        *(_task_facts(spec, view, states, unreachable, vitals) for spec in plan.tasks),
+        *(_left_facts(label, *state) for label, state in states.items() if _is_left(label, state[1], newest)),
     ]
     run = {**_run_facts(RunRow(plan, view, kept or bool(keeper))), "keeper": keeper or None}
     run["unreachable"] = dict(unreachable)
     if json:
-        return [msgspec.json.encode({**run, "tasks": tasks}).decode()]
+        bare = [{name: value for name, value in task.items() if name != "said"} for task in tasks]
+        return [msgspec.json.encode(utf8({**run, "tasks": bare})).decode()]
+    for task in tasks:
+        task["said"] = "  ".join(
+            filter(None, (task["said"], _now(vitals.of({task["attempt"]}).tasks.get(task["task"]), now)))
+        )
     elsewhere = f"kept by {keeper}" if keeper else "no keeper"
     who = "kept by a process of this machine" if kept else elsewhere
     named = f" ({plan.name})" if plan.name else ""
@@ -124,19 +156,25 @@ def _run_cells(row: RunRow) -> list[str]:
     return [
         plan.run,
         plan.name,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(plan.created)),
+        moment("%Y-%m-%d %H:%M", plan.created),
         state_word(_state(row)) + (f": {ended.kind}" if ended and ended.kind else ""),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
-        command if len(command) <= _COMMAND else command[: _COMMAND - 1] + "\u2026",
+        _short(fold.names(host.name for host in plan.hosts), _HOSTS),
+        _short(command, _COMMAND),
     ]
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
 def _task_facts(
     spec: TaskSpec,
     view: View,
-    states: Mapping[tuple[str, str], Mapping[str, Any]],
+    states: Mapping[tuple[str, str], tuple[str, wire.TaskStatus]],
     unreachable: Mapping[str, str],
+    vitals: Vitals,
 ) -> dict[str, Any]:
     name = str(spec.id)
     seen = view.tasks.get(name)
@@ -147,51 +185,108 @@ def _task_facts(
         "task": name,
         "host": seen.host if seen and seen.host else spec.host,
         "attempt": attempt,
+        **_progress(seen, vitals.of({attempt}).tasks.get(name)),
     }
     if node is None:
         why = unreachable.get(facts["host"], "")
+        if not why and seen is not None and seen.started is not None:
+            return {**facts, "pid": None, **_forgotten(seen.exited)}
         known = "unknown" if why else "not started"
         return {**facts, "state": known, "pid": None, "exit_code": None, "exit_signal": None, "said": why}
-    state = node["state"]
-    training = numbers([seen]) if seen and state["state"] == "running" else ""
-    said = training or _how_it_ended(state) or state.get("message", "")
-    missing = sum(gap["bytes"] for gap in state.get("gaps") or ())
-    if missing:
-        said += f"  {count(missing, 'byte')} of its log were lost"
+    state = node[1].state
+    training = numbers([seen]) if seen and state.state is wire.TaskPhase.RUNNING else ""
+    said = training or _how_it_ended(state) or state.message
+    if state.missing:
+        said += f"  {count(state.missing, 'byte')} of its log were lost"
     return {
         **facts,
-        "state": state["state"],
-        "pid": state.get("pid"),
-        "exit_code": state.get("exit_code"),
-        "exit_signal": state.get("exit_signal"),
+        "state": state.state,
+        "pid": state.pid,
+        "exit_code": state.exit_code,
+        "exit_signal": state.exit_signal,
+        "lost_bytes": state.missing,
+        "message": state.message,
         "said": said.strip(),
     }
 
 
-def _is_left(label: tuple[str, str], node: Mapping[str, Any], newest: int) -> bool:
+def _progress(seen: TaskView | None, vital: Vital | None) -> dict[str, Any]:
+    """How far a task is (by its reports, else by Keras' lines) and what it uses; None: not known."""
+    fit = vital.fit if vital and vital.fit else Fit()
+    reports = seen is not None and seen.step is not None
+    return {
+        "epoch": fit.epoch,
+        "epochs": fit.epochs,
+        "step": seen.step if seen and reports else fit.step,
+        "steps": None if reports else fit.steps,
+        "loss": seen.loss if seen and reports else fit.loss,
+        "steps_per_second": seen.steps_per_second if seen and reports else fit.steps_per_second,
+        "heard": vital.heard if vital else None,
+        "cpu": vital.cpu if vital else None,
+        "memory": vital.memory if vital else None,
+        "gpu_memory": vital.gpu_memory if vital else None,
+        "gpu_busy": vital.gpu_busy if vital else None,
+    }
+
+
+def _now(vital: Vital | None, now: float) -> str:
+    """What a task does now, beside what it has reported."""
+    if vital is None:
+        return ""
+    fit, said = vital.fit or Fit(), []
+    if fit.epoch:
+        said.append(f"epoch {fit.epoch}" + (f"/{fit.epochs}" if fit.epochs else ""))
+    if fit.step:
+        said.append(f"step {fit.step}" + (f"/{fit.steps}" if fit.steps else ""))
+    if fit.diverged:
+        said.append(f"loss {fit.diverged}")
+    elif fit.loss is not None:
+        said.append(f"loss {loss_word(fit.loss)}")
+    if fit.steps_per_second:
+        said.append(f"{rate_word(fit.steps_per_second)} steps/s")
+    said.append(f"last word {ago(max(0.0, now - vital.heard))} ago")
+    said += [f"CPU {100 * vital.cpu:.0f} %"] if vital.cpu is not None else []
+    said += [size(vital.memory)] if vital.memory is not None else []
+    return "  ".join(said)
+
+
+def _forgotten(exited: TaskExited | None) -> dict[str, Any]:
+    """A task that was started, and of which its node knows nothing any more."""
+    if exited is None:
+        why = "its folder on the node was removed"
+        return {"state": "lost", "exit_code": None, "exit_signal": None, "said": why}
+    end = {"exit_code": exited.code, "exit_signal": exited.signal}
+    how = _end_words(exited.code, exited.signal)
+    return {**end, "state": "lost" if exited.lost else "exited", "said": exited.lost or how}
+
+
+def _is_left(label: tuple[str, str], node: wire.TaskStatus, newest: int) -> bool:
     """Whether it is alive in something else than the newest attempt.
 
     In a validation, perhaps without its keeper, or on a host that was replaced while it was lost.
     """
-    return bool(node.get("alive")) and not (label[0].isdigit() and int(label[0]) == newest)
+    return node.alive and not (label[0].isdigit() and int(label[0]) == newest)
 
 
-def _left_facts(plan: RunPlan, label: tuple[str, str], node: Mapping[str, Any]) -> dict[str, Any]:
+def _left_facts(label: tuple[str, str], host: str, node: wire.TaskStatus) -> dict[str, Any]:
     attempt, task = label
-    host = next((spec.host for spec in plan.tasks if str(spec.id) == task), "")
     return {
         "task": task,
-        "host": node.get("host", host),
+        "host": host,
         "attempt": attempt,
-        "state": node["state"]["state"],
-        "pid": node["state"].get("pid"),
+        "state": node.state.state,
+        "pid": node.state.pid,
         "exit_code": None,
         "exit_signal": None,
         "said": "",
     }
 
 
-def _how_it_ended(state: Mapping[str, Any]) -> str:
-    if state.get("exit_signal") is not None:
-        return f"killed by {signal_name(state['exit_signal'])}"
-    return "" if state.get("exit_code") is None else f"exit status {state['exit_code']}"
+def _how_it_ended(state: wire.TaskState) -> str:
+    return _end_words(state.exit_code, state.exit_signal)
+
+
+def _end_words(code: int | None, signal: int | None) -> str:
+    if signal is not None:
+        return f"killed by {signal_name(signal)}"
+    return "" if code is None else f"exit status {code}"

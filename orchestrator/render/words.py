@@ -8,16 +8,20 @@ from typing import assert_never
 
 from orchestrator import events as ev
 from orchestrator import ranges
-from orchestrator.ends import end_after
-from orchestrator.events import Event, Phase
+from orchestrator.events import Event, Phase, StopBy
 from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
+from orchestrator.run.ends import end_after
+from orchestrator.run.view import View
 from orchestrator.text import count, duration, plain, size
-from orchestrator.view import View
 
-_BECAUSE = {"user": "a user asked for it", "failure": "a task failed", "completion": "the work is done"}
+_BECAUSE = {
+    StopBy.USER: "a user asked for it",
+    StopBy.FAILURE: "a task failed",
+    StopBy.COMPLETION: "the work is done",
+}
 _UNSAID = {Phase.FOLLOW}  # it lasts as long as the run: its tasks speak for it
 
 
@@ -32,7 +36,7 @@ def say(view: View, event: Event) -> list[str]:
             said = [f"note: {event.text}"]
         case ev.RunLeft():
             return block(
-                f"run {event.run} is not kept from here, and goes on as it was", event.why, event.hint
+                f"run {event.run} is not kept from here, and continues as it was", event.why, event.hint
             )
         case ev.PhaseStarted():
             said = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
@@ -44,6 +48,12 @@ def say(view: View, event: Event) -> list[str]:
             said = [f"{event.host}: back after {duration(event.seconds)}"]
         case ev.HostValidated():
             said = [_validated(event)]
+        case ev.FetchStepped():
+            of = f" ({size(event.done)} of {size(event.total)})" if event.total else ""
+            host = view.tasks[event.task].host if event.task in view.tasks else event.task
+            said = [f"{host}: {event.name}: {event.step}{of}"]
+        case ev.ValidationStood():
+            said = [_stood(event)]
         case ev.TaskStarted():
             again = "" if event.attempt in ("", "1") else f", attempt {event.attempt}"
             said = [f"{event.task} {event.host}: started, pid {event.pid}{again}"]
@@ -55,7 +65,7 @@ def say(view: View, event: Event) -> list[str]:
             because = f" ({event.lost or event.note})" if event.lost or event.note else ""
             said = [f"{event.task} {event.host}: {end_after(event)}{because}"]
         case ev.HangSuspected():
-            said = [_hanging(event)]
+            said = [_hanging(view, event)]
         case ev.StacksTaken():
             said = _stacks(event)
         case ev.HangPassed():
@@ -72,11 +82,19 @@ def say(view: View, event: Event) -> list[str]:
             ]
         case ev.StopRequested():
             said = [_stopping(event)]
+        case ev.TermUnheard():
+            said = unheard(event, view.stop_asked)
         case ev.RunEnded():
             return ["", *summary(view)]
+        case ev.EnvironmentMade():
+            said = [] if event.reused else [environment_made(event)]
+        case ev.DataPlaced():
+            said = [] if event.reused else [data_placed(event)]
+        case ev.EnvironmentStepped() | ev.DataStepped():
+            return []  # too many for a log; the live display draws them
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
             return []  # said for all hosts at once when their phase ends
-        case ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
+        case ev.CodeSending() | ev.TaskProgressed() | ev.TaskReported() | ev.LogLine():
             return []
         case _:
             assert_never(event)
@@ -85,9 +103,27 @@ def say(view: View, event: Event) -> list[str]:
 
 def gap(event: ev.LogGap) -> str:
     """What is missing, and where it still is."""
-    if event.where == "node":
+    if event.where is ev.GapPlace.NODE:
         return f"{count(event.count, 'byte')} of its log were lost on the node ({event.why})"
+    if event.where is ev.GapPlace.CONTROLLER:
+        return f"{size(event.count)} of its log are not here: {event.why}"
     return f"{count(event.count, 'line')} not shown: {event.why}; the log file has all"
+
+
+def environment_made(event: ev.EnvironmentMade) -> str:
+    """The environment that a host has now, with the versions that were imported there."""
+    how = "has its environment already" if event.reused else f"environment made in {duration(event.seconds)}"
+    versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
+    return f"{event.host}: {how}{': ' if versions else ''}{versions}"
+
+
+def data_placed(event: ev.DataPlaced) -> str:
+    """What a host has of [data] now, and where that came from."""
+    if event.reused:
+        return f"{event.host}: has the data already ({size(event.total)})"
+    ways = [(event.sent, "from here"), (event.peers, "from other hosts")]
+    came = ", ".join(f"{size(count)} {where}" for count, where in ways if count) or "all of it was there"
+    return f"{event.host}: data in {duration(event.seconds)}: {came}"
 
 
 def _planned(event: ev.RunPlanned) -> list[str]:
@@ -129,15 +165,41 @@ def _staged(view: View) -> str:
 
 def _validated(event: ev.HostValidated) -> str:
     note = f", {event.note}" if event.note else ""
+    note += f"; {' and '.join(event.changed)} changed since it was validated" if event.changed else ""
+    if event.loss is None or event.steps_per_second is None:
+        return f"{event.host}: passes its validation, {duration(event.seconds)}{note}"
     return (
         f"{event.host}: trains alone: loss {event.loss:.4f}, {event.steps_per_second:.1f} steps/s"
         f" on {event.dataset}, {duration(event.seconds)}{note}"
     )
 
 
-def _hanging(event: ev.HangSuspected) -> str:
+def unheard(event: ev.TermUnheard, now: float) -> list[str]:
+    """Whom TERM does not end, and what their end before the grace would cost."""
+    head = []
+    if event.ignored:
+        head.append(f"TERM will not end {ranges.fold(event.ignored)}: it is ignored there")
+    if event.caught:
+        who = ranges.fold(event.caught)
+        head.append(f"TERM will hardly end {who}: TensorFlow catches it, and only some scripts act on it")
+    if not event.saved:
+        return [*head, "  no checkpoint is in their working folders: KILL loses all that they have learned"]
+    task, path, at = max(event.saved, key=lambda one: one[2])
+    when = duration(now - at)
+    return [*head, f"  KILL loses what came after {path} of {task}, which was written {when} before"]
+
+
+def _stood(event: ev.ValidationStood) -> str:
+    return f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"
+
+
+def _hanging(view: View, event: ev.HangSuspected) -> str:
     who = ranges.fold(event.tasks)
-    if event.kind == "lagging":
+    if event.kind is ev.HangKind.QUIET:
+        run = f" {view.planned.run}" if view.planned else ""
+        where = f"`orchestrate stacks{run}` shows where they stand"
+        return f"no word from {who} for {duration(event.seconds)}; {where}"
+    if event.kind is ev.HangKind.LAGGING:
         return f"{who}: behind the others, and silent, for {duration(event.seconds)}; taking all stacks"
     return f"no word from {who} for {duration(event.seconds)}; taking their stacks"
 
@@ -149,9 +211,9 @@ def _stacks(event: ev.StacksTaken) -> list[str]:
 
 def _stopping(event: ev.StopRequested) -> str:
     patience = f"TERM, then KILL after {duration(event.grace)}" if event.grace else "KILL at once"
-    if event.by == "user" and event.grace:
+    if event.by is StopBy.USER and event.grace:
         patience += "; sooner: Ctrl-C again, or stop --now"
-    return f"stopping the tasks: {event.why or _BECAUSE.get(event.by, event.by)} ({patience})"
+    return f"stopping the tasks: {event.why or _BECAUSE[event.by]} ({patience})"
 
 
 def _failed_attempt(event: ev.AttemptFailed) -> list[str]:

@@ -11,14 +11,25 @@ from typing import Any
 
 import fabric
 import paramiko
+from paramiko.ssh_exception import IncompatiblePeer
 
+from orchestrator.ssh import algorithms
+from orchestrator.ssh.algorithms import preferred, preferred_host_keys
 from orchestrator.ssh.channels import Transport
-from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy, preferred
+from orchestrator.ssh.failures import (
+    ConnectTimeout,
+    HungUp,
+    LargePackets,
+    NoBanner,
+    NothingInCommon,
+    NoWayOn,
+)
+from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy
 from orchestrator.ssh.keys import Keyring
+from orchestrator.ssh.knowncommand import CommandFailedError
 from orchestrator.ssh.link import cut
 from orchestrator.ssh.login import Login, LoginRefused
-from orchestrator.ssh.problems import ConnectTimeout, HungUp, NoBanner
-from orchestrator.ssh.sockets import Proxy, tcp
+from orchestrator.ssh.sockets import Proxy, stalled, tcp
 from orchestrator.ssh.target import Deadline, Target
 
 _WINDOW = 8 * 1024 * 1024  # bytes in flight per channel: 1 Gbit/s over 60 ms
@@ -28,6 +39,14 @@ _CHANNEL_TIMEOUT = 30.0
 # Cheapest for the CPU first; what paramiko or the host does not have is left out.
 _KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr")
+# What paramiko has, by the names of `Algorithms`.
+_OURS: dict[str, tuple[str, ...]] = {
+    "kex": paramiko.Transport._preferred_kex,  # type: ignore[attr-defined]  # noqa: SLF001
+    "ciphers": paramiko.Transport._preferred_ciphers,  # type: ignore[attr-defined]  # noqa: SLF001
+    "macs": paramiko.Transport._preferred_macs,  # type: ignore[attr-defined]  # noqa: SLF001
+    "host_keys": paramiko.Transport._preferred_keys,  # type: ignore[attr-defined]  # noqa: SLF001
+}
+_SIGNATURES: tuple[str, ...] = paramiko.Transport._preferred_pubkeys  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @dataclass(frozen=True)
@@ -69,10 +88,12 @@ class _Attempt:
         self._deadline = deadline
         self._proxy: Proxy | None = None
         self._socket: socket.socket | paramiko.Channel | None = None
-        self._transport: paramiko.Transport | None = None
+        self._transport: Transport | None = None
 
     def connection(self, keyring: Keyring, known: KnownHosts) -> Any:
         """A fabric Connection that verifies, logs in and negotiates as we want it."""
+        if (nothing := algorithms.nothing_allowed(self._target.algorithms, _OURS)) is not None:
+            raise NothingInCommon(nothing)
         left = self._left()
         connection = fabric.Connection(
             self._target.hostname,
@@ -89,9 +110,10 @@ class _Attempt:
                 "banner_timeout": left,
                 "auth_timeout": left,
                 "channel_timeout": left,
+                "disabled_algorithms": {"pubkeys": self._ruled_out_signatures()},
             },
         )
-        connection.client.set_missing_host_key_policy(Policy(self._target, known))
+        connection.client.set_missing_host_key_policy(Policy(self._target, known, self._peer))
         return connection
 
     def reach(self, through: Line | None) -> socket.socket | paramiko.Channel:
@@ -99,12 +121,17 @@ class _Attempt:
         target = self._target
         if through:
             end = (target.hostname, target.port)
-            self._socket = through.transport.open_channel(
-                "direct-tcpip", end, ("127.0.0.1", 0), timeout=self._left()
-            )
+            try:
+                self._socket = through.transport.open_channel(
+                    "direct-tcpip", end, ("127.0.0.1", 0), timeout=self._left()
+                )
+            except paramiko.SSHException as error:
+                if through.transport.is_active() and self._deadline.over:
+                    raise NoWayOn(target.jumps[-1], self._deadline.seconds) from error
+                raise
         elif target.proxy_command:
             self._proxy = Proxy(target)
-            self._socket = self._proxy.socket
+            self._socket = self._proxy.connected(self._deadline)
         else:
             self._socket = tcp(target, self._deadline)
         return self._socket
@@ -125,8 +152,11 @@ class _Attempt:
             return error
         if through and not through.transport.is_active():  # which a login takes for a refusal
             return HungUp("the connection to its bastion was lost")
-        if isinstance(error, LoginRefused):
+        if isinstance(error, (LoginRefused, CommandFailedError, NothingInCommon)):
             return error
+        if isinstance(error, IncompatiblePeer) and self._transport and self._transport.offer:
+            nothing = algorithms.disagreement(self._target.algorithms, _OURS, self._transport.offer)
+            return NothingInCommon(nothing) if nothing else error
         if self._proxy and (failure := self._proxy.failure()):
             return failure
         late, seconds = self._deadline.over, self._deadline.seconds
@@ -136,6 +166,14 @@ class _Attempt:
             if late:
                 return NoBanner(f"no banner within {seconds:.0f} s")
             return HungUp("it hung up before its banner")
+        if late and self._transport is not None:
+            lost = stalled(self._socket)
+            if not lost and self._transport.offer is None:
+                lost = "its larger packets get lost on the way (MTU), or its sshd hangs"
+            if lost:
+                return LargePackets(
+                    f"no key exchange or login within {seconds:.0f} s after its banner: {lost}"
+                )
         if late and not isinstance(error, OSError):
             return ConnectTimeout("the key exchange or the login", seconds)
         return error
@@ -148,7 +186,20 @@ class _Attempt:
         transport = Transport(sock, default_window_size=_WINDOW, **options)
         self._transport = transport
         security = transport.get_security_options()
-        security.kex = preferred(_KEX, security.kex)
-        security.ciphers = preferred(_CIPHERS, security.ciphers)
-        security.key_types = preferred(known, security.key_types)
+        wanted = self._target.algorithms
+        security.kex = preferred(_KEX, algorithms.allowed(wanted.kex, security.kex))
+        security.ciphers = preferred(_CIPHERS, algorithms.allowed(wanted.ciphers, security.ciphers))
+        security.digests = algorithms.allowed(wanted.macs, security.digests)
+        allowed = algorithms.allowed(wanted.host_keys, security.key_types)
+        security.key_types = preferred_host_keys(known, allowed)
         return transport
+
+    def _ruled_out_signatures(self) -> list[str]:
+        spec = self._target.algorithms.user_keys
+        return [name for name in _SIGNATURES if name not in algorithms.allowed(spec, _SIGNATURES)]
+
+    def _peer(self) -> str | None:
+        """The address at the other end of a TCP connection of our own."""
+        if self._proxy or not isinstance(self._socket, socket.socket):
+            return None
+        return str(self._socket.getpeername()[0])

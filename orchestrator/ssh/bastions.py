@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from orchestrator.errors import HostError
@@ -46,7 +46,7 @@ class Bastions:
             if bastion.failed_at < asked:  # else it failed while we waited for our turn
                 self._open(bastion, jumps, host, deadline)
             if bastion.error:
-                raise _for_host(bastion.error, host, jumps[-1])
+                raise _for_host(bastion.error, host, jumps[-1]) from bastion.error
             return bastion.line
 
     def close(self) -> None:
@@ -60,10 +60,13 @@ class Bastions:
         if bastion.line:
             bastion.line.hang_up()
         bastion.line = bastion.error = None
+        target = replace(jumps[-1], jumps=jumps[:-1])
         try:
-            bastion.line = self._open_line(host, jumps[-1], jumps[:-1], deadline)
+            bastion.line = self._open_line(host, target, target.jumps, deadline)
         except Exception as error:
-            bastion.error = explain(error, host, jumps[-1])
+            bastion.error = explain(error, host, target)
+            if bastion.error is not error:
+                bastion.error.__cause__ = error
             bastion.failed_at = time.monotonic()
 
 

@@ -8,13 +8,15 @@ import threading
 import time
 from functools import partial
 
+from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.ssh.attempt import Line, open_line
 from orchestrator.ssh.bastions import Bastions
+from orchestrator.ssh.failures import HungUp
 from orchestrator.ssh.hostkeys import KnownHosts
 from orchestrator.ssh.keys import Keyring, Secrets
 from orchestrator.ssh.link import SshLink
-from orchestrator.ssh.problems import HungUp, explain
+from orchestrator.ssh.problems import explain
 from orchestrator.ssh.resolve import resolve
 from orchestrator.ssh.target import Deadline, Target
 
@@ -41,9 +43,12 @@ class SshConnector:
         timeout = min(timeout, target.connect_timeout or timeout)
         try:
             line = self._open(host.name, target, target.jumps, Deadline(timeout, began))
+        except HostError:  # a bastion's, which is worded
+            raise
         except Exception as error:
             raise explain(error, host.name, target) from error
-        return SshLink(line.transport, partial(explain, host=host.name, target=target), line.hang_up)
+        told = partial(explain, host=host.name, target=target)
+        return SshLink(line.transport, told, line.hang_up, target.environment)
 
     def close(self) -> None:
         """Close the bastions' connections and the agents' sockets."""

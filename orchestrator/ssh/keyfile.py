@@ -79,9 +79,12 @@ def _string(data: bytes) -> tuple[bytes, bytes]:
 def load(path: Path, passphrase: str | None = None, certificate: Path | None = None) -> Loaded:
     """Load a private key, with its certificate where `certificate` or `<path>-cert.pub` exists."""
     try:
-        seen = sniff(path.read_text(encoding="utf-8", errors="replace"))
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        return Loaded(path, None, f"cannot be read: {reason(error)}")
+        return Loaded(path, None, f"cannot be read: {reason(error)}", public=_public_beside(path))
+    seen = sniff(text)
+    if not seen.type and (public := _public_line(text)):
+        return Loaded(path, None, "is a public key, and no agent holds its private half", public=public)
     public = seen.public or _public_beside(path)
     if seen.encrypted and passphrase is None:
         return Loaded(path, None, "is encrypted", locked=True, public=public)
@@ -116,11 +119,46 @@ def _add_certificate(key: paramiko.PKey, file: Path) -> str:
 
 
 def _public_beside(path: Path) -> bytes | None:
+    return public_in(Path(f"{path}.pub"))
+
+
+def public_in(path: Path) -> bytes | None:
+    """The public key or certificate in a file of one line."""
     try:
-        words = Path(f"{path}.pub").read_text(encoding="utf-8").split()
-        return base64.b64decode(words[1])
-    except (OSError, ValueError, IndexError):
+        return _public_line(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
         return None
+
+
+def _public_line(text: str) -> bytes | None:
+    try:
+        kind, encoded = text.split()[:2]
+        blob = base64.b64decode(encoded, validate=True)
+        return blob if _string(blob)[0] == kind.encode() else None
+    except (ValueError, struct.error):
+        return None
+
+
+_FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2}  # of a public key, after its type; ecdsa has 2 too
+_CERTIFIED = "-cert-v01@openssh.com"
+
+
+def certified(blob: bytes) -> bytes | None:
+    """The public key that a certificate speaks of; None for anything else."""
+    try:
+        kind, rest = _string(blob)
+        name = kind.decode("ascii")
+        if not name.endswith(_CERTIFIED):
+            return None
+        plain = name.removesuffix(_CERTIFIED)
+        _, rest = _string(rest)  # a nonce
+        parts = [plain.encode()]
+        for _ in range(_FIELDS.get(plain, 2)):
+            part, rest = _string(rest)
+            parts.append(part)
+    except (struct.error, ValueError):
+        return None
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
 def reason(error: BaseException) -> str:

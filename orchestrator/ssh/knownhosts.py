@@ -24,6 +24,8 @@ class Trust(Enum):
     UNKNOWN = "unknown"
     CHANGED = "changed"
     REVOKED = "revoked"
+    SHORT = "short"  # fewer bits than RequiredRSASize
+    UNTOLD = "untold"  # RevokedHostKeys names a file that gives no answer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import paramiko
 
 from orchestrator.errors import HostError
-from orchestrator.ssh import quoting
+from orchestrator.ssh import quoting, sockets
+from orchestrator.ssh.failures import NoCommand
 from orchestrator.ssh.keyfile import reason
 
 _TAIL = 4096
@@ -22,7 +23,14 @@ Explain = Callable[[BaseException], HostError]
 class SshLink:
     """One authenticated connection. Thread-safe."""
 
-    def __init__(self, transport: paramiko.Transport, explain: Explain, hang_up: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: paramiko.Transport,
+        explain: Explain,
+        hang_up: Callable[[], None],
+        environment: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._environment = environment
         self._transport = transport
         self._explain = explain
         self._hang_up = hang_up
@@ -34,11 +42,19 @@ class SshLink:
         except Exception as error:
             raise self._broken(error) from error
         try:
+            for name, value in self._environment:
+                channel.set_environment_variable(name, value)
             channel.exec_command(quoting.join(argv))
         except Exception as error:
             channel.close()
-            raise self._broken(error) from error
+            if self._transport.is_active():
+                raise self._explain(NoCommand("the channel was closed")) from error
+            raise self._lost() from error
         return SshChannel(channel, self._lost)
+
+    def stalled(self) -> str:
+        """What the kernel says of packets of ours that nobody acknowledges; "" while all is well."""
+        return sockets.stalled(self._transport.sock)
 
     def close(self) -> None:
         """Cut the connection and with it every channel."""

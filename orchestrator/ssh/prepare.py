@@ -10,9 +10,9 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host
 from orchestrator.ssh import keyfile
 from orchestrator.ssh.keys import Ask, Keyring, Secrets
-from orchestrator.ssh.login import key_files, offers
+from orchestrator.ssh.offers import key_files, offers
 from orchestrator.ssh.resolve import resolve
-from orchestrator.ssh.target import Target
+from orchestrator.ssh.target import Method, Target
 
 _TRIES = 3
 
@@ -51,6 +51,8 @@ def _locked(targets: Iterable[Target], keyring: Keyring) -> list[Path]:
     """The key files whose passphrase is needed."""
     needed: dict[Path, None] = {}
     for target in targets:
+        if target.batch or Method.PUBLICKEY not in target.methods:
+            continue
         held = {bytes(key.blob) for key in keyring.agent_keys(target.agent)}
         locked = [file.path for file in key_files(target, keyring) if file.locked and file.public not in held]
         if not target.default_identities or not any(True for _ in offers(target, keyring)):
@@ -67,5 +69,5 @@ def _passphrase(path: Path, ask: Ask) -> str:
     raise ClusterError(
         f"{path} stays locked",
         why=f"{_TRIES} passphrases did not open it",
-        hint=f"ssh-add {path}, then try again",
+        hint=f"`ssh-add {path}`, then try again",
     )

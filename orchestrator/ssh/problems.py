@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import shlex
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import paramiko
 from paramiko.ssh_exception import (
@@ -16,43 +15,29 @@ from paramiko.ssh_exception import (
     NoValidConnectionsError,
 )
 
-from orchestrator.errors import HostError
-from orchestrator.ssh import knownhosts
+from orchestrator.errors import HostError, Trouble
+from orchestrator.ssh import refusals
+from orchestrator.ssh.failures import (
+    HungUp,
+    LargePackets,
+    NoBanner,
+    NoCommand,
+    NothingInCommon,
+    NoWayOn,
+    Problem,
+    look,
+)
 from orchestrator.ssh.hostkeys import HostKeyRefused
 from orchestrator.ssh.keyfile import reason
-from orchestrator.ssh.knownhosts import Trust
+from orchestrator.ssh.knowncommand import CommandFailedError
 from orchestrator.ssh.login import LoginRefused
 from orchestrator.ssh.target import Target
 
-
-class ConnectTimeout(TimeoutError):  # noqa: N818 - as the library it stands beside
-    """Time ran out; `doing` says in what."""
-
-    def __init__(self, doing: str, seconds: float) -> None:
-        super().__init__(f"{doing} took more than {seconds:.0f} s")
-
-
-class NoBanner(paramiko.SSHException):
-    """What answered does not speak SSH."""
-
-
-class HungUp(NoBanner):
-    """It closed the connection before its banner, as sshd does beyond MaxStartups."""
-
-
-class ProxyFailed(paramiko.ProxyCommandFailure):
-    """The ProxyCommand ended before the host spoke."""
-
-
-class Problem(NamedTuple):
-    kind: str
-    what: str
-    why: str
-    hint: str
-
-
 E = TypeVar("E", bound=BaseException)
 Wording: TypeAlias = Callable[[E, Target], Problem]
+
+# What the host itself has answered, whatever leads to it.
+_ITS_OWN = {Trouble.AUTH, Trouble.HOSTKEY_UNKNOWN, Trouble.HOSTKEY_CHANGED, Trouble.HOSTKEY_REVOKED}
 
 
 def explain(error: BaseException, host: str, target: Target) -> HostError:
@@ -61,7 +46,7 @@ def explain(error: BaseException, host: str, target: Target) -> HostError:
         return error
     problem = _word(error, target)
     why = problem.why
-    if target.jumps and problem.kind not in {"auth", "hostkey-unknown", "hostkey-changed", "hostkey-revoked"}:
+    if target.jumps and problem.kind not in _ITS_OWN:
         why = f"{why} (through {' -> '.join(jump.alias for jump in target.jumps)})"
     return HostError(host, problem.what, kind=problem.kind, why=why, hint=problem.hint)
 
@@ -71,79 +56,24 @@ def _word(error: BaseException, target: Target) -> Problem:
     for kind, wording in TABLE:
         if isinstance(error, kind):
             return wording(error, target)
-    return Problem("internal", "could not be connected to", f"{type(error).__name__}: {error}", _look(target))
-
-
-def _look(target: Target, flags: str = "-v ") -> str:
-    return target.command.replace("ssh ", f"ssh {flags}", 1)
+    return Problem("internal", "could not be connected to", f"{type(error).__name__}: {error}", look(target))
 
 
 # --- one wording each ---
 
 
-def _host_key(error: HostKeyRefused, target: Target) -> Problem:
-    kind = knownhosts.key_type(error.blob)
-    shown = f"{kind} key {knownhosts.fingerprint(error.blob)}"
-    match error.verdict.trust:
-        case Trust.REVOKED:
-            what, why = "shows a host key that was revoked", f"{error.verdict.where} revokes its {shown}"
-            hint = "do not connect; ask who runs the machine for its new key"
-            return Problem("hostkey-revoked", what, why, hint)
-        case Trust.CHANGED:
-            what = "shows another host key than the one we know"
-            why = (
-                f"its {shown} is not the one in {error.verdict.where}: "
-                "the machine was installed anew, or somebody is in between"
-            )
-            file = error.verdict.where.rpartition(":")[0]
-            forget = shlex.join(["ssh-keygen", "-R", target.key_names[0], "-f", file])
-            return Problem(
-                "hostkey-changed", what, why, f"find out which; then: {forget}, and {target.command}"
-            )
-        case Trust.UNKNOWN | Trust.KNOWN:
-            note = " (a certificate authority is trusted for it, which only the ssh program can check)"
-            why = f"its {kind} key is in no known_hosts file{note if error.verdict.authority else ''}"
-            # The fingerprint is for `ssh` to show: with it no two hosts would be told of together.
-            trust = _look(target, "-o StrictHostKeyChecking=accept-new ")
-            hint = f"compare the fingerprint in: {target.command}; or trust whoever answers now: {trust} true"
-            return Problem("hostkey-unknown", "shows a host key that we do not know", why, hint)
-
-
-def _login(error: LoginRefused, target: Target) -> Problem:
-    user = f'user "{target.user}"'
-    if error.password:
-        why = f"neither a key nor the password was accepted for {user}"
-    elif error.offered:
-        why = f"no key was accepted for {user} (tried {_listed(error.offered)})"
-    else:
-        why = f"there was no key to offer for {user}"
-    if error.unusable:
-        why += f"; {_listed(error.unusable)}"
-    if error.allowed and "publickey" not in error.allowed:
-        why += f"; it takes only {' or '.join(error.allowed)}"
-    if any("is encrypted" in problem for problem in error.unusable):
-        return Problem("auth", "refused the login", why, "ssh-add the key, then try again")
-    hint = f"{target.command}, or set `user` and `identity` under [defaults]"
-    return Problem("auth", "refused the login", why, hint)
-
-
-def _listed(items: list[str], most: int = 4) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
-
-
 def _authentication(error: paramiko.AuthenticationException, target: Target) -> Problem:
     why = f'it ended the login of user "{target.user}": {reason(error)}'
-    return Problem("auth", "refused the login", why, _look(target))
+    return Problem(Trouble.AUTH, "refused the login", why, look(target))
 
 
 def _resolve(error: socket.gaierror, target: Target) -> Problem:
     why = f"{target.hostname}: {reason(error)}"
-    return Problem("resolve", "has a name that does not resolve", why, f"getent hosts {target.hostname}")
+    return Problem("resolve", "has a name that does not resolve", why, f"`getent hosts {target.hostname}`")
 
 
 def _timeout(error: TimeoutError, target: Target) -> Problem:
-    return Problem("timeout", "did not answer in time", f"port {target.port}: {reason(error)}", _look(target))
+    return Problem("timeout", "did not answer in time", f"port {target.port}: {reason(error)}", look(target))
 
 
 def _several(error: NoValidConnectionsError, target: Target) -> Problem:
@@ -154,36 +84,63 @@ def _refused(error: ConnectionRefusedError, target: Target) -> Problem:
     del error
     why = f"nothing listens on port {target.port} there"
     return Problem(
-        "refused", "refused the connection", why, f"start sshd there, or set `port`; {_look(target)}"
+        "refused", "refused the connection", why, f"start sshd there, or set `port`; {look(target)}"
     )
 
 
 def _lost(error: BaseException, target: Target) -> Problem:
-    return Problem("lost", "closed the connection", reason(error), _look(target))
+    return Problem("lost", "closed the connection", reason(error), look(target))
 
 
 def _banner(error: NoBanner, target: Target) -> Problem:
     why = f"port {target.port}: {error}"
-    return Problem("banner", "did not answer as an SSH server", why, _look(target))
+    return Problem("banner", "did not answer as an SSH server", why, look(target))
 
 
 def _hung_up(error: HungUp, target: Target) -> Problem:
-    hint = f"look into its log (MaxStartups? PerSourcePenalties? hosts.deny?): {_look(target)}"
+    hint = f"look into its log (MaxStartups? PerSourcePenalties? hosts.deny?): {look(target)}"
     return Problem("banner", "hung up at once, every time", f"port {target.port}: {error}", hint)
 
 
 def _incompatible(error: paramiko.SSHException, target: Target) -> Problem:
-    why = f"{reason(error)}; this client has no older algorithms"
-    return Problem("algorithms", "has no algorithm in common with us", why, _look(target))
+    return Problem("algorithms", "has no algorithm in common with us", reason(error), look(target))
 
 
 def _proxy(error: paramiko.ProxyCommandFailure, target: Target) -> Problem:
     why = f"ProxyCommand `{error.command}`: {str(error.error).strip() or 'it ended'}"
-    return Problem("proxy", "cannot be reached through its ProxyCommand", why, _look(target))
+    if "administratively prohibited" in why:
+        kind, what, _ = _FORBIDDEN
+        return Problem(kind, what, why, _NO_FORWARDING)
+    return Problem("proxy", "cannot be reached through its ProxyCommand", why, look(target))
 
 
+def _no_command(error: NoCommand, target: Target) -> Problem:
+    del error
+    why = (
+        f'user "{target.user}" logs in, but sshd closes the channel when a command is to run: '
+        "no process is left for that user, no memory, or no open files"
+    )
+    hint = "compare `ulimit -u` with `ps -u` of that user there, and look into /etc/security/limits.conf"
+    return Problem("no-process", "cannot start a process for us", why, hint)
+
+
+def _large(error: LargePackets, target: Target) -> Problem:
+    hint = f"`ping -M do -s 1400 {target.hostname}`: if that gets no answer, lower the MTU (VPN, tunnel)"
+    return Problem("timeout", "answers, but only in small packets", f"port {target.port}: {error}", hint)
+
+
+def _no_way_on(error: NoWayOn, target: Target) -> Problem:
+    bastion = error.bastion
+    why = f"port {target.port}: {error}"
+    ask = f"{bastion.command} nc -vz {target.hostname} {target.port}"
+    hint = f"check its power and the firewall between {bastion.alias} and it: {ask}"
+    return Problem("timeout", "does not answer its bastion", why, hint)
+
+
+_NO_FORWARDING = "allow it in the bastion's sshd_config: AllowTcpForwarding, PermitOpen, DisableForwarding"
+_FORBIDDEN = (Trouble.FORBIDDEN, "may not be reached through its bastion", "the bastion forbids forwarding")
 _CHANNEL_CODES = {
-    1: ("forbidden", "may not be reached through its bastion", "the bastion forbids forwarding"),
+    1: _FORBIDDEN,
     2: ("refused", "cannot be reached from its bastion", "the bastion could not connect"),
 }
 
@@ -191,15 +148,16 @@ _CHANNEL_CODES = {
 def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
     default = ("command", "did not open a channel", "it has too many sessions (MaxSessions) or forbids them")
     kind, what, why = _CHANNEL_CODES.get(error.code, default) if target.jumps else default
-    return Problem(kind, what, f"{why}: {error.text}", _look(target))
+    hint = _NO_FORWARDING if kind is Trouble.FORBIDDEN else look(target)
+    return Problem(kind, what, f"{why}: {error.text}", hint)
 
 
 def _protocol(error: paramiko.SSHException, target: Target) -> Problem:
-    return Problem("protocol", "broke the SSH protocol", reason(error), _look(target))
+    return Problem("protocol", "broke the SSH protocol", reason(error), look(target))
 
 
 def _config(error: paramiko.SSHException, target: Target) -> Problem:
-    return Problem("config", "cannot be resolved from ssh_config", reason(error), _look(target, "-G "))
+    return Problem("config", "cannot be resolved from ssh_config", reason(error), look(target, "-G "))
 
 
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
@@ -208,24 +166,29 @@ _TIMED_OUT = {errno.ETIMEDOUT}
 
 def _system(error: OSError, target: Target) -> Problem:
     if error.errno in _NO_ROUTE:
-        return Problem("no-route", "cannot be reached", reason(error), _look(target))
+        return Problem("no-route", "cannot be reached", reason(error), look(target))
     if error.errno in _TIMED_OUT:
         return _timeout(TimeoutError(*error.args), target)
     if error.errno in {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ENOTCONN}:
         return _lost(error, target)
-    return Problem("system", "could not be connected to", reason(error), _look(target))
+    return Problem("system", "could not be connected to", reason(error), look(target))
 
 
 TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
-    (HostKeyRefused, _host_key),
+    (HostKeyRefused, refusals.host_key),
     (paramiko.BadHostKeyException, _protocol),
-    (LoginRefused, _login),
+    (LoginRefused, refusals.login),
     (paramiko.AuthenticationException, _authentication),
     (HungUp, _hung_up),
     (NoBanner, _banner),
     (paramiko.ProxyCommandFailure, _proxy),
     (paramiko.ChannelException, _channel),
+    (NothingInCommon, refusals.nothing),
     (IncompatiblePeer, _incompatible),
+    (CommandFailedError, refusals.command),
+    (NoCommand, _no_command),
+    (LargePackets, _large),
+    (NoWayOn, _no_way_on),
     (ConfigParseError, _config),
     (CouldNotCanonicalize, _config),
     (paramiko.SSHException, _protocol),

@@ -9,12 +9,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from orchestrator.ssh.algorithms import Algorithms
+
 
 class Strict(StrEnum):
     """StrictHostKeyChecking, as far as it makes a difference without a person at the prompt."""
 
     REFUSE = "refuse"  # yes and ask: an unknown key is refused
     ACCEPT_NEW = "accept-new"  # accept-new, no and off: an unknown key is remembered
+
+
+class Method(StrEnum):
+    """A way to log in that this client has, by its name in the protocol."""
+
+    PUBLICKEY = "publickey"
+    KEYBOARD = "keyboard-interactive"
+    PASSWORD = "password"  # noqa: S105 - the name of the method
 
 
 @dataclass(frozen=True)
@@ -52,10 +62,25 @@ class Target:
     global_known_hosts: tuple[Path, ...] = ()
     strict: Strict = Strict.REFUSE
     hash_known_hosts: bool = False
+    revoked_keys: tuple[Path, ...] = ()
+    known_hosts_command: tuple[str, ...] = ()  # its words, but for the tokens that a key fills
+    check_ip: bool = False
+    trust_localhost: bool = False
+    dns_asked: bool = False  # VerifyHostKeyDNS
+    algorithms: Algorithms = field(default_factory=Algorithms)
+    rsa_bits: int = 1024  # of an RSA key, at least
+    methods: tuple[Method, ...] = tuple(Method)
+    batch: bool = False  # nobody is asked for anything
+    pkcs11: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()  # SetEnv
+    bind_address: str | None = None
+    bind_interface: str | None = None
+    attempts: int = 1
     connect_timeout: float | None = None
     config: Path | None = None  # another ssh_config than the user's
     port_asked: bool = False  # the port is the inventory's, not ssh_config's
     proxy_command: str | None = None  # tokens expanded, for /bin/sh
+    proxy_passes_fd: bool = False
     jumps: tuple[Target, ...] = ()  # the last one is next to the target
 
     @property

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
-from orchestrator.events import Stamped, encode
+from orchestrator.eventjson import encode
+from orchestrator.events import Stamped
+from orchestrator.plainfile import make_way, open_plain
 from orchestrator.store.folder import RunFolder
+from orchestrator.store.mirror import has_room
 
 
 class EventLog:
@@ -17,29 +21,57 @@ class EventLog:
     """
 
     def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
         self._reserve = folder.reserve
+        self._spent = not folder.reserve.exists()
         self._waiting = b""
-        self._fd = os.open(folder.events, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = self._open()
         # A keeper killed in mid-write may have left half a line: end it, so that ours stands alone.
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             self._waiting = b"\n"
 
+    def _open(self) -> int:
+        make_way(self._folder.events)
+        return open_plain(self._folder.events, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+
     def __call__(self, stamped: Stamped) -> None:
+        if not self._is_ours():
+            with contextlib.suppress(OSError):
+                fd = self._open()
+                os.dup2(fd, self._fd, inheritable=False)
+                os.close(fd)
         self._waiting += encode(stamped) + b"\n"
         self.flush()
+
+    def _is_ours(self) -> bool:
+        """Whether viewers read what we write: the file may have been removed, or replaced."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self._folder.events.lstat())
+        except OSError:
+            return False
 
     def flush(self) -> bool:
         """Write what waits; False when there is no room for all of it."""
         try:
             self._write()
+            if self._spent:
+                self._save_again()
         except OSError:
             try:
                 self._reserve.unlink()
+                self._spent = True
                 self._write()
             except OSError:
                 return False
         return True
+
+    def _save_again(self) -> None:
+        """A disk that was full once may be so again."""
+        if has_room(self._reserve.parent):
+            with contextlib.suppress(OSError):
+                self._folder.make_reserve()
+                self._spent = False
 
     def _write(self) -> None:
         while self._waiting:
@@ -51,4 +83,5 @@ class EventLog:
         while not self.flush() and time.monotonic() < deadline:
             time.sleep(1.0)
         os.close(self._fd)
-        self._reserve.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._reserve.unlink(missing_ok=True)

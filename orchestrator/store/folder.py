@@ -7,49 +7,41 @@ import fcntl
 import itertools
 import json
 import os
-import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from orchestrator.errors import OrchestrateError, RunError, UsageError
-from orchestrator.model import RunPlan
+from orchestrator.errors import RunError, UsageError
+from orchestrator.model import Order, RunPlan
+from orchestrator.names import AttemptName, RunId, TaskSlug
+from orchestrator.plainfile import make_way, move_aside, open_plain, read_plain
+from orchestrator.store.planfile import MOST, decode_plan, encode_plan
+from orchestrator.text import plain
 
-_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike; in the order in which they sort
 _RESERVE = 65_536  # bytes
-_NAMED = 8  # runs, the newest, when a word means too many
-
-
-def runs_root() -> Path:
-    """Where runs live: $XDG_STATE_HOME/orchestrate/runs (XDG base directory specification)."""
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    base = state if state.is_absolute() else Path.home() / ".local" / "state"
-    return base / "orchestrate" / "runs"
-
-
-def new_run_id(now: float) -> str:
-    """`20261121-0102-k7pq`: sorts by age, the last part alone names it."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    fraction = divmod(int(now % 1 * len(_LETTERS) ** 2), len(_LETTERS))  # of the second: to the millisecond
-    time_of = "".join(_LETTERS[number] for number in fraction)
-    return f"{stamp}-{time_of}{''.join(secrets.choice(_LETTERS) for _ in range(2))}"
+_MOST_VITALS = 8 << 20
+NEW = ".new"  # holds the folders that are not whole yet
 
 
 @dataclass(frozen=True)
 class RunFolder:
     """`~/.local/state/orchestrate/runs/<id>/`; 0700, files 0600."""
 
-    path: Path
+    root: Path
+    id: RunId  # a run's name may come from a node: only what is one leads to a folder
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.id
 
     @property
     def run(self) -> str:
-        return self.path.name
+        return str(self.id)
 
     @property
     def plan(self) -> Path:
@@ -77,6 +69,23 @@ class RunFolder:
         return self.path / "reserve"
 
     @property
+    def vitals(self) -> Path:
+        """What the tasks do right now, for viewers."""
+        return self.path / "vitals.json"
+
+    def write_vitals(self, data: bytes) -> None:
+        """Replace what was written before; raise OSError."""
+        make_way(self.vitals)
+        write_atomically(self.vitals, data)
+
+    def read_vitals(self) -> bytes:
+        """Empty where nothing can be read."""
+        try:
+            return read_plain(self.vitals, _MOST_VITALS)
+        except OSError:
+            return b""
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 
@@ -85,8 +94,20 @@ class RunFolder:
         """A file per taking of the tasks' stacks."""
         return self.path / "stacks"
 
+    def write_notify(self, argv: Sequence[str]) -> None:
+        """Keep what `--notify` names; it is of this machine, so that no plan holds it."""
+        write_atomically(self.path / "notify.json", json.dumps(list(argv)).encode())
+
+    def read_notify(self) -> tuple[str, ...]:
+        """The words of the command; () when there is none, or it cannot be read."""
+        try:
+            return msgspec.json.decode(read_plain(self.path / "notify.json", MOST), type=tuple[str, ...])
+        except (OSError, msgspec.MsgspecError):
+            return ()
+
     def write_stacks(self, at: float, text: str) -> Path:
         """Keep what was taken at `at` in a file of its own; return its path."""
+        make_way(self.stacks, folder=True)
         self.stacks.mkdir(mode=0o700, exist_ok=True)
         stem = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
         for number in itertools.count(1):
@@ -96,45 +117,72 @@ class RunFolder:
             except FileExistsError:
                 continue
             with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
+                file.write("\n".join(map(plain, text.split("\n"))))
             return path
         raise AssertionError
 
     def log(self, attempt: str, slug: str) -> Path:
-        return self.logs / attempt / f"{slug}.log"
+        return self._of_task(attempt, slug, "log")
 
     def times(self, attempt: str, slug: str) -> Path:
         """(offset, node time in ns) pairs, 16 bytes each, for the bytes of the log."""
-        return self.logs / attempt / f"{slug}.idx"
+        return self._of_task(attempt, slug, "idx")
 
     def report(self, attempt: str, slug: str) -> Path:
-        return self.logs / attempt / f"{slug}.report.jsonl"
+        return self._of_task(attempt, slug, "report.jsonl")
+
+    def _of_task(self, attempt: str, slug: str, ending: str) -> Path:
+        return self.logs / AttemptName(attempt) / f"{TaskSlug(slug)}.{ending}"
 
     def create(self, plan: RunPlan) -> None:
         """Make the folder, or what is missing of it, with a plan; raise UsageError when it cannot be made."""
-        fresh = not self.path.exists()
+        fresh = not os.path.lexists(self.path)
+        # Nobody sees a run without its plan: another command may list the runs at any moment.
+        making = RunFolder(self.root / NEW, self.id) if fresh else self
         try:
-            self.logs.mkdir(parents=True, mode=0o700, exist_ok=True)
-            self.path.chmod(0o700)
-            self.lock.touch(0o600)
-            self.events.touch(0o600)
-            self.reserve.touch(0o600)
-            self.reserve.write_bytes(b"\n" * _RESERVE)
-            write_atomically(self.plan, _encoded(plan))
+            making.logs.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+            making.mend()
+            making.logs.mkdir(mode=0o700, exist_ok=True)
+            making.path.chmod(0o700)
+            making.lock.touch(0o600)
+            making.events.touch(0o600)
+            making.make_reserve()
+            write_atomically(making.plan, encode_plan(plan))
+            if fresh:
+                making.path.rename(self.path)
+                with contextlib.suppress(OSError):  # another run is being made
+                    making.root.rmdir()
         except OSError as error:
             if fresh:
-                shutil.rmtree(self.path, ignore_errors=True)
+                shutil.rmtree(making.path, ignore_errors=True)
             raise UsageError(
                 f"cannot make the run's folder {self.path}",
                 why=error.strerror or str(error),
                 hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
             ) from error
 
+    def make_reserve(self) -> None:
+        """Take room for the run's end; raise OSError where there is none."""
+        make_way(self.reserve)
+        self.reserve.touch(0o600)
+        self.reserve.write_bytes(b"\n" * _RESERVE)
+
+    def mend(self) -> None:
+        """Move aside what cannot be the file or folder that it is named like; raise OSError.
+
+        For whoever is about to keep the run: what was there is kept under another name.
+        """
+        for path in (self.plan, self.events, self.debug_log, self.lock, self.reserve):
+            make_way(path)
+        for path in (self.logs, self.stacks):
+            make_way(path, folder=True)
+
     def write_plan(self, plan: RunPlan) -> None:
         """Replace the plan by one that differs; raise RunError when there is no room for it."""
-        data = _encoded(plan)
+        data = encode_plan(plan)
         try:
-            if self.plan.read_bytes() != data:
+            make_way(self.plan)
+            if not self.plan.exists() or read_plain(self.plan, MOST) != data:
                 write_atomically(self.plan, data)
         except OSError as error:
             raise RunError(
@@ -146,13 +194,17 @@ class RunFolder:
     def read_plan(self) -> RunPlan:
         """Raise UsageError when there is no plan that can be read."""
         try:
-            return decode_plan(self.plan.read_bytes())
-        except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
+            plan = decode_plan(read_plain(self.plan, MOST))
+            if plan.run != self.run:
+                raise msgspec.ValidationError(f"it is the plan of run {plan.run[:80]!r}")
+        except (OSError, msgspec.ValidationError) as error:
+            why = str(error) if isinstance(error, msgspec.ValidationError) else error.strerror
             raise UsageError(
-                f"run {self.run} has no readable plan",
-                why=str(error),
-                hint="`orchestrate runs` lists the runs that can be followed",
+                f"run {self.run} cannot be read",
+                why=f"{self.plan}: {why}",
+                hint=f"`orchestrate stop {self.run}` where the run's hosts.toml is: its hosts know its plan",
             ) from error
+        return plan
 
     def take_lock(self) -> int | None:
         """Become the run's keeper on this machine: the descriptor that holds the lock, or None.
@@ -160,25 +212,34 @@ class RunFolder:
         Raise UsageError where the folder cannot be written.
         """
         try:
-            fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_way(self.lock)  # no keeper of ours holds anything but a file
+            fd = open_plain(self.lock, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise UsageError(
-                f"cannot keep run {self.run} from here",
-                why=f"{self.lock}: {error.strerror}",
-                hint="make the folder writable; or set XDG_STATE_HOME to another one: with the hosts.toml of "
-                "the run it can be kept from there",
-            ) from error
+            raise self._not_ours(self.lock, error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
             return None
+        try:
+            self.mend()
+        except OSError as error:
+            os.close(fd)
+            raise self._not_ours(self.path, error) from error
         return fd
+
+    def _not_ours(self, path: Path, error: OSError) -> UsageError:
+        return UsageError(
+            f"cannot keep run {self.run} from here",
+            why=f"{path}: {error.strerror}",
+            hint="make the folder writable; or set XDG_STATE_HOME to another one: with the hosts.toml of "
+            "the run it can be kept from there",
+        )
 
     def has_keeper(self) -> bool:
         """Whether a living keeper holds the run, by its lock and by nothing else."""
         try:
-            fd = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_plain(self.lock, os.O_RDONLY)
         except OSError:
             return False
         try:
@@ -190,37 +251,48 @@ class RunFolder:
         return False
 
     def open_control(self) -> int:
-        """The keeper's end of the control FIFO; held read-write so that it never sees an end."""
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISFIFO(self.control.stat().st_mode):
-                self.control.unlink()
-        if not self.control.exists():
-            os.mkfifo(self.control, 0o600)
-        return os.open(self.control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        """The keeper's end of the control FIFO; held read-write so that it never sees an end.
 
-    def ask_keeper(self, request: dict[str, Any]) -> bool:
-        """Put one request to the keeper; False when there is none that listens."""
+        Raise UsageError where none can be made.
+        """
         try:
-            fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if not self._is_fifo():
+                move_aside(self.control)
+                os.mkfifo(self.control, 0o600)
+            return os.open(self.control, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._not_ours(self.control, error) from error
+
+    def is_control(self, fd: int) -> bool:
+        """Whether a descriptor is what viewers write to: the FIFO may have been removed, or replaced."""
+        try:
+            return os.path.samestat(os.fstat(fd), self.control.lstat())
+        except OSError:
+            return False
+
+    def _is_fifo(self) -> bool:
+        try:
+            return stat.S_ISFIFO(self.control.lstat().st_mode)
+        except FileNotFoundError:
+            return False
+
+    def ask_keeper(self, order: Order) -> bool:
+        """Put one order to the keeper; False when there is none that listens."""
+        try:
+            if not self._is_fifo():  # a device may act when it is opened
+                return False
+            fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:  # ENXIO: nobody reads
             return False
         try:
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 return False
-            os.write(fd, json.dumps(request).encode() + b"\n")
+            os.write(fd, json.dumps({"want": order}).encode() + b"\n")
         except OSError:
             return False
         finally:
             os.close(fd)
         return True
-
-
-def _encoded(plan: RunPlan) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(plan)) + b"\n"
-
-
-def decode_plan(data: bytes) -> RunPlan:
-    return msgspec.json.decode(data, type=RunPlan)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -234,67 +306,3 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def runs(root: Path | None = None) -> Iterator[RunFolder]:
-    """Every run of this machine, the newest first; raise UsageError when they cannot be listed."""
-    base = root or runs_root()
-    for path in sorted(folders(base), reverse=True):
-        # os.path: of somebody else's folder (a launch with sudo, once) nobody may tell us what is in it.
-        if os.path.exists(path / "plan.json"):  # noqa: PTH110
-            yield RunFolder(path)
-
-
-def folders(base: Path) -> list[Path]:
-    """The folders of runs below a root, whole or not; raise UsageError when that cannot be read."""
-    try:
-        return [entry for entry in base.iterdir() if not entry.name.startswith(".") and entry.is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {base}, where this machine keeps its runs",
-            why=error.strerror or str(error),
-            hint="make it a folder of yours, or set XDG_STATE_HOME to another one",
-        ) from error
-
-
-def find(wanted: str | None, root: Path | None = None) -> RunFolder | None:
-    """The run that an id, its start, its last part or its --name means; None for the newest.
-
-    Return None when there is no such run here; raise UsageError when several match.
-    """
-    found = list(runs(root))
-    if wanted is None:
-        return found[0] if found else None
-    matches = [folder for folder in found if matches_run(folder.run, wanted)]
-    if len(matches) != 1:  # `--name 2026` is a name, though many ids begin like that
-        matches = named(wanted, root)[:1] or matches
-    if len(matches) > 1:
-        raise ambiguous(wanted, [folder.run for folder in matches])
-    return matches[0] if matches else None
-
-
-def named(name: str, root: Path | None = None) -> list[RunFolder]:
-    """The runs of a --name, the newest first."""
-    return [folder for folder in runs(root) if _name(folder) == name]
-
-
-def ambiguous(wanted: str, runs: Sequence[str]) -> UsageError:
-    more = len(runs) - _NAMED
-    return UsageError(
-        f"{len(runs)} runs match {wanted!r}",
-        why=", ".join(sorted(runs, reverse=True)[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
-        hint="write more of the id, or only its last part",
-    )
-
-
-def matches_run(run: str, wanted: str) -> bool:
-    return run.startswith(wanted) or run.rsplit("-", 1)[-1] == wanted
-
-
-def _name(folder: RunFolder) -> str:
-    try:
-        return folder.read_plan().name
-    except OrchestrateError:
-        return ""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
 
+from orchestrator.plainfile import make_way, open_plain
 from orchestrator.store.folder import RunFolder
 
+ROOM = 256 << 10  # bytes that logs leave free on the disk: the run's story and its end need some
 INDEX_RECORD = struct.Struct("<QQ")  # offset, node time in ns
 
 
@@ -42,7 +45,7 @@ class Mirror:
         records = b"".join(INDEX_RECORD.pack(start, when) for start, when in times)
         self._log.add(offset, data)
         if records:
-            self._times.append(records)
+            self._times.append(records, whole=INDEX_RECORD.size)
 
     def add_report(self, offset: int, data: bytes) -> None:
         """The same for the task's report."""
@@ -74,12 +77,18 @@ class _File:
             raise ValueError(f"bytes at {offset} would leave a hole after {self.size}")
         self.append(data[self.size - offset :])
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes, *, whole: int = 1) -> None:
+        """Append what finds room, in pieces of `whole` bytes; raise OSError for the rest."""
         self._open()
+        if data and not has_room(self._path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         try:
             _write_all(self._fd, data)
         finally:
             self.size = os.fstat(self._fd).st_size
+            if odd := self.size % whole:
+                self.size -= odd
+                os.ftruncate(self._fd, self.size)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -88,10 +97,21 @@ class _File:
 
     def _open(self) -> None:
         if self._fd < 0:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._fd = os.open(self._path, flags, 0o600)
+            for folder in (self._path.parent.parent, self._path.parent):
+                make_way(folder, folder=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+            make_way(self._path)
+            self._fd = open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self.size = os.fstat(self._fd).st_size
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a disk has room for more than the end of a run's story."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return True
+    return found.f_bavail * found.f_frsize >= ROOM
 
 
 def _write_all(fd: int, data: bytes) -> None:

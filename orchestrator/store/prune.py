@@ -12,7 +12,8 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.events import RunEnded
-from orchestrator.store.folder import RunFolder, folders, runs_root
+from orchestrator.store.folder import NEW, RunFolder
+from orchestrator.store.known import run_folders, runs_root
 from orchestrator.store.reader import events_of
 
 _FRESH = 10.0  # seconds; younger than this, a launch may be making it
@@ -47,30 +48,29 @@ def prune(
     `alive` are the runs that live on a node, `asked` the hosts that said so.
     """
     base = root or runs_root()
-    found = sorted((_newest(path), _size(path), path) for path in folders(base))
-    total = left = sum(size for _, size, _ in found)
+    found = sorted((_newest(one.path), _size(one.path), one.run, one) for one in run_folders(base))
+    total = left = sum(size for _, size, _, _ in found)
     gone: list[str] = []
     unsure: list[str] = []
     failed: list[str] = []
-    for used, size, path in found:
+    for used, size, run, folder in found:
         idle = time.time() - used
         too_much = keep_bytes is not None and left > keep_bytes
-        if idle < _FRESH or not (idle >= older or too_much) or path.name in alive:
+        if idle < _FRESH or not (idle >= older or too_much) or run in alive:
             continue
-        folder = RunFolder(path)
         if folder.has_keeper():
             continue
         if not _is_over(folder, asked):
-            unsure.append(path.name)
+            unsure.append(run)
             continue
         try:
             if not dry and not _remove(folder):
                 continue
         except (OSError, OrchestrateError) as error:
-            failed.append(f"{path}: {error}")
+            failed.append(f"{folder.path}: {error}")
             continue
         left -= size
-        gone.append(path.name)
+        gone.append(run)
     if not dry:
         _remove_scraps(base)
     return Pruned(len(found), total, tuple(gone), total - left, tuple(unsure), tuple(failed))
@@ -78,7 +78,7 @@ def prune(
 
 def kept(root: Path | None = None) -> frozenset[str]:
     """The runs with a keeper on this machine."""
-    return frozenset(path.name for path in folders(root or runs_root()) if RunFolder(path).has_keeper())
+    return frozenset(folder.run for folder in run_folders(root or runs_root()) if folder.has_keeper())
 
 
 def _is_over(folder: RunFolder, asked: Collection[str]) -> bool:
@@ -114,7 +114,7 @@ def _remove_scraps(base: Path) -> None:
     """What a crash interrupted: folders half removed, sockets of nobody."""
     for path in base.glob(f"{_GONE}*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in Path(tempfile.gettempdir()).glob(f"{_BRIDGE}*"):
+    for path in (*(base / NEW).glob("*"), *Path(tempfile.gettempdir()).glob(f"{_BRIDGE}*")):
         try:
             found = path.lstat()
         except OSError:

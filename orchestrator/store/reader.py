@@ -21,25 +21,32 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.errors import UsageError
+from orchestrator.eventjson import decode
 from orchestrator.events import (
     Event,
+    GapPlace,
     HostConnected,
     LogGap,
     LogLine,
+    Noted,
     RunAdopted,
     RunEnded,
     RunLeft,
     Stamped,
     TaskExited,
     TaskStarted,
-    decode,
 )
-from orchestrator.lines import Splitter
 from orchestrator.model import TaskId
+from orchestrator.plainfile import open_plain
+from orchestrator.run.lines import Splitter
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.mirror import INDEX_RECORD
 
 _CHUNK = 1 << 18  # bytes of a log that are read at once
+_LONGEST = 16 << 20  # bytes of an event
+_MOST_TIMES = 1 << 20  # bytes of an index that are read at once
+_FEW = 4096  # lines, or bytes of a log, that are still shown to who wants the end
+_HURRIED = "the end was asked for"
 _AT_ONCE = 20_000  # lines between two looks at the events
 
 
@@ -65,10 +72,14 @@ class RunReader:
 
     folder: RunFolder
     wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
+    attempt: str = ""  # the one whose lines are wanted; "": all
     last: int | None = None  # of each log, begin with its last lines
     drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
     ended: bool = False
     left: bool = False  # the last keeper could not keep it
+    hurried: bool = False
+    damage: str = ""  # what of events.jsonl could not be read first
+    _inside: bool = False  # a line that is too long goes on
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
     _clocks: dict[str, float] = field(default_factory=dict)  # seconds that a host's is ahead of ours
@@ -105,29 +116,56 @@ class RunReader:
             yield stamped
         yield from islice(self._lines(None), _AT_ONCE)
 
+    def rest(self) -> Iterator[Stamped]:
+        """What waits to be handed out, for who will not poll again; nothing here."""
+        yield from ()
+
     def _events(self) -> Iterator[Stamped]:
         try:
-            with self.folder.events.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
+            fd = open_plain(self.folder.events, os.O_RDONLY)
         except FileNotFoundError:
             return
-        whole = data[: data.rfind(b"\n") + 1]
-        for line in whole.splitlines(keepends=True):
-            self._offset += len(line)
-            try:
-                yield decode(line)
-            except (msgspec.ValidationError, msgspec.DecodeError):
-                continue  # half a line that a killed keeper left
+        except OSError as error:
+            raise UsageError(
+                f"the events of run {self.folder.run} cannot be read",
+                why=f"{self.folder.events}: {error.strerror}",
+                hint=f"`orchestrate stop {self.folder.run}` ends it; or `mv` the file away: "
+                "`orchestrate tail` then begins a new one",
+            ) from error
+        with os.fdopen(fd, "rb") as file:
+            if os.fstat(fd).st_size < self._offset:  # emptied, and begun again
+                self._offset = 0
+            file.seek(self._offset)
+            while line := file.readline(_LONGEST):
+                begins, whole = self._offset, line.endswith(b"\n")
+                if not whole and len(line) < _LONGEST:
+                    return  # the rest of it is being written
+                self._offset += len(line)
+                inside, self._inside = self._inside, not whole
+                try:
+                    if inside or not whole:
+                        raise msgspec.ValidationError(f"it is longer than {_LONGEST:,} bytes")
+                    yield decode(line)
+                except msgspec.ValidationError as error:
+                    # Half a line that a killed keeper left, ended by the next one, is no damage.
+                    if not (line.startswith(b'{"at":') and not line.endswith(b"}\n") and not inside):
+                        yield from self._damaged(begins, str(error))
+
+    def _damaged(self, offset: int, why: str) -> Iterator[Stamped]:
+        """Say once that something of the run's story cannot be read."""
+        if self.damage:
+            return
+        self.damage = f"{self.folder.events}: what stands at byte {offset:,} is not an event: {why}"
+        yield Stamped(time.time(), Noted(f"{self.damage}; it is left out, and so is all like it"))
 
     def _begin(self, task: str, host: str, attempt: str) -> None:
-        if (attempt, task) in self._logs or not self.wanted(task):
+        if (attempt, task) in self._logs or not self.wanted(task) or self.attempt not in ("", attempt):
             return
         slug = TaskId.parse(task).slug
         path, times = self.folder.log(attempt, slug), self.folder.times(attempt, slug)
         offset = _start_of_last(path, self.last) if self.last is not None else 0
         splitter = self._splitter(task, host, offset)
-        self._logs[attempt, task] = _Log(task, host, path, times, splitter, offset)
+        self._logs[attempt, task] = _Log(task, host, path, times, splitter, offset, _record_of(times, offset))
 
     def _splitter(self, task: str, host: str, offset: int) -> Splitter:
         return Splitter(task, host, offset=offset, clock=self._clocks.get(host, 0.0))
@@ -161,19 +199,40 @@ class RunReader:
 
     def _fill(self, log: _Log) -> bool:
         """Whether a line of the log is waiting, after reading on where none was."""
-        while not log.waiting:
+        if self.hurried and len(log.waiting) > _FEW:
+            self._forget(log)
+        while not log.waiting and not log.ended:
             if log.fd < 0:
                 try:
-                    log.fd = os.open(log.path, os.O_RDONLY | os.O_CLOEXEC)
+                    log.fd = open_plain(log.path, os.O_RDONLY)
                 except FileNotFoundError:
                     return False
+                except OSError as error:
+                    log.ended = True
+                    note = Noted(f"the log of {log.task} cannot be shown: {log.path}: {error.strerror}")
+                    log.waiting.append(Stamped(0.0, note))
+                    return True
             self._skip(log)
             data = os.pread(log.fd, _CHUNK, log.offset)
             if not data:
                 return bool(log.waiting)
             log.offset += len(data)
             log.waiting.extend(_stamp(log.splitter.feed(data, _new_times(log))))
-        return True
+        return bool(log.waiting)
+
+    def _forget(self, log: _Log) -> None:
+        """Leave out what was read already."""
+        gap = LogGap(log.task, GapPlace.DISPLAY, len(log.waiting), _HURRIED)
+        log.waiting.clear()
+        log.waiting.append(Stamped(time.time(), gap))
+
+    def hurry(self) -> None:
+        """From now on the end of the run matters, and not the lines that a display is behind with.
+
+        May be called from a handler of a signal.
+        """
+        self.hurried = True
+        self.drop_behind = min(self.drop_behind or _FEW, _FEW)
 
     def _skip(self, log: _Log) -> None:
         """Leave out what a slow display will never catch up with, and say so."""
@@ -191,10 +250,9 @@ class RunReader:
         start = _next_line(log.fd, log.offset)
         log.offset = start
         log.splitter = self._splitter(log.task, log.host, start)
-        log.times_offset = 0
-        gap = LogGap(
-            log.task, "display", dropped + 1, "the terminal is slower than the log; the file has all"
-        )
+        log.times_offset = _record_of(log.times, start)
+        why = _HURRIED if self.hurried else "the terminal is slower than the log; the file has all"
+        gap = LogGap(log.task, GapPlace.DISPLAY, dropped + 1, why)
         log.waiting.append(Stamped(time.time(), gap))
 
 
@@ -206,14 +264,33 @@ def _stamp(lines: list[LogLine]) -> Iterator[Stamped]:
 
 def _new_times(log: _Log) -> list[tuple[int, int]]:
     try:
-        with log.times.open("rb") as file:
+        with os.fdopen(open_plain(log.times, os.O_RDONLY), "rb") as file:
             file.seek(log.times_offset)
-            data = file.read()
-    except FileNotFoundError:
+            data = file.read(_MOST_TIMES)
+    except OSError:  # without it the lines have no times
         return []
     whole = len(data) - len(data) % INDEX_RECORD.size
     log.times_offset += whole
     return [(offset, when) for offset, when in INDEX_RECORD.iter_unpack(data[:whole])]
+
+
+def _record_of(times: Path, offset: int) -> int:
+    """Where in an index the record stands that covers a byte of the log."""
+    if not offset:
+        return 0
+    try:
+        fd = open_plain(times, os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        low, high = 0, os.fstat(fd).st_size // INDEX_RECORD.size
+        while high - low > 1:
+            middle = (low + high) // 2
+            record = os.pread(fd, INDEX_RECORD.size, middle * INDEX_RECORD.size)
+            low, high = (middle, high) if INDEX_RECORD.unpack(record)[0] <= offset else (low, middle)
+        return low * INDEX_RECORD.size
+    finally:
+        os.close(fd)
 
 
 def _next_line(fd: int, offset: int) -> int:
@@ -226,7 +303,7 @@ def _next_line(fd: int, offset: int) -> int:
 def _start_of_last(path: Path, count: int) -> int:
     """The offset where the last `count` lines of a file begin."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             if count == 0:
                 return size
@@ -246,21 +323,13 @@ def _start_of_last(path: Path, count: int) -> int:
                     return position + index + 1
                 needed -= found
             return 0
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 
 def events_of(folder: RunFolder) -> list[Stamped]:
     """All events of a run that are on disk; raise UsageError when they cannot be read."""
-    reader = RunReader(folder, wanted=lambda _task: False)
-    try:
-        return list(reader.poll())
-    except OSError as error:
-        raise UsageError(
-            f"the events of run {folder.run} cannot be read",
-            why=f"{folder.events}: {error.strerror}",
-            hint="`orchestrate runs` lists the runs that can be followed",
-        ) from error
+    return list(RunReader(folder, wanted=lambda _task: False).poll())
 
 
 __all__ = ["Event", "RunReader", "events_of"]

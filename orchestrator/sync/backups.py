@@ -7,14 +7,14 @@ unchanged, is not sent.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, Trouble
+from orchestrator.node.disk.removing import remove as discard
 from orchestrator.sync.files import Fetched, alike, fetch, look, look_here, our_disk, put, remove
 from orchestrator.sync.push import Session
 
@@ -36,6 +36,7 @@ class Carried:
     giver: str  # the host it came from: the source, or one that sees its disk; "" for none
     sent: Mapping[str, Fetched]  # host -> what crossed; 0 files: it had the same already
     failed: Mapping[str, HostError]
+    left_out: tuple[str, ...] = ()  # of the giver's folder, and nowhere else now: see `admit`
 
 
 def carry(
@@ -57,11 +58,12 @@ def carry(
     """
     groups = shared or {}
     giver = source if source in sessions else _mate(sessions, source, remote, groups)
+    left_out: tuple[str, ...] = ()
     try:
         if giver:
-            fetch(sessions[giver], remote[giver], copy)
+            left_out = fetch(sessions[giver], remote[giver], copy).left_out
     except HostError as error:
-        if giver in going_on and error.kind == "missing":
+        if giver in going_on and error.kind == Trouble.MISSING:
             return _forget(sessions, _others(sessions, giver, remote, groups), copy)
         if giver in going_on:
             return Carried(Origin.NOWHERE, "", {}, {giver: error})
@@ -69,7 +71,8 @@ def carry(
     if not giver and not copy.exists():
         return Carried(Origin.NOWHERE, "", {}, {})
     others = _others(sessions, giver or source, remote, groups)
-    return Carried(Origin.HOST if giver else Origin.COPY, giver, *_spread(sessions, others, copy))
+    origin = Origin.HOST if giver else Origin.COPY
+    return Carried(origin, giver, *_spread(sessions, others, copy), left_out)
 
 
 def _mate(
@@ -98,10 +101,7 @@ def _forget(sessions: Mapping[str, Session], others: Mapping[str, str], copy: Pa
     if not failed:  # else it is asked for again, and has to be known then
         aside = copy.with_name(f"{copy.name}.removed")
         with our_disk("write", copy):
-            if aside.is_dir():
-                shutil.rmtree(aside)
-            else:
-                aside.unlink(missing_ok=True)
+            discard(str(aside))
             copy.rename(aside)
     return Carried(Origin.REMOVED, "", {}, failed)
 

@@ -1,8 +1,8 @@
 """What rsync runs as its remote shell: hands its pipes to the process that holds the connection.
 
-    rsync --rsh="python -S -E bridge.py SOCKET" ... host:path
-      -> bridge.py SOCKET host rsync --server ...
-      -> SOCKET: a JSON line with the command, then its bytes both ways; last a line with the status
+    rsync --rsh="python -S -E bridge.py FD" ... host:path
+      -> bridge.py FD host rsync --server ...
+      -> FD, a socket that is inherited: a line with the command in hex, then its bytes both ways
 
 Standard library only, and few of its modules: it is started once per host and transfer.
 """
@@ -16,8 +16,7 @@ _SIZE = 262144
 
 
 def main() -> int:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.connect(sys.argv[1])
+    sock = socket.socket(fileno=int(sys.argv[1]))
     words = [word.encode("utf-8", "surrogateescape").hex() for word in _command(sys.argv[2:])]
     sock.sendall((" ".join(words) + "\n").encode())
     pump(sock)

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from orchestrator.errors import ClusterError, HostError
-from orchestrator.node import archive, replace
-from orchestrator.node.archive import Entry
+from orchestrator import wire
+from orchestrator.errors import ClusterError, HostError, Trouble
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.disk import archive, replace
+from orchestrator.node.disk.archive import Entry
+from orchestrator.node.disk.below import shortened
+from orchestrator.node.disk.removing import remove as discard
+from orchestrator.sync.admit import Links, admit, is_unwelcome
 from orchestrator.sync.push import Session
 from orchestrator.sync.streams import Told, receive, send
 
 _PATIENCE = 600.0
 _REPLACE = 3600.0
+_NEAR = 8  # names that an error shows
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Fetched:
     files: int  # that crossed; 0: it was the same already
     bytes: int
     seconds: float
+    left_out: tuple[str, ...] = ()  # what the host has and we do not take: see `admit`
 
 
 @dataclass(frozen=True)
@@ -41,20 +46,22 @@ class Listing:
     kind: str  # archive.FOLDER, archive.FILE or "" for nothing
     root: str
     entries: tuple[Entry, ...]
-    near: dict[str, Any]  # where nothing is: the nearest folder and what it holds
+    near: wire.Near | None = None  # where nothing is: the nearest folder and what it holds
+    left_out: tuple[str, ...] = ()
 
 
-def work_folder(workdir: str, run: str) -> str:
-    """Where the tasks of a run work on a host; what relative paths mean there."""
-    return f"{workdir}/runs/{run}/work"
+def work_folder(workdir: str, run: str, cwd: str = "") -> str:
+    """The working folder of a run on a host, or a folder in it: what relative paths mean to its tasks."""
+    return "/".join(filter(None, (workdir, "runs", run, "work", cwd)))
 
 
-def look(session: Session, remote: str) -> Listing:
-    """What is at a path (`~` is expanded there); raise HostError."""
-    reply = session.request("files_list", timeout=_PATIENCE, path=remote)
-    found = tuple(Entry(*row) for row in json.loads(reply.payload))
-    result = reply.result
-    return Listing(result["kind"], result["root"], found, result.get("near", {}))
+def look(session: Session, remote: str, links: Links = Links.INSIDE) -> Listing:
+    """What is at a path (`~` is expanded there); raise HostError, also for what no honest host says."""
+    reply = session.request(wire.FilesList(path=remote), timeout=_PATIENCE)
+    if reply.kind is wire.Kind.NOTHING:
+        return Listing("", reply.root, (), reply.near)
+    admitted = admit(session.host.name, reply.payload, reply.kind, links)
+    return Listing(reply.kind, reply.root, admitted.entries, None, admitted.left_out)
 
 
 def look_here(local: Path) -> Listing:
@@ -62,8 +69,10 @@ def look_here(local: Path) -> Listing:
     real = Path(os.path.realpath(local))
     with our_disk("read", local):
         if real.is_dir():
-            return Listing(archive.FOLDER, str(real), tuple(archive.entries(str(real))), {})
-        return Listing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),), {})
+            # Hosts take no other links than we do.
+            found = tuple(one for one in archive.entries(str(real)) if not is_unwelcome(one))
+            return Listing(archive.FOLDER, str(real), found)
+        return Listing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),))
 
 
 def alike(one: Listing, other: Listing) -> bool:
@@ -71,35 +80,40 @@ def alike(one: Listing, other: Listing) -> bool:
     return one.kind == other.kind and _Plan(one.entries, _like(other, one)).nothing
 
 
-def fetch(session: Session, remote: str, local: Path, told: Told = lambda _: None) -> Fetched:
+def fetch(
+    session: Session,
+    remote: str,
+    local: Path,
+    told: Told = lambda _: None,
+    links: Links = Links.INSIDE,
+) -> Fetched:
     """Make `local` what `remote` is; raise HostError (kind "missing" when nothing is there), or
     ClusterError when it cannot be written here. What was at `local` is replaced at the end, or not at all.
     """
     began = time.monotonic()
-    there = look(session, remote)
+    there = look(session, remote, links)
     if not there.kind:
         raise missing(session, remote, there)
     local = Path(os.path.realpath(local))
-    have = _at(local, there)
-    plan = _Plan(there.entries, have)
+    plan = _Plan(there.entries, _at(local, there))
     if plan.nothing:
-        return Fetched(0, 0, time.monotonic() - began)
+        return Fetched(0, 0, time.monotonic() - began, there.left_out)
     with our_disk("write", local), _sibling(local) as incoming:
-        gone = receive(session, there.root, plan.send, incoming, size=plan.size, told=told)
+        gone = receive(session, there.root, plan.send, incoming, told=told, links=links)
         if gone:
             raise HostError(
                 session.host.name,
                 f"cannot give {remote} as a whole",
                 kind="changed",
-                why=f"{gone[0]} vanished while it was read: something writes there",
+                why=f"{shortened(gone[0])} vanished or changed while it was read: something writes there",
                 hint="try again",
             )
         if there.kind == archive.FILE:
-            (incoming / there.entries[0].path).replace(local)
+            replace.swap_file(str(incoming), there.entries[0].path, str(local))
         else:
             replace.keep(str(local), str(incoming), plan.keep)
             replace.swap(str(incoming), str(local))
-    return Fetched(plan.files, plan.size, time.monotonic() - began)
+    return Fetched(plan.files, plan.size, time.monotonic() - began, there.left_out)
 
 
 def put(session: Session, local: Path, remote: str, told: Told = lambda _: None) -> Fetched:
@@ -113,29 +127,30 @@ def put(session: Session, local: Path, remote: str, told: Told = lambda _: None)
     plan = _Plan(here.entries, _like(there, here))
     if plan.nothing:
         return Fetched(0, 0, time.monotonic() - began)
-    begun = session.request("files_begin", timeout=_PATIENCE, target=remote).result
+    begun = session.request(wire.FilesBegin(target=remote), timeout=_PATIENCE)
     with our_disk("read", local):
-        send(session, here.root, plan.send, begun["incoming"], told)
+        send(session, here.root, plan.send, begun.incoming, told)
     single = here.entries[0].path if here.kind == archive.FILE else None
     kept = json.dumps(plan.keep).encode()
-    session.request("files_swap", kept, timeout=_REPLACE, single=single, **begun)
+    swap = wire.FilesSwap(target=begun.target, incoming=begun.incoming, single=single)
+    session.request(swap, kept, timeout=_REPLACE)
     return Fetched(plan.files, plan.size, time.monotonic() - began)
 
 
 def remove(session: Session, remote: str) -> None:
     """Take away what is at a path, if anything is; raise HostError."""
-    session.request("files_remove", timeout=_REPLACE, target=remote)
+    session.request(wire.FilesRemove(target=remote), timeout=_REPLACE)
 
 
 def missing(session: Session, remote: str, there: Listing) -> HostError:
     """Nothing is at `remote`: the error tells what is near."""
-    near = there.near
-    more = f" and {near['more']} more" if near["more"] else ""
+    near = there.near or wire.Near("its disk", (), 0)
+    more = f" and {near.more} more" if near.more else ""
     return HostError(
         session.host.name,
         f"has no {remote}",
-        kind="missing",
-        why=f"{near['folder']} holds {', '.join(near['names']) or 'nothing'}{more}",
+        kind=Trouble.MISSING,
+        why=f"{near.folder} holds {', '.join(near.names) or 'nothing'}{more}",
         hint="look at the path: a relative one is meant in the run's work folder",
     )
 
@@ -147,7 +162,7 @@ class _Plan:
         differ = [one for one in want if not (one.path in have and one.same(have[one.path]))]
         alike = {one.path for one in want} - {one.path for one in differ}
         self.nothing = not differ and set(have) == alike
-        self.send = [one.path for one in want if one.kind == archive.FOLDER or one.path not in alike]
+        self.send = [one for one in want if one.kind == archive.FOLDER or one.path not in alike]
         self.keep = [one.path for one in want if one.kind != archive.FOLDER and one.path in alike]
         self.files = sum(one.kind != archive.FOLDER for one in differ)
         self.size = sum(one.size for one in differ)
@@ -174,7 +189,7 @@ def _sibling(local: Path) -> Iterator[Path]:
     try:
         yield Path(incoming)
     finally:
-        shutil.rmtree(incoming, ignore_errors=True)
+        discard(incoming)
 
 
 @contextmanager
@@ -182,6 +197,8 @@ def our_disk(verb: str, local: Path) -> Iterator[None]:
     """An error of this machine's disk is one of ours, not of a host's."""
     try:
         yield
+    except NodeError as error:  # of code that hosts run too
+        raise ClusterError(f"this machine {error.what}", why=error.why, hint=error.hint) from error
     except OSError as error:
         raise ClusterError(
             f"cannot {verb} {error.filename or local}",

@@ -1,20 +1,26 @@
-"""Which files belong to a tree: what git would show, else what the ignore files leave."""
+"""Which files belong to a tree: what git would show, else what the ignore files leave.
+
+From the strongest word to the weakest: `ignore` of [job], .orchestrateignore (the nearest first), what
+stays at home unless it is named (`private`), and, where there is no git, .gitignore.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pathspec
 
 from orchestrator.errors import UsageError
+from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
 
 OURS = ".orchestrateignore"
-_ALWAYS = (".git", "__pycache__/")  # __pycache__ would change the digest with every run
+DEEPEST = 200  # folders in each other; recursion on both sides, and the length of paths, have bounds
+_LONGEST = 2048  # bytes of a path: a host adds the folder of the tree, and 4,096 is the most
 
 
 @dataclass
@@ -23,10 +29,15 @@ class Listing:
 
     paths: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)  # of the paths, those that the user wants whatever they are
+    left_out: dict[str, Reason] = field(default_factory=dict)  # a folder's path ends with a slash
 
 
-def list_files(root: Path, ignore: Sequence[str] = ()) -> Listing:
-    """The files and symbolic links of the tree at `root`; `ignore` are further gitignore patterns."""
+def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> Listing:
+    """The files and symbolic links of the tree at `root`; `ignore` are further gitignore patterns.
+
+    `own` are folders of ours, which are never part of it wherever they are.
+    """
     if not root.is_dir():
         raise UsageError(
             f"cannot read the code at {root}",
@@ -36,25 +47,42 @@ def list_files(root: Path, ignore: Sequence[str] = ()) -> Listing:
     listing = Listing()
     # git shows nothing of a folder that its repository ignores: a project in a home kept with git.
     if _in_git(root) and (shown := list(_git_paths(root, listing))):
-        rules = _Rules(root, (OURS,), (*_ALWAYS, *ignore))
+        rules = _Rules(root, ignore, own, listing, gitignore=False)
         listing.paths = [path for path in shown if not rules.ignored(path)]
+        if rules.names_something():  # also what git ignores, as .env and data/ usually are
+            hidden = (path for path in _git_paths(root, Listing(), ignored=True) if rules.named(path))
+            listing.paths = list(dict.fromkeys([*listing.paths, *hidden]))
     else:
-        rules = _Rules(root, (".gitignore", OURS), (*_ALWAYS, *ignore))
+        rules = _Rules(root, ignore, own, listing, gitignore=True)
         listing.paths = list(_walk(root, "", rules))
+    for path in listing.paths:
+        _check_depth(path)
     return listing
+
+
+def _check_depth(path: str) -> None:
+    depth = path.count("/")
+    if depth <= DEEPEST and len(os.fsencode(path)) <= _LONGEST:
+        return
+    raise UsageError(
+        f"the code has folders {depth:,} deep: {path[:40]}...",
+        why=f"at most {DEEPEST} levels and paths of {_LONGEST:,} bytes can be sent",
+        hint=f"list {path.partition('/')[0]}/ in {OURS}, or move it out of the code",
+    )
 
 
 # --- git ---
 
 
 def _in_git(folder: Path) -> bool:
+    done = git(folder, "rev-parse", "--is-inside-work-tree")
+    return done is not None and done.returncode == 0 and done.stdout.strip() == b"true"
+
+
+def git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes] | None:
+    """Ask git about a folder; None where there is no git."""
     if shutil.which("git") is None:
-        return False
-    done = _git(folder, "rev-parse", "--is-inside-work-tree")
-    return done.returncode == 0 and done.stdout.strip() == b"true"
-
-
-def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+        return None
     # GIT_DIR and its kin are set in hooks and would answer for another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return subprocess.run(
@@ -66,13 +94,15 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def _git_paths(root: Path, listing: Listing, below: str = "") -> Iterator[str]:
-    """Tracked files that exist and untracked ones that are not ignored; into submodules too."""
+def _git_paths(root: Path, listing: Listing, below: str = "", *, ignored: bool = False) -> Iterator[str]:
+    """Tracked files that exist and untracked ones that are not ignored, or the `ignored` ones."""
     folder = root / below
-    done = _git(folder, "ls-files", "-co", "--exclude-standard", "-z")
+    which = ("-oi",) if ignored else ("-co",)
+    done = git(folder, "ls-files", *which, "--exclude-standard", "-z")
+    assert done is not None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip()
-        raise UsageError(f"git cannot list the files of {folder}", why=said, hint=f"git -C {folder} status")
+        raise UsageError(f"git cannot list the files of {folder}", why=said, hint=f"`git -C {folder} status`")
     names = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name)
     for name in names:  # in a conflict git says a name three times
         path = f"{below}{name}"
@@ -92,6 +122,7 @@ def _git_paths(root: Path, listing: Listing, below: str = "") -> Iterator[str]:
 
 
 def _walk(root: Path, below: str, rules: _Rules) -> Iterator[str]:
+    _check_depth(below)
     try:
         entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
     except OSError as error:
@@ -106,13 +137,17 @@ def _walk(root: Path, below: str, rules: _Rules) -> Iterator[str]:
 
 
 class _Rules:
-    """gitignore rules of a tree: patterns for all of it, and files whose patterns hold below them."""
+    """What is left out of a tree, and why; what is told of it goes to the listing."""
 
-    def __init__(self, root: Path, names: Sequence[str], always: Sequence[str]) -> None:
+    def __init__(
+        self, root: Path, job: Sequence[str], own: Iterable[Path], listing: Listing, *, gitignore: bool
+    ) -> None:
         self._root = root
-        self._names = names
-        self._always = pathspec.GitIgnoreSpec.from_lines(always)
-        self._specs: dict[str, list[pathspec.GitIgnoreSpec]] = {}
+        self._listing = listing
+        self._job = _Patterns(pathspec.GitIgnoreSpec.from_lines(job))
+        self._own = {Path(os.path.realpath(path)) for path in own}
+        self._gitignore = gitignore
+        self._specs: dict[tuple[str, str], _Patterns | None] = {}
         self._folders: dict[str, bool] = {}
 
     def ignored(self, path: str) -> bool:
@@ -129,24 +164,84 @@ class _Rules:
         return self._folders[folder]
 
     def ignores(self, path: str) -> bool:
-        """Whether a path (a folder's ends with a slash) is ignored by itself; the nearest file decides."""
-        if self._always.match_file(path):
+        """Whether a path (a folder's ends with a slash) is ignored by itself."""
+        if path.rstrip("/").rpartition("/")[2] in ALWAYS:
             return True
+        if path.endswith("/") and self._own and Path(os.path.realpath(self._root / path)) in self._own:
+            self._listing.left_out[path] = Reason.OURS
+            return True
+        verdict, named = self._of_user(path)
+        if verdict:
+            return True
+        if named:
+            self._listing.named.add(path)
+            return False
+        if reason := self._private(path):
+            self._listing.left_out[path] = reason
+            return True
+        return verdict is None and self._gitignore and bool(self._nearest(path, ".gitignore")[0])
+
+    def names_something(self) -> bool:
+        """Whether a pattern at the top or of the job brings something back by name."""
+        top = self._patterns_in("", OURS)
+        return self._job.naming or bool(top and top.naming)
+
+    def named(self, path: str) -> bool:
+        """Whether the user wants a file that git ignores, by a pattern for itself or a folder above it."""
+        verdict, named = self._of_user(path)
+        if named and verdict is False and path.rpartition("/")[2] not in ALWAYS:
+            self._listing.named.add(path)
+            return True
+        return False
+
+    def _of_user(self, path: str) -> tuple[bool | None, bool]:
+        """(whether it is ignored, whether it is named as wanted)."""
+        verdict, named = self._job.check(path)
+        return (verdict, named) if verdict is not None else self._nearest(path, OURS)
+
+    def _private(self, path: str) -> Reason | None:
+        marks = ENVIRONMENT_MARKS if path.endswith("/") else ()
+        if any((self._root / path / mark).is_file() for mark in marks):
+            return Reason.ENVIRONMENT
+        return by_name(path)
+
+    def _nearest(self, path: str, name: str) -> tuple[bool | None, bool]:
+        """The word of the nearest file of that name that has one."""
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "".join(f"{part}/" for part in parts[:depth])
-            for spec in self._specs_in(folder):
-                verdict = spec.check_file(path[len(folder) :]).include
-                if verdict is not None:
-                    return verdict
-        return False
+            patterns = self._patterns_in(folder, name)
+            if patterns is not None and (word := patterns.check(path[len(folder) :]))[0] is not None:
+                return word
+        return None, False
 
-    def _specs_in(self, folder: str) -> list[pathspec.GitIgnoreSpec]:
-        if folder not in self._specs:
-            # Ours is read last, so that it has the last word.
-            files = [self._root / folder / name for name in reversed(self._names)]
-            self._specs[folder] = [_spec(file) for file in files if file.is_file()]
-        return self._specs[folder]
+    def _patterns_in(self, folder: str, name: str) -> _Patterns | None:
+        if (folder, name) not in self._specs:
+            file = self._root / folder / name
+            self._specs[folder, name] = _Patterns(_spec(file)) if file.is_file() else None
+        return self._specs[folder, name]
+
+
+class _Patterns:
+    """The gitignore patterns of one place."""
+
+    def __init__(self, spec: pathspec.GitIgnoreSpec) -> None:
+        self._spec = spec
+        # `!*/` or `!*.*` name nothing: what they bring back is not a decision about a secret.
+        self._naming = {
+            index
+            for index, pattern in enumerate(spec.patterns)
+            if (text := str(pattern.pattern)).startswith("!") and text.strip("!*/?.")
+        }
+
+    @property
+    def naming(self) -> bool:
+        return bool(self._naming)
+
+    def check(self, path: str) -> tuple[bool | None, bool]:
+        """(whether it is ignored; None: not a word about it, whether it is named as wanted)."""
+        result = self._spec.check_file(path)
+        return result.include, result.include is False and result.index in self._naming
 
 
 def _spec(file: Path) -> pathspec.GitIgnoreSpec:
@@ -158,8 +253,8 @@ def _spec(file: Path) -> pathspec.GitIgnoreSpec:
     except ValueError as error:
         raise UsageError(
             f"cannot use {file}",
-            why=f"a line is no gitignore pattern: {error}",
-            hint="see: git help gitignore",
+            why=f"a line is not a gitignore pattern: {error}",
+            hint="`git help gitignore` has the rules",
         ) from error
 
 

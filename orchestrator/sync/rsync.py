@@ -1,4 +1,7 @@
-"""rsync over the connection that is open already: its remote shell is our bridge."""
+"""rsync over the connection that is open already: its remote shell is our bridge.
+
+Everything goes through descriptors that rsync and the bridge inherit: whoever is killed leaves no file.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 from orchestrator.errors import HostError
-from orchestrator.manifest import Manifest
 from orchestrator.transport import Channel, Link
+from orchestrator.wire import printable
 
 _BRIDGE = Path(__file__).with_name("bridge.py")
-_STALLED = 120  # seconds without a byte after which rsync gives up
+_STALLED = 60  # seconds without a byte after which rsync gives up
 _LAST_WORDS = 5.0
 _READ = 262144
 _NOT_FOUND = 127
+_MOST_WORDS = 1 << 16  # bytes
 
 
 class NoRsyncError(Exception):
@@ -41,38 +47,51 @@ def here() -> str | None:
     return found if usable else None
 
 
-def send(host: str, link: Link, root: Path, manifest: Manifest, *, incoming: str, base: str) -> int:
-    """Fill `incoming` on the host, taking from `base` what is alike; return the bytes that crossed.
+def send(
+    host: str,
+    link: Link,
+    root: Path,
+    paths: Iterable[str],
+    *,
+    incoming: str,
+    base: str | None,
+    compress: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Bring these files into `incoming` on the host, as changes to those in `base`; return the bytes sent.
 
     Raise `NoRsyncError`, or HostError when rsync failed.
     """
     program = here()
     assert program is not None
     with contextlib.ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="orch-"))  # 0700, and short: a socket's path has 108 bytes
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        names = folder / "names"
-        names.write_bytes(b"".join(os.fsencode(entry.path) + b"\0" for entry in manifest.entries))
-        door = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        door.bind(str(folder / "s"))
-        door.listen(1)
-        argv = _argv(program, folder / "s", root, incoming, base)
-        stdin = stack.enter_context(names.open("rb"))
-        said = stack.enter_context((folder / "said").open("w+b"))
-        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.DEVNULL, stderr=said)
+        names = stack.enter_context(tempfile.TemporaryFile())
+        names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
+        names.seek(0)
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        with theirs:
+            process = subprocess.Popen(
+                _argv(program, theirs.fileno(), root, incoming, _options(base, compress=compress)),
+                stdin=names,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+            )
+        words = _Words(process.stderr)
+        stack.callback(words.close)
         stack.callback(process.wait)
         stack.callback(process.kill)
-        bridge = _Bridge(link, door)
-        bridge.run_until(process)
+        bridge = _Bridge(link, ours, on_bytes)
+        bridge.run()
         code = process.wait()
         if code == 0:
             return bridge.sent
-        said.seek(0)
-        raise bridge.failure(host, code, said.read().decode("utf-8", "replace"))
+        raise bridge.failure(host, code, words.close())
 
 
-def _argv(program: str, sock: Path, root: Path, incoming: str, base: str) -> list[str]:
-    shell = " ".join(_word(word) for word in (sys.executable, "-S", "-E", str(_BRIDGE), str(sock)))
+def _argv(program: str, fd: int, root: Path, incoming: str, options: list[str]) -> list[str]:
+    shell = " ".join(_word(word) for word in (sys.executable, "-S", "-E", str(_BRIDGE), str(fd)))
     return [
         program,
         "-s",  # arguments travel in the protocol, past the far end's shell
@@ -81,8 +100,10 @@ def _argv(program: str, sock: Path, root: Path, incoming: str, base: str) -> lis
         "--perms",
         "--times",
         "--chmod=D755,Fu=rwX,Fgo=rX",  # the two modes a manifest knows
+        "--sparse",
+        "--ignore-times",  # a file that was the same would not be sent at all
         f"--timeout={_STALLED}",
-        f"--link-dest={base}",
+        *options,
         "--from0",
         "--files-from=-",
         f"{root}/",
@@ -90,57 +111,80 @@ def _argv(program: str, sock: Path, root: Path, incoming: str, base: str) -> lis
     ]
 
 
+def _options(base: str | None, *, compress: bool) -> list[str]:
+    return [*([f"--link-dest={base}"] if base else []), *(["--compress"] if compress else [])]
+
+
 def _word(text: str) -> str:
     """A word of --rsh: rsync knows quotes, doubled inside themselves."""
     return "'" + text.replace("'", "''") + "'"
 
 
+class _Words:
+    """What rsync says: the beginning of it. The far end may have it say whatever it likes, without end."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
+        self._stream = stream
+        self._kept = bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(ValueError):  # closed
+            while data := os.read(self._stream.fileno(), _READ):
+                self._kept += data[: max(0, _MOST_WORDS - len(self._kept))]
+
+    def close(self) -> str:
+        """All of it, once rsync has ended."""
+        self._reader.join(_LAST_WORDS)
+        self._stream.close()
+        return self._kept.decode("utf-8", "replace")
+
+
 class _Bridge:
     """Joins the bridge's socket to a channel of the connection."""
 
-    def __init__(self, link: Link, door: socket.socket) -> None:
+    def __init__(self, link: Link, sock: socket.socket, on_bytes: Callable[[int], None]) -> None:
         self._link = link
-        self._door = door
+        self._sock = sock
+        self._on_bytes = on_bytes
         self.sent = 0
         self._channel: Channel | None = None
         self._error: HostError | None = None
 
-    def run_until(self, process: subprocess.Popen[bytes]) -> None:
-        """Serve the one connection that rsync makes; return when it is over."""
-        sock = self._accept(process)
-        if sock is None:
+    def run(self) -> None:
+        """Serve rsync's bridge until the far end has no more to say; at once when rsync made none."""
+        command = _command(self._sock)
+        if not command:
             return
-        with sock:
-            try:
-                self._channel = self._link.open(_command(sock))
-            except HostError as error:
-                self._error = error
-                return
-            up = threading.Thread(target=self._up, args=(sock, self._channel), daemon=True)
-            up.start()
-            self._down(sock, self._channel)
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            up.join()
+        try:
+            self._channel = self._link.open(command)
+        except HostError as error:
+            self._error = error
+            self._end()
+            return
+        up = threading.Thread(target=self._up, args=(self._sock, self._channel), daemon=True)
+        up.start()
+        self._down(self._sock, self._channel)
+        self._end()
+        # The far end is gone: what still waits for room in its window would wait for ever.
+        up.join(_LAST_WORDS)
+        self._channel.wait(_LAST_WORDS)
+        self._channel.close()
+        up.join()
 
-    def _accept(self, process: subprocess.Popen[bytes]) -> socket.socket | None:
-        """The bridge's connection; None when rsync ended without making one."""
-        self._door.settimeout(0.2)
-        while True:
-            try:
-                sock = self._door.accept()[0]
-            except TimeoutError:
-                if process.poll() is not None:
-                    return None
-                continue
-            sock.settimeout(None)
-            return sock
+    def _end(self) -> None:
+        """The bridge sees the end, and with it rsync."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def _up(self, sock: socket.socket, channel: Channel) -> None:
         try:
             while data := sock.recv(_READ):
                 channel.send(data)
                 self.sent += len(data)
+                self._on_bytes(len(data))
             channel.send_eof()
         except (OSError, HostError):
             channel.close()
@@ -164,14 +208,14 @@ class _Bridge:
                 "was lost",
                 kind="lost",
                 why="the connection ended while the code was sent",
-                hint="is the machine up, and the network?",
+                hint="check that the machine is up, and the network",
             )
         lines = [line.strip() for line in (said + remote).splitlines() if line.strip()]
         return HostError(
             host,
             "did not take the code",
             kind="rsync",
-            why=f"rsync: {_telling(lines) or f'exit {code}'}",
+            why=f"rsync: {printable(_telling(lines)) or f'exit {code}'}",
             hint="look at the disk and the workdir there",
         )
 

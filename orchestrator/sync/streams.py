@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError
-from orchestrator.node import archive
-from orchestrator.node.fault import NodeError
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.disk import archive
+from orchestrator.node.disk.archive import Entry
+from orchestrator.node.disk.below import shortened
+from orchestrator.sync.admit import Links, garbled, unasked
 from orchestrator.sync.push import Session
 
 _WINDOW = 4  # pieces that are on their way at once
 _PATIENCE = 600.0
+_LOOK_EVERY = 64 << 20  # bytes
 
 Told: TypeAlias = Callable[[int], None]  # bytes that have come or gone, piece by piece
 
@@ -24,85 +29,130 @@ Told: TypeAlias = Callable[[int], None]  # bytes that have come or gone, piece b
 def receive(
     session: Session,
     root: str,
-    names: Sequence[str],
+    wanted: Sequence[Entry],
     target: Path,
     *,
-    size: int,
     told: Told = lambda _: None,
+    links: Links = Links.INSIDE,
+    growing: bool = False,
 ) -> list[str]:
-    """Bring names below `root` into the empty folder `target`; return those that were gone by then.
+    """Bring what `admit` took of a listing of `root` into the empty folder `target`.
 
-    `size` is what is expected. Raise HostError, ClusterError, or OSError of our disk.
+    Nothing else is taken, and not a byte more than was listed. Return the names of those that are gone or
+    have another size by now; with `growing`, of a file that has grown as much is taken as was listed.
+    Raise HostError, ClusterError, or OSError of our disk.
     """
-    free = shutil.disk_usage(target).free
-    if size > free:
-        raise ClusterError(
-            f"not enough room for {size / 1e6:,.0f} MB of {session.host.name}",
-            why=f"{free / 1e6:,.0f} MB are free in {target.parent}",
-            hint="make room, or take another folder",
-        )
-    stream = _Pieces(session, root, names, told)
+    asked = {one.path: one for one in wanted}
+    host = session.host.name
+    _check_room(host, sum(one.size for one in wanted), target)
+    stream = _Pieces(session, root, asked, target, told, growing=growing)
     try:
-        archive.unpack(stream, str(target))
+        came = archive.unpack(stream, str(target), asked, any_link=links is Links.ANY)
     except NodeError as error:
-        raise HostError(
-            session.host.name, error.what, kind=error.kind, why=error.why, hint=error.hint
-        ) from error
+        raise _refused(host, error) from error
     finally:
         stream.close()
-    return stream.gone
+    missing = set(asked) - set(came)
+    if not missing <= stream.gone:
+        name = min(missing - stream.gone)
+        raise garbled(host, f"{shortened(name)} was asked for and did not come, without a word")
+    return sorted(missing)
 
 
-def send(session: Session, root: str, names: Sequence[str], incoming: str, told: Told) -> None:
-    """Bring names below `root` into the folder `incoming` of a host, which `files_begin` has made.
+def send(session: Session, root: str, wanted: Sequence[Entry], incoming: str, told: Told) -> None:
+    """Bring entries below `root` into the folder `incoming` of a host, which `files_begin` has made.
 
     Raise HostError, ClusterError, or OSError of our disk.
     """
     out = _Sender(session, incoming, told)
     try:
-        gone = archive.pack(out, root, names)
+        gone = archive.pack(out, root, [(one.path, one.size) for one in wanted])
     except NodeError as error:
         raise ClusterError(error.what, why=error.why, hint=error.hint) from error
     if gone:
         raise ClusterError(
-            f"cannot send {root} as a whole", why=f"{gone[0]} vanished while it was read", hint="try again"
+            f"cannot send {root} as a whole",
+            why=f"{gone[0]} vanished or changed while it was read",
+            hint="try again",
         )
     out.close()
 
 
-class _Pieces:
-    """A tar stream from a host as something to read, asked for some pieces ahead."""
+def _check_room(host: str, size: int, target: Path) -> None:
+    free = shutil.disk_usage(target).free
+    if size > free:
+        raise ClusterError(
+            f"not enough room for {size / 1e6:,.0f} MB of {host}",
+            why=f"{free / 1e6:,.0f} MB are free in {target.parent}",
+            hint="make room, or take another folder",
+        )
 
-    def __init__(self, session: Session, root: str, names: Sequence[str], told: Told) -> None:
-        self.gone: list[str] = []
+
+def _refused(host: str, error: NodeError) -> HostError:
+    """What is wrong with a host's stream, said of the host."""
+    if isinstance(error, archive.UnaskedError):
+        return unasked(host, error.name, error.why)
+    return garbled(host, f"{error.what}: {error.why}")
+
+
+class _Pieces:
+    """A tar stream from a host as something to read, some pieces ahead, no longer than it can be."""
+
+    def __init__(
+        self,
+        session: Session,
+        root: str,
+        wanted: Mapping[str, Entry],
+        target: Path,
+        told: Told,
+        *,
+        growing: bool,
+    ) -> None:
+        self.gone: frozenset[str] = frozenset()
         self._session = session
         self._told = told
-        payload = json.dumps(list(names)).encode()
-        self._stream = session.request("files_open", payload, root=root).result["stream"]
-        self._flying: deque[Future[Any]] = deque(self._ask() for _ in range(_WINDOW))
+        self._target = target
+        self._left = archive.room_for(wanted)
+        self._unlooked = 0  # bytes since we looked at our disk
+        payload = json.dumps([(one.path, one.size) for one in wanted.values()]).encode()
+        self._stream = session.request(wire.FilesOpen(root=root, growing=growing), payload).stream
+        self._flying: deque[Future[wire.Piece]] = deque(self._ask() for _ in range(_WINDOW))
         self._buffer = bytearray()
         self._ended = False
 
     def read(self, size: int) -> bytes:
         """As `file.read`: fewer bytes only at the end."""
         while len(self._buffer) < size and not self._ended:
-            reply = self._session.wait(self._flying.popleft(), "files_more", _PATIENCE)
-            if reply.result["end"]:
+            reply = self._session.wait(self._flying.popleft(), wire.FilesMore.OP, _PATIENCE)
+            if reply.end:
                 self._ended = True
-                self.gone = reply.result["gone"]
+                self.gone = frozenset(reply.gone)
             else:
-                self._buffer += reply.payload
-                self._flying.append(self._ask())
-                self._told(len(reply.payload))
+                self._take(reply.payload)
         data = bytes(self._buffer[:size])
         del self._buffer[:size]
         return data
 
     def close(self) -> None:
-        self._session.submit("files_close", stream=self._stream)
+        self._session.submit(wire.FilesClose(stream=self._stream))
 
-    def _ask(self) -> Future[Any]:
-        return self._session.submit("files_more", stream=self._stream)
+    def _take(self, data: bytes) -> None:
+        host = self._session.host.name
+        self._left -= len(data)
+        if not data or self._left < 0:
+            raise unasked(
+                host, "a stream", "it is empty" if not data else "it is longer than what was listed"
+            )
+        self._unlooked += len(data)
+        if self._unlooked > _LOOK_EVERY:
+            self._unlooked = 0
+            _check_room(host, len(data), self._target)
+        self._buffer += data
+        self._flying.append(self._ask())
+        self._told(len(data))
+
+    def _ask(self) -> Future[wire.Piece]:
+        return self._session.submit(wire.FilesMore(stream=self._stream))
 
 
 class _Sender:
@@ -113,7 +163,7 @@ class _Sender:
         self._incoming = incoming
         self._told = told
         self._buffer = bytearray()
-        self._flying: deque[Future[Any]] = deque()
+        self._flying: deque[Future[wire.Nothing]] = deque()
 
     def write(self, data: bytes) -> None:
         self._buffer += data
@@ -131,8 +181,8 @@ class _Sender:
             self._wait()
         data = bytes(self._buffer)
         self._buffer.clear()
-        self._flying.append(self._session.submit("files_put", data, incoming=self._incoming, more=more))
+        self._flying.append(self._session.submit(wire.FilesPut(incoming=self._incoming, more=more), data))
         self._told(len(data))
 
     def _wait(self) -> None:
-        self._session.wait(self._flying.popleft(), "files_put", _PATIENCE)
+        self._session.wait(self._flying.popleft(), wire.FilesPut.OP, _PATIENCE)

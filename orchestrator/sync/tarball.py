@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import ClusterError
-from orchestrator.manifest import Entry, File, Manifest
+from orchestrator.sync.manifest import Entry, File
 
 CHUNK = 1 << 20
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)
 
 
-def chunks(root: Path, manifest: Manifest) -> Iterator[bytes]:
-    """The stream in pieces of about `CHUNK` bytes; raise ClusterError when a file has changed."""
+class ChangedError(ClusterError):
+    """Files are no longer what they were when they were read; the same for every host."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        super().__init__(
+            "the code changed while it was sent",
+            why=f"{', '.join(paths[:3])}{more}: not what was read a moment ago",
+            hint="list what changes all the time in .orchestrateignore",
+        )
+        self.paths = tuple(paths)
+
+
+def chunks(root: Path, entries: Iterable[Entry], kept: Mapping[str, bytes]) -> Iterator[bytes]:
+    """The stream in pieces of about `CHUNK` bytes; raise ChangedError. `kept` has contents by path."""
     pending = bytearray()
-    for piece in _pieces(root, manifest):
+    for piece in _pieces(root, entries, kept):
         pending += piece
         if len(pending) >= CHUNK:
             yield bytes(pending)
@@ -25,11 +38,12 @@ def chunks(root: Path, manifest: Manifest) -> Iterator[bytes]:
     yield bytes(pending + _END)
 
 
-def _pieces(root: Path, manifest: Manifest) -> Iterator[bytes]:
-    for entry in manifest.entries:
+def _pieces(root: Path, entries: Iterable[Entry], kept: Mapping[str, bytes]) -> Iterator[bytes]:
+    for entry in entries:
         yield _header(root, entry)
         if isinstance(entry, File):
-            yield from _content(root, entry)
+            content = kept.get(entry.path)
+            yield from _content(root, entry) if content is None else (content,)
             yield b"\0" * (-entry.size % tarfile.BLOCKSIZE)
 
 
@@ -51,18 +65,8 @@ def _content(root: Path, entry: File) -> Iterator[bytes]:
             while left:
                 data = stream.read(min(left, CHUNK))
                 if not data:
-                    raise changed([entry.path])
+                    raise ChangedError([entry.path])
                 left -= len(data)
                 yield data
     except OSError as error:
-        raise changed([entry.path]) from error
-
-
-def changed(paths: list[str]) -> ClusterError:
-    """One error for all hosts: what is sent must be what was read."""
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ClusterError(
-        "the code changed while it was sent",
-        why=f"{', '.join(paths[:3])}{more}: not what was read a moment ago",
-        hint="let the editor or the job that writes there finish, or list its files in .orchestrateignore",
-    )
+        raise ChangedError([entry.path]) from error

@@ -7,17 +7,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.timings import VARIABLE
+from tests.chaos.machine import opened
+
 ROOT = Path(__file__).parents[2]
 
 # A host that hangs is given up after 20 s, and waited for at the end for 30 s: most rounds have less time.
-IMPATIENT = (
-    "import orchestrator.fleet.pulse as p, orchestrator.phases.stop as s, orchestrator.phases.launch as l; "
-    "p.SILENCE, p.BEAT = 3.0, 0.5; s.UNREACHABLE, s.IMPATIENT, l.RETURN = 4.0, 3.0, 6.0"
-)
+IMPATIENT = {"silence": 3.0, "beat": 0.5, "stop_unreachable": 4.0, "stop_impatient": 3.0, "host_return": 6.0}
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Controller:
     """Runs `orchestrate` in a project's folder with a state folder of its own."""
 
     folder: Path
-    patch: str = "pass"  # Python that each command runs first
+    timings: Mapping[str, float] = field(default_factory=dict)
     _count: int = 0
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -40,18 +41,23 @@ class Controller:
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """`orchestrate words...`; what it prints goes to `said(process)`."""
         self._count += 1
-        code = f"{self.patch}; from orchestrator.cli.main import run; run()"
         kept = {
             k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
         }
         with (self.folder / f"said-{self._count}").open("wb") as said:
             process = subprocess.Popen(
-                [sys.executable, "-c", code, *words],
+                [sys.executable, "-m", "orchestrator", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 cwd=self.project,
-                env={**kept, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": str(ROOT)},
+                env={
+                    **kept,
+                    "XDG_STATE_HOME": str(self.state),
+                    "XDG_CONFIG_HOME": str(self.state),
+                    "PYTHONPATH": str(ROOT),
+                    VARIABLE: json.dumps(dict(self.timings)),
+                },
             )
         self._started.append(process)
         return process
@@ -118,7 +124,4 @@ class Controller:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    try:
-        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == str(path) for fd in os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return False
+    return str(path) in opened(pid)

@@ -13,6 +13,8 @@ from typing import Any
 
 from tests.chaos.rounds import Round
 
+LATE = ("spare-back", "spare-rejoin")  # the lost host comes back while the spare trains
+LATE_ATTEMPTS = 2
 ANY = "any"  # task
 
 
@@ -53,12 +55,16 @@ CHECKED = (Ending(3, "cluster", "(connect|preflight|stage): {host}"), UNTRIED)
 # Whether the others or the controller notice first.
 HOST_LOST = failed(r"{host}: the host stopped answering at .*, and {task} is lost with it$", kind="host-lost")
 FALLS_SILENT = by(r"stopped answering, says worker/\d+ on node\d", kind="peer")
+CUT = failed(r"node.* and node.* do not reach each other since ", "", "peer")
 
 TRAINING: dict[str, tuple[Ending, ...]] = {
     "none": (OK,),
     "task-kill": (by("was killed by SIGKILL", "signal"),),
     "task-stop": (FALLS_SILENT,),
     "task-hang": (STOPPED,),
+    "supervisor-stop": (STOPPED,),
+    "guard-stop": (STOPPED,),
+    "folder-gone": (by("is lost.*: its folder on this machine was removed", "lost"),),
     "task-exit": (by(r"exited with 1 after .*: ValueError: told to fail$", "exception"),),
     "oom": (by("ran out of memory after .*: the kernel killed it", "out-of-memory"),),
     "supervisor-kill": (by("is lost.*: its supervisor was killed by signal 9", "lost"),),
@@ -80,10 +86,13 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "pair-cut": (OK,),
     # Each side says that the other fell silent; the tasks beside them, that both did.
     "pair-cut-long": (
+        CUT,
         FALLS_SILENT,
         failed(r"{peer} on .* stopped answering, says", "{peer}", "peer"),
         failed(r"worker/\d on node\d exited with 1 after .*: UnavailableError: ", ANY, "peer"),
     ),
+    "split": (OK,),
+    "split-long": (CUT,),
     "keeper-cut": (OK,),
     "disk-full": (OK,),
     "controller-full": (OK,),
@@ -92,6 +101,8 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "spare-stop": (OK,),
     "spare-cut": (OK,),
     "spare-gone": (OK,),
+    "spare-back": (OK,),
+    "spare-rejoin": (OK,),
     "fewer-stop": (OK,),
     "fewer-cut": (OK,),
     "too-few": (FALLS_SILENT, HOST_LOST),
@@ -151,7 +162,7 @@ def replaced(round_: Round, *, struck: bool) -> tuple[tuple[str, str], ...]:
     if not struck or not round_.restarts:
         return ()
     lost = round_.hosts[round_.victim]
-    by = dict.fromkeys(("spare-stop", "spare-cut", "spare-away"), round_.spare)
+    by = dict.fromkeys(("spare-stop", "spare-cut", "spare-away", *LATE), round_.spare)
     without = dict.fromkeys(("spare-gone", "fewer-stop", "fewer-cut", "fewer-away"), "")
     return tuple((lost, found) for fault, found in {**by, **without}.items() if fault == round_.fault)
 

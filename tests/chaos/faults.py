@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -164,6 +165,38 @@ class GuardKilled(Fault):
         return _signal(_found(self.scene, lambda: victim.guards(run)), signal.SIGKILL)
 
 
+class SupervisorStopped(Fault):
+    """It hears nothing any more, and its task goes on; then a user stops the run."""
+
+    name = "supervisor-stop"
+
+    def strike(self) -> bool:
+        victim, run = self.scene.victim, self.scene.run
+        return _signal(_found(self.scene, lambda: victim.supervisors(run)), signal.SIGSTOP)
+
+
+class GuardStopped(Fault):
+    name = "guard-stop"
+
+    def strike(self) -> bool:
+        victim, run = self.scene.victim, self.scene.run
+        return _signal(_found(self.scene, lambda: victim.guards(run)), signal.SIGSTOP)
+
+
+class FolderRemoved(Fault):
+    """Somebody makes room in the node's state folder, while the task runs."""
+
+    name = "folder-gone"
+
+    def strike(self) -> bool:
+        victim = self.scene.victim
+        folder = victim.inside(f"{victim.state}/runs/{self.scene.run}")
+        if not folder.is_dir():
+            return False
+        shutil.rmtree(folder, ignore_errors=True)  # the supervisor may be writing into it
+        return True
+
+
 class AgentKilled(Fault):
     name = "agent-kill"
 
@@ -296,6 +329,25 @@ class PairCutLong(PairCut):
     name = "pair-cut-long"
 
 
+class Split(Rules):
+    """Two halves that both live, and both hear the keeper."""
+
+    name = "split"
+
+    def strike(self) -> bool:
+        machines = list(self.scene.machines.values())
+        near = {self.scene.victim.name, *(one.name for one in machines[::2])} - {self.scene.peer.name}
+        for machine in machines:
+            for other in machines:
+                if (machine.name in near) != (other.name in near):
+                    self.rule(machine, "INPUT", "-s", other.node.address, "-j", "DROP")
+        return True
+
+
+class SplitLong(Split):
+    name = "split-long"
+
+
 class KeeperCut(Rules):
     """The controller's own link: no node hears it, nor the bastion."""
 
@@ -404,6 +456,18 @@ class SpareGone(Stopped):
         super().heal()
 
 
+class SpareAndBack(Paused):
+    """Frozen until the spare trains; then it is back, with its old tasks."""
+
+    name = "spare-back"
+
+
+class SpareAndBackLater(LinkCut):
+    """The same, cut off: its old tasks have gone on meanwhile, alone."""
+
+    name = "spare-rejoin"
+
+
 class FewerAfterStopped(Stopped):
     name = "fewer-stop"
 
@@ -494,6 +558,9 @@ FAULTS: tuple[type[Fault], ...] = (
     OutOfMemory,
     SupervisorKilled,
     GuardKilled,
+    SupervisorStopped,
+    GuardStopped,
+    FolderRemoved,
     AgentKilled,
     SshdKilled,
     KeeperKilled,
@@ -507,6 +574,8 @@ FAULTS: tuple[type[Fault], ...] = (
     Lossy,
     PairCut,
     PairCutLong,
+    Split,
+    SplitLong,
     KeeperCut,
     NodeDiskFull,
     ControllerDiskFull,
@@ -516,6 +585,8 @@ FAULTS: tuple[type[Fault], ...] = (
     SpareForStopped,
     SpareForCut,
     SpareGone,
+    SpareAndBack,
+    SpareAndBackLater,
     FewerAfterStopped,
     FewerAfterCut,
     TooFew,

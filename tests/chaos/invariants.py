@@ -15,9 +15,18 @@ PATIENCE = 10.0  # seconds that agents and guards have to leave
 
 
 def check(
-    run: str, controller: Controller, machines: Mapping[str, Machine], *, killed: bool, cut: float = 0.0
+    run: str,
+    controller: Controller,
+    machines: Mapping[str, Machine],
+    *,
+    killed: bool,
+    cut: float = 0.0,
+    forgot: str = "",
 ) -> list[str]:
-    """All of it; `killed` says that a keeper was, which may leave phases open, `cut` how long a link was."""
+    """All of it; `killed` says that a keeper was, which may leave phases open, `cut` how long a link was.
+
+    `forgot` is a machine whose folder of the run was removed.
+    """
     events = controller.events(run)
     ended = [event for event in events if event["event"] == "RunEnded"]
     if not ended:
@@ -26,7 +35,9 @@ def check(
     return [
         *nothing_is_alive(run, machines, PATIENCE + cut),
         *nothing_of_the_user(machines),
-        *logs_are_the_same(run, events, controller, machines, proven),
+        *logs_are_the_same(
+            run, events, controller, {name: one for name, one in machines.items() if name != forgot}, proven
+        ),
         *events_fit_the_nodes(run, events, proven),
         *events_are_a_story(events, killed=killed),
         *no_bug_was_met(run, controller, machines, events),
@@ -85,6 +96,8 @@ def logs_are_the_same(
     known = {e["task"] for e in events if e["event"] == "TaskExited" and not e["lost"]}
     wrong = []
     for task, host in _tasks(events).items():
+        if host not in machines:
+            continue
         ours = _bytes(controller.run_folder(run) / "logs" / attempt / f"{task.replace('/', '-')}.log")
         theirs = _bytes(machines[host].task_folder(run, attempt, task) / "output.log")
         whole = host in proven and task in known
@@ -178,8 +191,12 @@ def _steps_are_those_asked_for(events: list[Event]) -> list[str]:
         for event in events
         if event["event"] == "TaskReported" and event["kind"] == "result"
     }
+    # A disk without room for the log has none for the report.
+    short = {event["task"] for event in events if event["event"] == "LogGap" and event["where"] == "node"}
     return [
-        f"{task} did {done.get(task)} of {steps} steps" for task in _tasks(events) if done.get(task) != steps
+        f"{task} did {done.get(task)} of {steps} steps"
+        for task in _tasks(events)
+        if done.get(task) != steps and task not in short
     ]
 
 

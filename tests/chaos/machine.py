@@ -6,6 +6,7 @@ nsenter.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.bootstrap import COMMAND_CODE
+from orchestrator.node.serve.bootstrap import COMMAND_CODE
 from tests.cluster.machines import Node
 
 SMALL = "/small"  # a disk that is soon full
@@ -198,8 +199,14 @@ def _look(pid: int, space: str) -> Process | None:
 
 def _holds(process: Process, run: str) -> bool:
     """Whether it has a file of the run open."""
-    try:
-        links = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")]
-    except OSError:
-        return False
-    return any(f"/runs/{run}/" in link for link in links)
+    return any(f"/runs/{run}/" in link for link in opened(process.pid))
+
+
+def opened(pid: int) -> list[str]:
+    """What a process has open; one file that it closes meanwhile hides no other."""
+    found = []
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found

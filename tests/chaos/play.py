@@ -77,7 +77,7 @@ def _machine(node: Node, round_: Round) -> Machine:
 
 @contextmanager
 def _controller(round_: Round, folder: Path) -> Iterator[Controller]:
-    controller = Controller(folder, patch="pass" if round_.patient else IMPATIENT)
+    controller = Controller(folder, timings={} if round_.patient else IMPATIENT)
     controller.project.mkdir(parents=True)
     controller.state.mkdir()
     shutil.copy(_STUB, controller.project / "train.py")
@@ -116,7 +116,7 @@ def _play(
     time.sleep(round_.later)
     began = time.monotonic()
     with fault.struck() as struck:
-        _until_healed(round_, fault, scene.viewer)
+        _until_healed(round_, fault, scene)
     # What was sent meanwhile (that a connection is closed, say) comes when TCP tries again: it waits twice
     # as long each time, so at most as long again as the cut was.
     cut = time.monotonic() - began if isinstance(fault, LinkCut) else 0.0
@@ -131,7 +131,8 @@ def _play(
     if first.get("unproven"):
         wrong += _finish(controller, run)
     killed = round_.fault in ("keeper-kill", "controller-full", "check-keeper", "check-both")
-    wrong += invariants.check(run, controller, machines, killed=killed, cut=cut)
+    forgot = victim.name if round_.fault == "folder-gone" and struck else ""
+    wrong += invariants.check(run, controller, machines, killed=killed, cut=cut, forgot=forgot)
     wrong += invariants.hosts_were_replaced(controller.events(run), expected.replaced(round_, struck=struck))
     if re.search("^Traceback", controller.said(viewer), re.MULTILINE):
         wrong.append("the viewer printed a traceback")
@@ -164,7 +165,7 @@ def _launch(round_: Round, cluster: Cluster, controller: Controller, victim: Mac
     if round_.trainer == "stub":
         stub = ["train.py", "--steps", str(round_.steps), "--heartbeat", str(round_.heartbeat)]
         return [*words, *stub, "--checkpoint-dir", "checkpoints"]
-    steps = 40 if round_.steps < 1000 else 4000
+    steps = 40 if round_.steps < 1000 and round_.fault not in expected.LATE else 4000
     return [*words, "--dataset", "digits", "--epochs", "1", "--steps-per-epoch", str(steps)]
 
 
@@ -198,13 +199,24 @@ def _reach(round_: Round, scene: Scene) -> None:
     _wait(f"the run reaches its {round_.moment}", come)
 
 
-def _until_healed(round_: Round, fault: Fault, viewer: subprocess.Popen[bytes]) -> None:
+def _attempt_steps(scene: Scene) -> bool:
+    """Whether a later attempt has made a step."""
+    events = scene.controller.events(scene.run)
+    begun = next((n for n, event in enumerate(events) if event["event"] == "AttemptPlanned"), len(events))
+    return any(event["event"] == "TaskProgressed" for event in events[begun:])
+
+
+def _until_healed(round_: Round, fault: Fault, scene: Scene) -> None:
+    viewer = scene.viewer
     if round_.seconds is not None:
         deadline = time.monotonic() + round_.seconds
         while time.monotonic() < deadline and viewer.poll() is None:
             time.sleep(0.02)
         return
-    if round_.fault == "task-hang":  # nobody notices; a user does
+    if round_.fault in expected.LATE:
+        _wait("the spare trains", lambda: _attempt_steps(scene) or viewer.poll() is not None)
+        return
+    if round_.fault in ("task-hang", "supervisor-stop", "guard-stop"):  # nobody notices; a user does
         time.sleep(1.0)
         if viewer.poll() is None:
             viewer.send_signal(2)
@@ -232,6 +244,8 @@ def _judged(round_: Round, ended: dict[str, Any], status: int, said: str, *, str
     wrong = []
     if ended["status"] != status:
         wrong.append(f"the viewer ended with {status}, the run with {ended['status']}")
+    if struck and round_.fault in expected.LATE and ended["attempts"] != expected.LATE_ATTEMPTS:
+        wrong.append(f"whoever came back cost a restart: {ended['attempts']} attempts")
     right = expected.endings(round_, struck=struck)
     if not any(expected.fits(ending, round_, ended) for ending in right):
         named = (ended[name] for name in ("status", "outcome", "cause", "cause_task", "kind"))

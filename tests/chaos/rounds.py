@@ -16,6 +16,7 @@ _AWAY = ("away",)  # before the launch
 _CHECKS = ("preflight", "validate")
 _ENDLESS = 1_000_000  # steps
 _SURVIVES = 150
+_LONG = 700  # it goes on for a while after whoever was lost is back
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ KINDS = {
     "oom": Kind(moments=("train",), restarts=True),
     "supervisor-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
     "guard-kill": Kind(moments=_TASK, on_tensorflow=True, restarts=True),
+    "supervisor-stop": Kind(moments=("train",)),
+    "guard-stop": Kind(moments=("train",)),
+    "folder-gone": Kind(moments=("train",), restarts=True),
     "agent-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
     "sshd-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
     "keeper-kill": Kind(steps=_SURVIVES, on_tensorflow=True),
@@ -59,6 +63,8 @@ KINDS = {
     "lossy": Kind(steps=_SURVIVES, patient=True),
     "pair-cut": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
     "pair-cut-long": Kind(heartbeat=2.0),
+    "split": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
+    "split-long": Kind(_TASK, heartbeat=2.0),
     "keeper-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
     "disk-full": Kind(moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES),
     "controller-full": Kind(seconds=(0.5, 4.0), steps=_SURVIVES),
@@ -68,6 +74,8 @@ KINDS = {
     "spare-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
     "spare-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, examined=0.5),
     "spare-gone": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, spare=True, fewer=1),
+    "spare-back": Kind(("train",), steps=_LONG, heartbeat=2.0, always=True, spare=True, on_tensorflow=True),
+    "spare-rejoin": Kind(("train",), steps=_LONG, heartbeat=2.0, always=True, spare=True),
     "fewer-stop": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
     "fewer-cut": Kind(_LOST, steps=_SURVIVES, heartbeat=2.0, always=True, fewer=1),
     "too-few": Kind(_TASK, heartbeat=2.0, always=True, fewer=0),
@@ -149,7 +157,7 @@ def plan(seed: int, faults: Sequence[str], tensorflow: int = 6) -> Round:
         later=chance.choice((0.0, chance.uniform(0.0, kind.later))),
         seconds=chance.uniform(*span) if span else None,
         restarts=3 if again else 0,
-        steps=_SURVIVES if again else min(kind.steps, kind.early_steps) if moment in _EARLY else kind.steps,
+        steps=_steps(kind, again=again, early=moment in _EARLY),
         heartbeat=kind.heartbeat,
         patient=kind.patient or chance.random() < 0.06,
     )
@@ -160,3 +168,9 @@ def plan(seed: int, faults: Sequence[str], tensorflow: int = 6) -> Round:
         least=None if kind.fewer is None else count - kind.fewer,
         examined=bool(kind.examined) and chance.random() < kind.examined,
     )
+
+
+def _steps(kind: Kind, *, again: bool, early: bool) -> int:
+    if again:
+        return _SURVIVES if kind.steps == _ENDLESS else kind.steps
+    return min(kind.steps, kind.early_steps) if early else kind.steps

@@ -14,6 +14,7 @@ all of them have. Progress goes to ORCHESTRATE_REPORT as worker_entry's does. St
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -23,9 +24,12 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 SAVE_EVERY = 10
 REPORT_EVERY = 0.1  # seconds
+ATTEMPT = os.environ.get("ORCHESTRATE_ATTEMPT", "1")  # or "validate"
+CALLS_AGAIN = 0.5  # seconds
 ALONE = '{"cluster": {"worker": [":0"]}, "task": {"index": 0}}'  # in a local validation
 
 
@@ -53,6 +57,14 @@ def silent(peer: int) -> UnavailableError:
     )
 
 
+def mismatch(peer: int) -> RuntimeError:
+    """A task of another attempt talks to us: the coordinator takes it for a restarted one of ours."""
+    return RuntimeError(
+        f"/job:worker/replica:0/task:{peer} unexpectedly tried to connect with a different incarnation. "
+        "It has likely restarted. Incarnation ID mismatch"
+    )
+
+
 class Gang:
     """The sockets to all peers, and the last step that each has said to have reached."""
 
@@ -73,7 +85,8 @@ class Gang:
         """Connect to those before us and be connected to by those behind us."""
         port = int(addresses[self._me].rpartition(":")[2])
         server = socket.create_server(("", port), backlog=64)
-        hello = json.dumps({"task": self._me, "step": self.begin}).encode() + b"\n"
+        self._addresses = addresses
+        self._hello = hello = self._words(self.begin)
         for peer in range(self._me):
             host, _, number = addresses[peer].rpartition(":")
             self._peers[peer] = self._reach(peer, host, int(number))
@@ -92,6 +105,7 @@ class Gang:
             except OSError:
                 connection.close()
                 continue
+            self._know(said)
             self._peers[said["task"]] = connection
             self.begin = min(self.begin, said["step"])
             connection.sendall(hello)
@@ -110,6 +124,49 @@ class Gang:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._buffers[peer], self.reached[peer], self._heard[peer] = b"", -1, now
         self._server = server
+        server.setblocking(False)
+        self._strangers: list[socket.socket] = []
+
+    def _words(self, step: int) -> bytes:
+        said = {"task": self._me, "step": step, "attempt": ATTEMPT}
+        return json.dumps(said).encode() + b"\n"
+
+    @staticmethod
+    def _know(said: dict[str, Any]) -> None:
+        if said["attempt"] != ATTEMPT:
+            raise mismatch(said["task"])
+
+    def _listen(self) -> None:
+        """Whoever calls now is none of us: as a coordinator hears of a task that it knows otherwise."""
+        with contextlib.suppress(BlockingIOError):
+            stranger, _ = self._server.accept()
+            stranger.setblocking(False)
+            self._strangers.append(stranger)
+        for stranger in list(self._strangers):
+            try:
+                data = stranger.recv(4096)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if data.endswith(b"\n"):
+                self._know(json.loads(data))
+            stranger.close()
+            self._strangers.remove(stranger)
+
+    def call_again(self) -> None:
+        """A peer is gone: TensorFlow's heartbeats go to its address still, for some seconds."""
+        deadline = time.monotonic() + CALLS_AGAIN
+        while time.monotonic() < deadline:
+            for peer, address in enumerate(self._addresses):
+                host, _, number = address.rpartition(":")
+                if peer != self._me:
+                    with (
+                        contextlib.suppress(OSError),
+                        socket.create_connection((host, int(number)), timeout=0.3) as connection,
+                    ):
+                        connection.sendall(self._hello)
+            time.sleep(0.1)
 
     def _look_at_the_clock(self, peer: int) -> None:
         """The time in which all must have registered."""
@@ -126,14 +183,14 @@ class Gang:
                 time.sleep(0.05)
 
     @staticmethod
-    def _greeting(connection: socket.socket) -> dict[str, int]:
+    def _greeting(connection: socket.socket) -> dict[str, Any]:
         data = b""
         while not data.endswith(b"\n"):
             more = connection.recv(1)
             if not more:
                 raise ConnectionResetError
             data += more
-        found: dict[str, int] = json.loads(data)
+        found: dict[str, Any] = json.loads(data)
         return found
 
     def reduce(self, step: int) -> None:
@@ -148,6 +205,7 @@ class Gang:
                     if not self._hear(key.data):
                         selector.unregister(key.fileobj)
                         self._gone.add(key.data)
+                self._listen()
                 self._judge(step)
 
     def _hear(self, peer: int) -> bool:
@@ -261,8 +319,7 @@ def main() -> None:
     options = parser.parse_args()
     config = json.loads(os.environ.get("TF_CONFIG", ALONE))
     addresses, me = config["cluster"]["worker"], config["task"]["index"]
-    attempt = os.environ.get("ORCHESTRATE_ATTEMPT", "1")
-    print(f"worker {me} of {len(addresses)}, attempt {attempt}", flush=True)
+    print(f"worker {me} of {len(addresses)}, attempt {ATTEMPT}", flush=True)
 
     signal.signal(signal.SIGUSR1, lambda *_: eat())
     signal.signal(signal.SIGUSR2, told_to_fail)
@@ -274,7 +331,11 @@ def main() -> None:
     chance = random.Random(me)
     for step in range(gang.begin + 1, options.steps + 1):
         time.sleep(options.step_seconds)
-        gang.reduce(step)
+        try:
+            gang.reduce(step)
+        except UnavailableError:
+            gang.call_again()
+            raise
         babble(step, chance)
         report.progress(step)
         if step % SAVE_EVERY == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.machines import Cluster, described
+from tests.exclusive import exclusive
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -22,7 +22,7 @@ UP_SECONDS = 60  # the promise of scripts/cluster once its image is there
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bringing the cluster up is on the first one's time."""
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600))
 
 
@@ -49,22 +49,27 @@ def cluster_script(verb: str, environment: Mapping[str, str], timeout: float) ->
     assert done.returncode == 0, f"scripts/cluster {verb} ended with {done.returncode}:\n{done.stderr}"
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def skip_without_docker() -> None:
     if why := missing_docker():
         if os.environ.get("CI"):
             pytest.fail(f"the container cluster is part of CI: {why}")
         pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    skip_without_docker()
     folder = tmp_path_factory.mktemp("cluster")
-    # One name per clone: what a killed run left behind is found and removed by the next one.
-    project = f"orchestrate-test-{zlib.crc32(bytes(ROOT)):08x}"
+    # One name per clone and worker: what a killed run left behind is found and removed by the next one.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    project = "-".join(filter(None, ("orchestrate-test", f"{zlib.crc32(bytes(ROOT)):08x}", worker)))
     environment = {"ORCHESTRATE_CLUSTER": project, "ORCHESTRATE_CLUSTER_DIR": str(folder)}
-    with (HERE / "docker-compose.yml").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with exclusive(project):
         cluster_script("image", environment, 500)
         cluster_script("down", environment, 60)
         try:
-            cluster_script("up", environment, UP_SECONDS)
+            with exclusive("clusters"):  # two at once would look for a free network in the same place
+                cluster_script("up", environment, UP_SECONDS)
             yield described(folder, project)
         finally:
             cluster_script("down", environment, 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,18 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ExitStatus
+from orchestrator.timings import VARIABLE
 from tests.chaos.machine import Machine
 
 if TYPE_CHECKING:
     from tests.cluster.machines import Cluster
 
 # The patience of a person, for a test.
-IMPATIENT = (
-    "import orchestrator.fleet.pulse as p; p.SILENCE, p.BEAT = 3.0, 0.5;"
-    "import orchestrator.phases.again as a; a.RETURN = 1.0;"
-    "import orchestrator.phases.stop as s; s.UNREACHABLE = 1.0;"
-    "from orchestrator.cli.main import run; run()"
-)
+IMPATIENT = {"silence": 3.0, "beat": 0.5, "host_return": 1.0, "stop_unreachable": 1.0}
 CUT = ("INPUT", "!", "-i", "lo", "-j", "DROP")
 TASK = (
     "echo attempt $ORCHESTRATE_ATTEMPT is up; until [ -e ~/enough-$ORCHESTRATE_ATTEMPT ]; do sleep 0.1; done"
@@ -44,9 +41,14 @@ def test_it_is_cleared_of_what_it_still_runs(cluster: Cluster, tmp_path: Path) -
     words = ("launch", "--hosts", str(hosts), "--no-validate", "--skip-preflight", "--max-restarts", "1")
     with said.open("w") as out:
         launch = subprocess.Popen(
-            [sys.executable, "-c", IMPATIENT, *words, "--", "sh", "-c", TASK],
+            [sys.executable, "-m", "orchestrator", *words, "--", "sh", "-c", TASK],
             cwd=project,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+            env={
+                **os.environ,
+                VARIABLE: json.dumps(IMPATIENT),
+                "XDG_STATE_HOME": str(tmp_path / "state"),
+                "XDG_CONFIG_HOME": str(tmp_path),
+            },
             stdout=out,
             stderr=subprocess.STDOUT,
         )

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from orchestrator.node import bootstrap, frames
+from orchestrator.node.serve import bootstrap, frames
 from tests.node.harness import interpreters
 
-PATIENCE = 20.0
+PATIENCE = 60.0  # seconds; a bound on what must happen, never a wait
 OLD_PYTHON = next((path for path in interpreters() if path.endswith("3.8")), None)
 
 
@@ -105,6 +105,10 @@ class AgentClient:
         self._ids += 1
         self._write(frames.encode({"id": self._ids, "op": op, **fields}, payload))
         return self._ids
+
+    def raw(self, data: bytes) -> None:
+        """Send what is perhaps not a frame."""
+        self._write(data)
 
     def reply(self, request: int, timeout: float = PATIENCE) -> tuple[dict[str, Any], bytes]:
         self.until(lambda: request in self.replies, timeout)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import paths, procs
+from orchestrator.node.base import paths, procs
 from tests.node.harness import Node
 from tests.node.lab import Lab
 

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node import control, procs, start, state
-from orchestrator.node.paths import Paths, TaskFolder
+from orchestrator.node.base import procs
+from orchestrator.node.base.paths import Paths, TaskFolder
+from orchestrator.node.task import control, start, state
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
     """Poll a condition; its true value, or a failure after the deadline."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -100,9 +101,11 @@ def guard_of(leader: int) -> int:
 
 def kill_together(*pids: int) -> None:
     """None of them sees another one's end, and acts on it."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    until(lambda: all(procs.status(pid) == "T" for pid in pids), what=f"{pids} stand still")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def identities(folder: Path, count: int) -> list[procs.Identity]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
+import contextlib
 import uuid
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node import control, paths, procs
+from orchestrator.node.base import paths, procs
+from orchestrator.node.task import control, state
 from tests.node.agent_client import AgentClient
 from tests.node.harness import until
 
@@ -52,6 +53,13 @@ class Lab:
         agent.until(ended)
         return agent.states(task)[-1]
 
+    def over(self, task: str = "worker/0") -> dict[str, Any]:
+        """The state of a task that is over, its guard's end included: until then it counts as alive."""
+        folder = self.task(task)
+        until(lambda: state.is_final(state.read(folder)), what=f"{task} is over")
+        assert control.wait_until_over(folder, 30.0), "the lock is still held"
+        return state.read(folder)
+
     def close(self) -> None:
         """Every agent gone, and its helpers; the run killed, and nothing of it alive."""
         for agent in self._agents:
@@ -64,12 +72,6 @@ class Lab:
         assert procs.sweep(self.run) == []
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def gone(pid: int) -> bool:
     process = procs.look(pid)
     return process is None or process.zombie
@@ -77,6 +79,15 @@ def gone(pid: int) -> bool:
 
 def children(pid: int) -> list[int]:
     return [process.pid for process in procs.scan() if process.ppid == pid]
+
+
+def opened(pid: int) -> list[str]:
+    """What a process has open; what it closes while it is looked at is left out."""
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(fd.readlink()))
+    return found
 
 
 def wait_gone(*pids: int) -> None:

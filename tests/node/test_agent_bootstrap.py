@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import bootstrap
+from orchestrator.node.serve import bootstrap
 from tests.node.agent_client import OLD_PYTHON, Silence
-from tests.node.lab import Lab, free_port
+from tests.node.lab import Lab
+from tests.ports import free_port
 
 SHELLS = ["sh", "bash", "csh", "fish"]
 old_python = pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,12 +16,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import procs, prune, work
-from orchestrator.node.agent import Request
+from orchestrator.node.base import procs
+from orchestrator.node.disk import removing
+from orchestrator.node.serve.agent import Request
+from orchestrator.node.stock import work
+from orchestrator.node.tidy import prune
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
 from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone, wait_gone
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +52,7 @@ def wish(lab: Lab) -> dict[str, Any]:
         "keep_bytes": None,
         "shared": True,
         "work": False,
+        "envs": None,
         "dry": False,
     }
 
@@ -80,7 +87,7 @@ def ended_run(lab: Lab, agent: AgentClient, run: str, *, days: float, size: int 
     """The state of a run whose one task is over."""
     lab.run, before = run, lab.run
     lab.start(agent, sys.executable, "-c", f"print('x' * {size})")
-    until(lambda: json.loads(Path(lab.task().state).read_bytes())["state"] == "exited")
+    assert lab.over()["state"] == "exited"
     lab.run = before
     folder = lab.state / "runs" / run
     age(folder, days * 86_400)
@@ -164,8 +171,9 @@ def test_what_is_alive_is_left_alone_here_and_in_other_state_folders(lab: Lab) -
 def test_ports_are_free_leased_or_somebody_elses(lab: Lab) -> None:
     agent = lab.agent()
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        taken, free = stranger.getsockname()[1], 1
-        agent.request("lease", run=lab.run, owner="ada@laptop", ports={str(taken): "worker/0", "1": "ps/0"})
+        taken, free = stranger.getsockname()[1], free_port()
+        wanted = {str(taken): "worker/0", str(free): "ps/0"}
+        agent.request("lease", run=lab.run, owner="ada@laptop", ports=wanted)
         held = clean(lab, agent)["ports"]
         assert [(lease["port"], lease["run"]) for lease in held["leased"]] == [
             (free, lab.run),
@@ -227,6 +235,7 @@ def test_states_go_by_age_and_by_size_the_oldest_first(lab: Lab) -> None:
     assert names_in(lab.state / "runs") == ["run-a", "run-b", "run-c", "run-d"]
     assert went(clean(lab, agent), "state") == ["run-a"]
     assert went(clean(lab, agent, keep_bytes=500_000), "state") == ["run-b"]
+    age(lab.state / "runs" / "run-d", 0)
     assert went(clean(lab, agent, keep_bytes=0, alive=["run-c"]), "state") == []  # run-d is just over
     assert names_in(lab.state / "runs") == ["run-c", "run-d"]
 
@@ -270,6 +279,78 @@ def test_code_stays_while_a_run_may_need_it(lab: Lab) -> None:
     assert not used.exists()
 
 
+def test_data_stays_while_a_run_may_need_it(lab: Lab) -> None:
+    agent = lab.agent()
+    for digest in (DIGEST, OTHER):
+        (lab.workdir / "data" / digest / "files").mkdir(parents=True)
+        (lab.workdir / "data" / digest / "files" / "train").write_bytes(b"x" * 5000)
+        age(lab.workdir / "data" / digest, 50 * 86_400)
+    (lab.workdir / "data" / f".incoming-{OTHER}.pieces").write_bytes(b"1")
+    age(lab.workdir / "data" / f".incoming-{OTHER}.pieces", 2 * 86_400)
+    made_from(lab, "run-a", DIGEST, days=40)
+    assert went(clean(lab, agent, shared=False), "data") == []
+    done = clean(lab, agent, alive=["run-a"])
+    assert (went(done, "data"), went(done, "scraps")) == ([OTHER], [f".incoming-{OTHER}.pieces"])
+    assert names_in(lab.workdir / "data") == [DIGEST]
+
+
+def environment(lab: Lab, name: str) -> Path:
+    """As `setup` leaves one, with its lock beside it."""
+    path = lab.workdir / "envs" / name
+    (path / "bin").mkdir(parents=True)
+    (path / "bin" / "python").write_bytes(Path("/bin/sleep").read_bytes())
+    (path / "bin" / "python").chmod(0o755)
+    (path.parent / f".lock-{name}").touch()
+    age(path, 86_400)
+    return path
+
+
+def test_environments_that_nobody_names_go_when_that_is_wanted(lab: Lab) -> None:
+    agent = lab.agent()
+    kept, other, used = (environment(lab, name) for name in ("a1", "b2", "c3"))
+    with subprocess.Popen([str(used / "bin" / "python"), "60"]) as sleeper:
+        try:
+            assert went(clean(lab, agent, older=0.0), "envs") == []
+            assert went(clean(lab, agent, envs=["a1"], alive=["run-a"]), "envs") == [], "it may use any"
+            assert went(clean(lab, agent, envs=["a1"], shared=False), "envs") == []
+            assert went(clean(lab, agent, envs=["a1"], dry=True), "envs") == ["b2"]
+            assert went(clean(lab, agent, envs=["a1"]), "envs") == ["b2"]
+            assert (kept.exists(), other.exists(), used.exists()) == (True, False, True)
+        finally:
+            sleeper.kill()
+    assert went(clean(lab, agent, envs=["a1"]), "envs") == ["c3"]
+    clean(lab, agent)
+    assert names_in(lab.workdir / "envs") == [".lock-a1", "a1"]
+
+
+def test_an_environment_that_is_being_made_is_left_alone_and_what_was_interrupted_goes(lab: Lab) -> None:
+    agent = lab.agent()
+    folder = lab.workdir / "envs"
+    for name in (".making-a1-00ff", ".wheels-a1-cp311"):
+        (folder / name).mkdir(parents=True)
+    lock = folder / ".lock-b2"
+    lock.touch()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert went(clean(lab, agent, envs=[]), "scraps") == []
+        assert lock.exists()
+    age(folder, 2 * 86_400)
+    assert sorted(went(clean(lab, agent), "scraps")) == [".making-a1-00ff", ".wheels-a1-cp311"]
+    assert names_in(folder) == []
+
+
+def test_locks_of_data_that_has_gone_go_too(lab: Lab) -> None:
+    agent = lab.agent()
+    data = lab.workdir / "data"
+    (data / DIGEST).mkdir(parents=True)
+    for digest in (DIGEST, OTHER):
+        (data / f".lock-{digest}").touch()
+    clean(lab, agent, dry=True)
+    assert (data / f".lock-{OTHER}").exists()
+    clean(lab, agent)
+    assert sorted(path.name for path in data.iterdir()) == [f".lock-{DIGEST}", DIGEST]
+
+
 def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
     agent = lab.agent()
     (lab.workdir / "runs" / "run-a" / "work.node.00ff").mkdir(parents=True)
@@ -300,7 +381,7 @@ def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: p
 
     def slow(source: str, target: str) -> None:
         if path.exists():
-            prune._remove(str(path))
+            removing.remove(str(path))
         copy(source, target)
 
     monkeypatch.setattr(work, "_copy", slow)

@@ -112,15 +112,20 @@ def test_a_home_relative_workdir(lab: Lab) -> None:
     assert found["disk"]["workdir"]["path"] == str(lab.folder / "jobs")
 
 
+def _addresses() -> set[str]:
+    done = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
+    return set(done.stdout.split())
+
+
 def test_what_the_kernel_tells(lab: Lab) -> None:
+    before = _addresses()  # networks of containers come and go
     found = facts(lab)
     assert found["cpus"] == len(os.sched_getaffinity(0))
     assert 1 << 20 < found["memory"] <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert found["ephemeral"] == [low, high]
     assert "127.0.0.1" in found["ip"]
-    own = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
-    assert set(own) <= set(found["ip"])
+    assert before & _addresses() <= set(found["ip"])
 
 
 def test_gpus_as_nvidia_smi_lists_them(lab: Lab) -> None:
@@ -153,5 +158,5 @@ def test_r_as_the_job_would_find_it(lab: Lab) -> None:
         setup = f"echo hello; export R_SAYS='{answer}' PATH={shlex.quote(str(rscript.parent))}:$PATH"
         return dict(facts(lab, r=True, setup=setup)["r"])
 
-    assert said("4.2.2 1.28") == {"version": "4.2.2", "reticulate": "1.28", "error": ""}
-    assert said("4.2.2 ") == {"version": "4.2.2", "reticulate": None, "error": ""}
+    assert said("4.2.2 1.28 -") == {"version": "4.2.2", "reticulate": "1.28", "jsonlite": None, "error": ""}
+    assert said("4.2.2 - 1.8.4") == {"version": "4.2.2", "reticulate": None, "jsonlite": "1.8.4", "error": ""}

@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import control, frames, logfile, procs
+from orchestrator.node.base import procs
+from orchestrator.node.serve import frames
+from orchestrator.node.task import control, logfile, state
 from tests.node.agent_client import AgentClient, AgentError
-from tests.node.harness import kill_together, link, until
-from tests.node.lab import Lab, gone, wait_gone
+from tests.node.harness import guard_of, kill_together, supervisor_of, until
+from tests.node.lab import Lab, gone, opened, wait_gone
+from tests.removal import remove
 
 
 def python(text: str) -> tuple[str, ...]:
@@ -87,11 +90,12 @@ def test_each_frame_follows_the_one_before_and_the_final_state_all(lab: Lab) -> 
 
 def test_times_are_the_index_each_record_once_and_before_its_end(lab: Lab) -> None:
     agent = lab.agent()
-    lab.start(agent, *python("import time\nfor n in range(12): print(n); time.sleep(0.06)"))
+    index = Path(lab.task().idx)  # it prints until enough of it was stamped, however slow that goes
+    more = f"os.path.getsize({str(index)!r}) < 6 * 16"
+    lab.start(agent, *python(f"import os, time\nwhile {more}: print(1); time.sleep(0.06)"))
     lab.follow(agent, "worker/0")
     lab.final(agent)
-    index = Path(lab.task().idx).read_bytes()
-    assert times(agent) == list(struct.iter_unpack("<QQ", index))
+    assert times(agent) == list(struct.iter_unpack("<QQ", index.read_bytes()))
     assert len(times(agent)) > 5
 
 
@@ -138,7 +142,7 @@ def gone_by_state(agent: AgentClient, lab: Lab) -> bool:
 
 def test_a_log_of_single_bytes_has_frames_that_fit(tmp_path: Path) -> None:
     """As many records as bytes: a frame ends where its times are too many."""
-    from orchestrator.node.tail import TIMES, Times
+    from orchestrator.node.watch.tail import TIMES, Times
 
     index = tmp_path / "idx"
     records = [(n, n * 10) for n in range(TIMES * 3 + 5)]
@@ -171,17 +175,6 @@ def test_a_task_that_is_not_here_is_missing_and_the_others_are_followed(lab: Lab
     assert agent.log("worker/0") == b"here\n"
 
 
-def test_unfollow_is_the_end_of_a_stream_and_of_no_other(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "sh", "-c", "while sleep 0.02; do echo tick; done")
-    first, second = lab.follow(agent, "worker/0"), lab.follow(agent, "worker/0")
-    agent.until(lambda: {header["stream"] for header, _ in agent.stream} == {first, second})
-    agent.request("unfollow", stream=first)
-    agent.stream.clear()
-    agent.until(lambda: len(agent.stream) > 3)
-    assert {header["stream"] for header, _ in agent.stream} == {second}
-
-
 NO_INOTIFY = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && eval "$0"')
 SMALL_DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k,mode=700 x "$STATE" && eval "$0"')
 
@@ -197,7 +190,7 @@ def test_without_inotify_a_look_every_second_tells_all(lab: Lab) -> None:
     lab.follow(agent, "worker/0")
     assert lab.final(agent)["exit_code"] == 7
     assert agent.log("worker/0") == b"one\ntwo\n"
-    assert not any("inotify" in link(str(fd)) for fd in Path(f"/proc/{agent.pid}/fd").iterdir())
+    assert not any("inotify" in link for link in opened(agent.pid))
 
 
 def test_stop_ends_what_swallows_term_after_its_grace(lab: Lab) -> None:
@@ -221,18 +214,8 @@ def test_stop_of_one_task_leaves_the_other(lab: Lab) -> None:
 
 def kill_our_processes(lab: Lab) -> None:
     """Guard and supervisor of the task, together."""
-    lock = Path(lab.task().lock).stat().st_ino
-    found = []
-    for process in procs.scan():
-        folder = Path(f"/proc/{process.pid}/fd")
-        try:
-            names = [(folder / name.name).stat().st_ino for name in folder.iterdir()]
-        except OSError:
-            continue
-        if lock in names:
-            found.append(process.pid)
-    kill_together(*found)
-    assert len(found) == 2
+    leader = state.read(lab.task())["pid"]
+    kill_together(guard_of(leader), supervisor_of(leader))
     assert control.wait_until_over(lab.task(), 10.0)
 
 
@@ -305,17 +288,6 @@ def test_the_answer_to_a_question_is_not_behind_megabytes_of_log(lab: Lab) -> No
     assert len(agent.log("worker/0")) < 2 << 20  # the outbox's limit, a pipe and what was read so far
 
 
-def test_a_piece_of_a_log_is_read_without_following(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "printf", "0123456789")
-    until(lambda: gone_by_state(agent, lab))
-    request = agent.send("read", run=lab.run, attempt="1", task="worker/0", offset=3, limit=4)
-    result, data = agent.reply(request)
-    assert (result, data) == ({"offset": 3, "size": 10}, b"3456")
-    with pytest.raises(AgentError, match="no log of worker/9"):
-        agent.request("read", run=lab.run, attempt="1", task="worker/9", offset=0, limit=1)
-
-
 def test_a_hundred_thousand_short_writes_are_followed_without_an_agent_at_full_load(lab: Lab) -> None:
     agent = lab.agent()
     lab.start(agent, *python("import os\nfor n in range(100_000): os.write(1, b'%d\\n' % n)"))
@@ -346,12 +318,12 @@ def test_states_tells_runs_plans_and_tasks(lab: Lab) -> None:
     assert states(agent, None) == []
     assert states(agent, "unknown") == []
     lab.start(agent, "sh", "-c", "echo x; sleep 1000")
-    until(lambda: states(agent, None)[0]["tasks"][0]["log_size"] == 2)
+    until(lambda: states(agent, None)[0]["tasks"][0]["state"]["state"] == "running")
     (run,) = states(lab.agent(), None)
     assert (run["run"], run["plan"], run["keeper"]) == (lab.run, '{"name": "é"}', None)
     (task,) = run["tasks"]
     assert (task["attempt"], task["task"], task["alive"]) == ("1", "worker/0", True)
-    assert (task["state"]["state"], task["report_size"], task["trouble"]) == ("running", 0, None)
+    assert task["state"]["state"] == "running"
 
 
 def test_a_run_has_one_keeper_and_the_next_when_that_is_gone(lab: Lab) -> None:
@@ -405,29 +377,13 @@ def test_sweep_kills_what_an_ended_task_left_and_names_it(lab: Lab) -> None:
     assert states(agent, lab.run)[0]["tasks"][1]["alive"]
 
 
-def test_drop_forgets_an_ended_run_and_refuses_a_living_one(lab: Lab) -> None:
-    agent = lab.agent()
-    work = lab.workdir / "runs" / lab.run / "work"
-    work.mkdir(parents=True)
-    lab.start(agent, "sleep", "1000")
-    with pytest.raises(AgentError, match="still running here: worker/0"):
-        agent.request("drop", run=lab.run, workdir=str(lab.workdir))
-    lab.follow(agent, "worker/0")
-    lab.stop(agent, kill=True)
-    lab.final(agent)
-    agent.request("drop", run=lab.run, workdir=str(lab.workdir))
-    assert states(agent, None) == []
-    assert not work.parent.exists()
-    assert agent.request("drop", run=lab.run, workdir=str(lab.workdir)) == {}  # once more changes nothing
-
-
-def test_a_dropped_run_may_be_kept_anew(lab: Lab) -> None:
+def test_a_run_that_was_cleaned_away_may_be_kept_anew(lab: Lab) -> None:
     agent = lab.agent()
     for _ in range(2):
         assert agent.request("keep", run=lab.run, who="me", plan="{}")["granted"]
         (run,) = states(lab.agent(), lab.run)
         assert run["keeper"]["alive"]
-        agent.request("drop", run=lab.run)
+        remove(lab.state / "runs" / lab.run)
 
 
 @pytest.mark.skipif(not works(*SMALL_DISK[:-1], 'mount -t tmpfs x "$PWD"'), reason="no mounts here")
@@ -441,8 +397,66 @@ def test_a_full_disk_is_the_machines_word_and_no_bug(lab: Lab) -> None:
     assert "No space left on device" in caught.value.what
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc"])
-@pytest.mark.parametrize("op", ["drop", "keep", "sweep", "states"])
-def test_a_run_is_one_plain_name(lab: Lab, op: str, name: str) -> None:
-    with pytest.raises(AgentError, match="not a name"):
-        lab.agent().request(op, run=name, who="me", plan="{}")
+@pytest.mark.parametrize("op", ["keep", "sweep", "states"])
+def test_a_run_is_one_plain_name(lab: Lab, op: str) -> None:
+    agent = lab.agent()
+    for name in ("", ".", "..", "a/b", "../../etc", "/etc", "a\nb", "a\0b", "ä", "-rf", "a" * 300, 7, ["a"]):
+        with pytest.raises(AgentError, match="not a name") as caught:
+            agent.request(op, run=name, who="me", plan="{}")
+        assert caught.value.what.isprintable()
+        assert len(caught.value.what) < 120
+    assert [path.name for path in lab.state.parent.rglob("run.json")] == []
+
+
+def test_what_is_no_run_in_the_state_folder_hides_none(lab: Lab) -> None:
+    agent = lab.agent()
+    agent.request("keep", run=lab.run, who="me", plan="{}")
+    (lab.state / "runs" / "a folder of\nsomebody's").mkdir()
+    assert [run["run"] for run in agent.request("states", run=None)["runs"]] == [lab.run]
+
+
+def test_a_task_whose_folder_is_removed_is_ended_and_told_as_lost(lab: Lab) -> None:
+    agent = lab.agent()
+    pid = lab.start(agent, "sh", "-c", "echo here; exec sleep 1000")["pid"]
+    lab.follow(agent, "worker/0")
+    agent.until(lambda: agent.log("worker/0") == b"here\n")
+    ours = [supervisor_of(pid), guard_of(pid)]
+    remove(lab.state / "runs" / lab.run)
+    final = lab.final(agent)
+    assert (final["state"], final["message"]) == ("lost", state.REMOVED)
+    wait_gone(pid, *ours)
+    assert agent.request("sweep", run=lab.run) == {"killed": [], "alive": []}
+
+
+@pytest.mark.parametrize("which", ["supervisor", "guard"])
+@pytest.mark.parametrize("kill", [False, True])
+def test_one_of_ours_that_is_stopped_is_named_and_hears_the_stop(lab: Lab, which: str, kill: bool) -> None:
+    agent = lab.agent()
+    pid = lab.start(agent, "sleep", "1000")["pid"]
+    ours = {"supervisor": supervisor_of(pid), "guard": guard_of(pid)}
+    os.kill(ours[which], signal.SIGSTOP)
+    until(lambda: procs.status(ours[which]) == "T")
+    told = lab.stop(agent, kill=kill)["woken"]
+    assert told == [{"task": "worker/0", "process": which, "pid": ours[which], "traced": False, "sent": True}]
+    wait_gone(pid, *ours.values())
+
+
+def test_a_guard_that_is_stopped_does_not_outlive_the_sweep(lab: Lab) -> None:
+    agent = lab.agent()
+    pid = lab.start(agent, "sleep", "1000")["pid"]
+    guard = guard_of(pid)
+    os.kill(guard, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    lab.follow(agent, "worker/0")
+    assert lab.final(agent)["exit_signal"] == signal.SIGKILL
+    assert agent.request("sweep", run=lab.run)["alive"] == []
+    wait_gone(guard)
+
+
+def test_a_supervisor_whose_folder_is_removed_ends_its_task_though_nobody_looks(lab: Lab) -> None:
+    agent = lab.agent()
+    pid = lab.start(agent, "sleep", "1000")["pid"]
+    ours = [supervisor_of(pid), guard_of(pid)]
+    agent.close()
+    remove(lab.state / "runs" / lab.run)
+    wait_gone(pid, *ours)

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.look import ports
 from tests.node.agent_client import AgentClient
 from tests.node.harness import until
-from tests.node.lab import Lab, free_port
+from tests.node.lab import Lab
+from tests.ports import free_port
 
 NONCE = "6f1ed002ab5595859014ebf0951522d9"
 
@@ -32,7 +34,8 @@ def look(
 
 def test_a_peer_that_listens_answers(lab: Lab) -> None:
     a, b, port = lab.agent(), lab.agent(), free_port()
-    assert b.request("listen", ports=[port], nonce=NONCE, host="b") == {"listening": [port], "busy": []}
+    taken = {"listening": [port], "busy": [], "extra": None, "waits_for": None}
+    assert b.request("listen", ports=[port], nonce=NONCE, host="b") == taken
     for address in ("127.0.0.1", "127.0.0.2", "localhost", "::1"):
         found = look(a, port, address)
         assert (found["tcp"], found["why"]) == (True, ""), address
@@ -220,11 +223,76 @@ def test_who_holds_a_port_is_named(lab: Lab) -> None:
     assert f"pid {os.getpid()} (user {pwd.getpwuid(os.getuid()).pw_name})" in busy["holder"]
 
 
-def test_an_agent_that_holds_a_port_is_named(lab: Lab) -> None:
-    a, b, port = lab.agent(), lab.agent(), free_port()
+def test_who_holds_a_port_is_named_whatever_else_it_closes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = os.listdir
+
+    def stale(folder: str) -> list[str]:
+        return ["1000000", *listed(folder)] if folder.endswith("/fd") else listed(folder)
+
+    monkeypatch.setattr(os, "listdir", stale)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert f"pid {os.getpid()} " in ports.holder(server.getsockname()[1], None)
+
+
+def test_another_preflight_at_a_port_is_waited_for_and_nothing_is_taken(lab: Lab) -> None:
+    a, b, port, other = lab.agent(), lab.agent(), free_port(), free_port()
     a.request("listen", ports=[port], nonce=NONCE)
-    (busy,) = b.request("listen", ports=[port], nonce=NONCE)["busy"]
-    assert f"pid {a.pid}" in busy["holder"]
+    user = pwd.getpwuid(os.getuid()).pw_name
+    nothing: dict[str, Any] = {"listening": [], "busy": [], "extra": None, "waits_for": user}
+    assert b.request("listen", ports=[port, other], nonce=NONCE) == nothing
+    assert a.request("listen", ports=[other], nonce=NONCE)["listening"] == [other]
+    assert b.request("listen", ports=[port], nonce=NONCE)["listening"] == [port]
+
+
+LARGE = 64 << 10
+
+
+def test_large_packets_go_both_ways(lab: Lab) -> None:
+    a, b, port = lab.agent(), lab.agent(), free_port()
+    extra = b.request("listen", ports=[port], nonce=NONCE, host="b", extra=True)["extra"]
+    targets = [{"host": "b", "address": "127.0.0.2", "port": number} for number in (port, extra)]
+    for _ in range(3):
+        found = a.request("probe", nonce=NONCE, timeout=3.0, targets=targets, large=LARGE)["results"]
+        for one in found:
+            assert (one["tcp"], one["large_out"], one["large_back"]) == (True, True, True)
+            assert 0 < one["large_ms"] < 3000
+            assert one["packet"] > 1000
+            assert one["resolved"] == "127.0.0.2"
+
+
+def test_what_goes_from_one_to_another_in_a_second_is_measured(lab: Lab) -> None:
+    a, b, port = lab.agent(), lab.agent(), free_port()
+    b.request("listen", ports=[port], nonce=NONCE, host="b")
+    target = {"host": "b", "address": "127.0.0.1", "port": port}
+    found = a.request("bandwidth", nonce=NONCE, target=target)
+    assert found["why"] == ""
+    assert 1e6 < found["rate"] < 1e12
+    b.request("unlisten")
+    assert a.request("bandwidth", nonce=NONCE, target=target) == {"rate": None, "why": "Connection refused"}
+
+
+def test_a_peer_that_answers_and_then_stands_still(lab: Lab) -> None:
+    """It reads nothing, and says nothing: neither way is through, and the connection stays good."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(200)
+                peer.sendall(f"{NONCE} b\n".encode())
+                over.wait(20)
+
+        over = threading.Event()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        target = {"host": "b", "address": "127.0.0.1", "port": server.getsockname()[1]}
+        asked: dict[str, Any] = {"nonce": NONCE, "timeout": 3.0, "targets": [target], "large": 1 << 20}
+        (found,) = lab.agent().request("probe", **asked)["results"]
+        over.set()
+        thread.join()
+    assert (found["tcp"], found["why"]) == (True, "")
+    assert (found["large_out"], found["large_back"], found["large_ms"]) == (False, False, None)
 
 
 def test_unlisten_and_the_agents_death_free_the_port(lab: Lab) -> None:
@@ -269,6 +337,19 @@ def test_a_lease_is_ours_to_take_again(lab: Lab) -> None:
     agent, port = lab.agent(), free_port()
     for task in ("worker/0", "worker/1"):
         assert agent.request("lease", run="r1", owner="me", ports={str(port): task})["taken"] == [port]
+
+
+def test_a_lease_is_seen_by_whoever_has_another_state_folder(lab: Lab) -> None:
+    """As another user has: of the run only its user is told."""
+    a, b, port = lab.agent(), lab.agent(state=lab.folder / "other"), free_port()
+    a.request("lease", run="r1", owner="ada@home", ports={str(port): "worker/0"})
+    user = pwd.getpwuid(os.getuid()).pw_name
+    known = {"run": "?", "task": "?", "owner": user, "since": None}
+    asked = b.request("lease", run="r2", owner="bob@work", ports={str(port): "worker/0"})
+    assert asked["conflicts"] == [{"port": port, **known}]
+    assert b.request("listen", ports=[port], nonce=NONCE)["busy"] == [{"port": port, "holder": known}]
+    a.close()
+    assert b.request("lease", run="r2", owner="bob", ports={str(port): "worker/0"})["taken"] == [port]
 
 
 def test_a_lease_ends_with_the_agent_unless_a_task_holds_it(lab: Lab) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import share
+from orchestrator.node.look import share
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import link, names_in
 from tests.node.lab import Lab
@@ -254,11 +254,11 @@ def through_a_link() -> bytes:
         (tar({"../escaped": b""}), "points out of its folder"),
         (tar({"a/../../escaped": b""}), "points out of its folder"),
         (tar({"/tmp/escaped": b""}), "points out of its folder"),
-        (through_a_link(), "File exists"),
+        (through_a_link(), "something else is in its place"),
         (member("pipe", tarfile.FIFOTYPE), "only files"),
         (member("device", tarfile.CHRTYPE), "only files"),
         (member("hard", tarfile.LNKTYPE, "/etc/passwd"), "only files"),
-        (tar({"a": b"1"})[:1024] + tar({"a": b"2"}), "File exists"),
+        (tar({"a": b"1"})[:1024] + tar({"a": b"2"}), "it comes twice"),
         (b"no tar at all" * 1000, "damaged"),
         (tar({"a": b"1" * 100_000})[:50_000], "damaged"),
     ],
@@ -401,3 +401,14 @@ def test_what_was_given_up_long_ago_is_removed(lab: Lab) -> None:
     agent.request("share_write", workdir=str(lab.workdir), nonce="z", host="h")
     assert names_in(lab.workdir / "trees") == sorted([".incoming-bb-1", Path(incoming).name])
     assert names_in(lab.workdir) == [".share-y", ".share-z", "trees"]
+
+
+@pytest.mark.parametrize("field", ["digests", "also"])
+def test_a_tree_is_a_digest_and_no_way_out_of_the_folder(lab: Lab, field: str) -> None:
+    agent, outside = lab.agent(), lab.folder / "outside"
+    outside.mkdir()
+    for name in ("../../outside", str(outside), "..", "", "7E", "aa\n", 7):
+        asked: dict[str, Any] = {"digests": [], "also": [], field: [name]}
+        with pytest.raises(AgentError, match="not a digest"):
+            agent.request("work_make", workdir=str(lab.workdir), run=lab.run, **asked)
+    assert not (lab.workdir / "runs").exists()

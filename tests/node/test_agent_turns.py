@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 from tests.node.agent_client import AgentClient
+from tests.node.harness import new_run
 
-RUN = "20261121-010203-turn"
+RUN = new_run()  # whoever sweeps a run ends what bears its name on the whole machine
 
 
 def test_a_stop_that_overtakes_a_start_waits_for_it(tmp_path: Path) -> None:

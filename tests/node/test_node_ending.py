@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import control, paths, procs, state
+from orchestrator import node as node_package
+from orchestrator.node.base import paths, procs
+from orchestrator.node.task import control, state
 from tests.node.harness import Node, dead, identities, new_run, until
 
 
@@ -155,8 +159,11 @@ def test_a_task_that_forks_all_the_time_does_not_outrun_the_kill(
 
 def test_a_leader_whose_first_thread_ended_is_alive_until_all_have(node: Node) -> None:
     code = (
-        "import ctypes, threading, time\n"
-        "def rest(): time.sleep(0.2); print('last word', flush=True); time.sleep(600)\n"
+        "import ctypes, os, threading, time\n"
+        "def ended(): return open(f'/proc/{os.getpid()}/stat').read().rpartition(')')[2].split()[0] == 'Z'\n"
+        "def rest():\n"
+        " while not ended(): time.sleep(0.01)\n"
+        " print('last word', flush=True); time.sleep(600)\n"
         "threading.Thread(target=rest).start()\n"
         "ctypes.CDLL(None).pthread_exit(None)\n"
     )
@@ -193,13 +200,13 @@ def _lifelines(node: Node, task: str, count: int) -> Any:
 
 def test_a_keeper_that_speaks_keeps_a_parameter_server_alive(node: Node) -> None:
     keeper = Path(node.paths.keeper(node.run))
-    node.start("sleep", "600", task="ps/0", endless=True, lifeline=0.5)
-    over = time.monotonic() + 1.5
+    node.start("sleep", "600", task="ps/0", endless=True, lifeline=2.0)
+    over = time.monotonic() + 3.0
     while time.monotonic() < over:
         keeper.touch()
         time.sleep(0.02)
     assert node.state_of("ps/0")["state"] == state.RUNNING
-    assert node.final("ps/0")["message"] == "no keeper for 0.5 s"
+    assert node.final("ps/0")["message"] == "no keeper for 2 s"
 
 
 @pytest.fixture
@@ -218,6 +225,12 @@ def nobodys() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def _import_all() -> None:
+    for module in pkgutil.walk_packages(node_package.__path__, f"{node_package.__name__}."):
+        if not module.name.endswith(".loader"):  # it runs when it is imported
+            importlib.import_module(module.name)
+
+
 def test_what_became_root_cannot_be_killed_and_the_task_is_not_said_to_be_over(nobodys: Path) -> None:
     become = "import os, time; os.setuid(0); print(os.getpid(), flush=True); time.sleep(600)"
     probe = subprocess.run(
@@ -229,6 +242,7 @@ def test_what_became_root_cannot_be_killed_and_the_task_is_not_said_to_be_over(n
     child = os.fork()
     if child == 0:
         try:
+            _import_all()  # that user may not be able to read the clone
             os.setuid(65534)
             os.environ["HOME"] = str(nobodys)
             made = Node(paths.open_root(str(nobodys / "state")), nobodys, run)
@@ -246,3 +260,34 @@ def test_what_became_root_cannot_be_killed_and_the_task_is_not_said_to_be_over(n
     found = mine.final()
     assert (found["state"], found["exit_signal"], found["message"]) == (state.EXITED, 9, "")
     mine.alone()
+
+
+@pytest.mark.parametrize(
+    ("script", "ends"),
+    [("exec sleep 600", True), ("while :; do echo step; sleep 0.1; done", False)],
+    ids=["silent", "prints"],
+)
+def test_a_task_that_may_have_been_replaced_ends_unless_it_goes_on(
+    node: Node, script: str, ends: bool
+) -> None:
+    """It prints as long as its peers are with it; these are ended before it is replaced."""
+    node.start("sh", "-c", script, fence=2.0)
+    if not ends:
+        until(_lifelines(node, "worker/0", 10), what="a fence and a half are over")
+        assert node.state_of()["state"] == state.RUNNING
+        return
+    found = node.final()
+    assert found["exit_signal"] in (signal.SIGTERM, signal.SIGKILL)
+    assert found["message"].startswith("no keeper, and nothing printed, for 2 s"), found["message"]
+
+
+def test_a_keeper_that_speaks_keeps_a_silent_task_that_could_be_replaced(node: Node) -> None:
+    keeper = Path(node.paths.keeper(node.run))
+    node.start("sleep", "600", fence=2.0)
+    over = time.monotonic() + 3.0
+    while time.monotonic() < over:
+        keeper.touch()
+        time.sleep(0.02)
+    assert node.state_of()["state"] == state.RUNNING
+    node.stop(0.0, kill=True)
+    node.final()

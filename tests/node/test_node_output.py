@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import random
 import resource
@@ -15,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import paths, state
-from orchestrator.node.logfile import RECORD, LogFile
+from orchestrator.node.base import paths
+from orchestrator.node.task import state
+from orchestrator.node.task.logfile import RECORD, LogFile
 from tests.node.harness import Node, until
 
 
@@ -73,12 +75,23 @@ def _ticks(leader: int) -> int:
 
 
 def test_the_index_tells_when_bytes_came(node: Node) -> None:
-    node.start("sh", "-c", "echo one; sleep 0.2; echo two; sleep 0.2; echo three")
+    os.mkfifo(node.folder / "go")
+    node.start("sh", "-c", "echo one; read x < go; echo two; read x < go; echo three")
+    index = Path(node.task().idx)
+
+    def records() -> list[tuple[int, int]]:
+        return list(RECORD.iter_unpack(index.read_bytes()))
+
+    def later(count: int) -> bool:
+        found = records()
+        return len(found) == count and time.time_ns() > found[-1][1] + 200_000_000
+
+    for count in (1, 2):
+        until(functools.partial(later, count), what=f"some time after line {count} was read")
+        (node.folder / "go").write_text("\n")
     found = node.final()
-    raw = Path(node.task().idx).read_bytes()
-    records = [RECORD.unpack_from(raw, at) for at in range(0, len(raw), RECORD.size)]
-    assert [offset for offset, _ in records] == [0, 4, 8]
-    times = [found["started_ns"], *(ns for _, ns in records), found["ended_ns"]]
+    assert [offset for offset, _ in records()] == [0, 4, 8]
+    times = [found["started_ns"], *(ns for _, ns in records()), found["ended_ns"]]
     assert times == sorted(times)
     assert times[2] - times[1] > 150_000_000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import paths
-from orchestrator.node.fault import NodeError
+from orchestrator.node.base import paths
+from orchestrator.node.base.fault import NodeError
 
 
 def refused(path: Path) -> NodeError:
@@ -39,8 +39,9 @@ def test_the_home_is_expanded_and_a_link_of_the_users_own_is_followed(
 def test_the_default_is_in_var_tmp_and_a_planted_link_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 987654321)
-    planted = Path("/var/tmp/orchestrate-987654321")
+    nobodys = 10**9 + os.getpid()  # tests of another clone plant theirs at the same time
+    monkeypatch.setattr(os, "getuid", lambda: nobodys)
+    planted = Path(f"/var/tmp/orchestrate-{nobodys}")
     planted.symlink_to(tmp_path)
     try:
         with pytest.raises(NodeError) as caught:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import procs
-from orchestrator.node.fault import NodeError
+from orchestrator.node.base import procs
+from orchestrator.node.base.fault import NodeError
 from tests.node.harness import until
 
 
@@ -92,7 +92,7 @@ def test_a_pid_that_is_used_again_is_not_touched() -> None:
     story = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from orchestrator.node import procs
+from orchestrator.node.base import procs
 def child():
     pid = os.fork()
     if pid == 0: signal.pause()
@@ -101,16 +101,17 @@ first = child()
 before = procs.look(first)
 identity = procs.identify(first)
 os.kill(first, 9); os.waitpid(first, 0)
-while procs.look(os.getpid()).start_ticks == before.start_ticks: pass
-import time; time.sleep(0.05)
-open("/proc/sys/kernel/ns_last_pid", "w").write(str(first - 1))
-second = child()
-assert second == first, (second, first)
+while True:  # until the clock has ticked
+    open("/proc/sys/kernel/ns_last_pid", "w").write(str(first - 1))
+    second = child()
+    assert second == first, (second, first)
+    if procs.look(second).start_ticks != before.start_ticks: break
+    os.kill(second, 9); os.waitpid(second, 0)
 assert not procs.send(before, 9) and not identity.alive()
 assert procs.identify(second).alive()
 print(procs.incarnation())
 """
-    root = Path(procs.__file__).parents[2]
+    root = Path(procs.__file__).parents[3]
     done = subprocess.run(
         [
             "unshare",
@@ -173,14 +174,14 @@ def test_a_sweep_takes_the_bearers_children_and_spares_itself_and_its_ancestors(
     story = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from orchestrator.node import procs
+from orchestrator.node.base import procs
 cookie = {"ORCHESTRATE_TASK": sys.argv[2] + "/1/worker/0/n"}
 bearer = os.posix_spawn("/bin/sh", ["sh", "-c", "env -i sleep 600 & wait"], cookie)
 while len(procs.descendants(bearer, procs.scan())) < 1: pass
 while procs.argv0(procs.descendants(bearer, procs.scan())[0].pid) != "sleep": pass
 print(sorted(found["argv0"] for found in procs.sweep(sys.argv[2])))
 """
-    root = Path(procs.__file__).parents[2]
+    root = Path(procs.__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", story, str(root), run],
         env={**os.environ, "ORCHESTRATE_TASK": f"{run}/1/worker/9/n"},
@@ -205,6 +206,7 @@ def test_a_process_of_another_user_is_said_and_not_counted_as_gone() -> None:
         os.execve("/bin/sleep", ["sleep", "600"], {"ORCHESTRATE_TASK": f"{run}/1/worker/0/n"})  # nobody's
     until(lambda: procs.argv0(bearer) == "sleep" and procs.descendants(bearer, procs.scan()))
     (below,) = procs.descendants(bearer, procs.scan())
+    until(lambda: procs.argv0(below.pid) == "sleep")
     read, write = os.pipe()
     sweeper = os.fork()
     if sweeper == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import signal
 import sys
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import dumps, procs, site, state
-from orchestrator.node import stacks as op
+from orchestrator.node.base import procs
+from orchestrator.node.hook import site
+from orchestrator.node.look import dumps
+from orchestrator.node.look import stacks as op
+from orchestrator.node.task import state
 from tests.node.harness import Node, interpreters, until
 
 DEADLOCK = """
@@ -58,8 +62,12 @@ def up(node: Node, task: str = "worker/0") -> None:
 
 def test_a_python_deadlock_shows_where_it_stands(node: Node) -> None:
     node.start(sys.executable, "-c", DEADLOCK)
-    up(node)
-    (found,) = until(lambda: [one for one in stacks(node) if one["text"]], what="it has its stack")
+    up(node)  # from here on it is on its way
+
+    def there() -> list[dict[str, Any]]:
+        return [one for one in stacks(node) if "in helper" in one["text"] and one["state"] == "S"]
+
+    (found,) = until(there, what="it stands where it stays, and sleeps")
     assert found["how"] == "signal"
     places = [line.strip() for line in found["text"].splitlines() if "File" in line]
     assert places == [
@@ -67,18 +75,28 @@ def test_a_python_deadlock_shows_where_it_stands(node: Node) -> None:
         'File "<string>", line 6 in work',
         'File "<string>", line 11 in <module>',
     ]
-    assert found["state"] == "S"
     assert not state.is_final(node.state_of())
 
 
 def test_it_can_be_asked_again_and_again_and_leaves_no_file(node: Node) -> None:
     node.start(sys.executable, "-c", SLEEP)
     up(node)
-    until(lambda: stacks(node)[0]["text"])
+    until(lambda: "in nap" in stacks(node)[0]["text"])
     first, second = stacks(node)[0], stacks(node)[0]
     assert first["text"] == second["text"]
     assert first["text"].count("Current thread") == 1
     assert not [path for path in Path(node.task().path).iterdir() if path.name.startswith("stacks")]
+
+
+def test_what_a_program_closes_meanwhile_does_not_hide_that_it_is_ready(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = node.start(sys.executable, "-c", SLEEP)["pid"]
+    up(node)
+    listed = os.listdir
+    with monkeypatch.context() as closing:
+        closing.setattr(os, "listdir", lambda folder: ["1000000", *listed(folder)])
+        assert dumps.held(pid, node.task().stacks) is not None
 
 
 def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
@@ -138,12 +156,12 @@ if __name__ == "__main__":
     fork.join()
 """
     node.start(sys.executable, "-c", code)
-    until(lambda: node.log().count(b"child") == 2)
-    found = until(lambda: [one for one in [stacks(node)] if all(process["text"] for process in one)])[0]
-    assert len(found) == 3
-    assert [
-        sorted(name for name in ("join", "child", "other") if f"in {name}\n" in one["text"]) for one in found
-    ] == [["join"], ["child"], ["other"]]
+    places = ("join", "child", "other")
+
+    def shown() -> list[list[str]]:
+        return [[name for name in places if f"in {name}\n" in one["text"]] for one in stacks(node)]
+
+    until(lambda: shown() == [["join"], ["child"], ["other"]], what="each is seen where it stays")
 
 
 # --- the chained sitecustomize ---
@@ -219,8 +237,8 @@ def test_every_python_that_is_here_can_be_asked(node: Node, python: str) -> None
 
 @pytest.mark.parametrize("version", ["2.7", "3.6"])
 def test_a_python_too_old_for_us_says_nothing_about_it(node: Node, version: str) -> None:
-    found = [path for path in Path.home().glob(f".pyenv/versions/{version}*/bin/python") if path.exists()]
-    found = found or list(Path("/root/.pyenv/versions").glob(f"{version}*/bin/python"))
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # HOME is another one in these tests
+    found = list(home.glob(f".pyenv/versions/{version}*/bin/python"))
     if not found:
         pytest.skip(f"no Python {version} here")
     node.start(str(found[0]), "-c", "print('up')")
@@ -277,6 +295,9 @@ def test_the_dumps_name_is_its_own_tasks(node: Node) -> None:
     up(node, "worker/1")
     up(node, "worker/10")
     assert "doze" not in until(lambda: stacks(node, task="worker/1")[0]["text"])
-    (only,) = stacks(node, task="worker/10", tasks=["worker/10"])
-    assert "doze" in only["text"]
+
+    def dozing() -> list[dict[str, Any]]:
+        return [one for one in stacks(node, task="worker/10", tasks=["worker/10"]) if "doze" in one["text"]]
+
+    (only,) = until(dozing, what="worker/10 is asleep")
     assert procs.look(only["pid"]) is not None

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import control, procs, state
-from orchestrator.node.fault import NodeError
+from orchestrator.node.base import procs
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.task import control, state
 from tests.node.harness import Node, guard_of, link, names_in, supervisor_of, until
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -106,7 +107,7 @@ def test_what_cannot_start_is_said_in_parts_and_is_final(
 def test_a_spec_that_no_process_can_have_is_refused_and_claims_nothing(
     node: Node, spec: dict[str, Any]
 ) -> None:
-    from orchestrator.node import start
+    from orchestrator.node.task import start
 
     with pytest.raises(NodeError) as caught:
         start.start(node.paths, node.run, "1", "worker/0", {"argv": ["true"], "env": {}, **spec}, [])
@@ -208,11 +209,12 @@ def test_the_task_has_a_session_of_its_own_clean_signals_and_no_descriptor_of_ou
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     hup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        pid = node.start("sleep", "600")["pid"]
+        pid = node.start("sh", "-c", "kill -STOP $$")["pid"]  # its libraries are loaded, and closed again
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
         signal.signal(signal.SIGHUP, hup)
         os.close(ours)
+    until(lambda: procs.status(pid) == "T", what="it has begun")
     status = dict(
         line.split(":\t", 1) for line in _proc(pid, "status").decode().splitlines() if ":\t" in line
     )
@@ -310,7 +312,7 @@ def test_a_claim_whose_maker_died_does_not_stand_in_the_way(node: Node) -> None:
 def test_a_guard_killed_before_its_supervisor_lives_means_that_nothing_is_started(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.node import supervisor
+    from orchestrator.node.task import supervisor
 
     begin = supervisor.main
 
@@ -330,7 +332,7 @@ def test_a_guard_killed_before_its_supervisor_lives_means_that_nothing_is_starte
 def test_a_supervisor_killed_before_exec_is_told_to_the_caller(
     node: Node, monkeypatch: pytest.MonkeyPatch, forked: bool
 ) -> None:
-    from orchestrator.node import leader
+    from orchestrator.node.task import leader
 
     def die(*_: object) -> None:
         if forked and os.fork() == 0:
@@ -346,7 +348,7 @@ def test_a_supervisor_killed_before_exec_is_told_to_the_caller(
 def test_a_bug_in_the_supervisor_is_written_down_and_ends_the_task(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.node import supervisor
+    from orchestrator.node.task import supervisor
 
     def broken(*_: object) -> bool:
         raise ZeroDivisionError("by design")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import Session
 from orchestrator.model import Host
@@ -50,7 +51,7 @@ def test_the_agent_runs(connect: Connect, command: str) -> None:
         pytest.skip(f"{shell} is not installed")
     with forced(command) as cluster:
         session = start(connect, cluster.hosts[0])
-        assert session.request("ping").result["time_ns"] > 0
+        assert session.request(wire.Ping()).time_ns > 0
         session.close()
 
 

@@ -81,7 +81,7 @@ def test_an_unknown_host_key_is_refused_with_a_way_to_accept_it(
     known_hosts.write_text("")
     error = refused(connector, host)
     assert error.kind == "hostkey-unknown"
-    accept = error.hint.partition("answers now: ")[2]
+    accept = error.hint.partition("answers now: ")[2].strip("`")
     assert accept.startswith("ssh -o StrictHostKeyChecking=accept-new")
     subprocess.run(["sh", "-c", accept], check=True, capture_output=True, stdin=subprocess.DEVNULL)
     SshConnector().connect(host, 20).close()  # what the hint says works

@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from orchestrator.connectors import connectors
 from orchestrator.errors import ClusterError
-from orchestrator.rehearsal import Cluster, sshd
+from orchestrator.rehearsal import Cluster, sshd, taskports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -49,7 +50,7 @@ def traces(folder: str) -> list[str]:
     return found
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -77,7 +78,8 @@ def test_no_trace_is_left(how: str | signal.Signals) -> None:
     assert process.stdin
     assert process.stdout
     folder = process.stdout.readline().decode().strip()
-    assert len(traces(folder)) > 4  # the watcher's sshd's, sleepers and the folder
+    # The watcher's sshd's, sleepers and the folder; between two programs (exec) a sleeper shows nothing.
+    until(lambda: len(traces(folder)) > 4)
     if isinstance(how, signal.Signals):
         process.send_signal(how)
     process.stdin.close()
@@ -134,10 +136,21 @@ def test_a_taken_port_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -
     import socket
 
     with socket.create_server(("127.0.0.2", 0)) as taken:
-        ports = [[taken.getsockname()[1]], sshd.free_ports(1)]
-        monkeypatch.setattr(sshd, "free_ports", lambda _: ports.pop(0))
+        ports, free_ports = [[taken.getsockname()[1]]], sshd.free_ports
+        monkeypatch.setattr(sshd, "free_ports", lambda count: ports.pop() if ports else free_ports(count))
         with Cluster(1, homes=True) as cluster:
             assert cluster.servers[0].port != taken.getsockname()[1]
+            assert not ports
+
+
+def test_clusters_beside_each_other_share_no_task_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.sample", lambda ports, _: list(ports))  # both would take the first ones
+    with Cluster(2, homes=True) as one, Cluster(2, homes=True) as other:
+        ports = sorted(host.task_port for host in (*one.hosts, *other.hosts))
+        assert min(after - before for before, after in pairwise(ports)) >= taskports.ROOM
+        first = one.hosts[0].task_port
+    with Cluster(1, homes=True) as again:  # let go of with the cluster
+        assert again.hosts[0].task_port == first
 
 
 def test_without_sshd_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,14 +178,20 @@ with Cluster(2, homes=True, parent=Path(".")) as cluster:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_it_works_without_root() -> None:
-    """As a user that exists only in a mount namespace of ours."""
-    with tempfile.TemporaryDirectory() as folder:
+    """As a user that exists only in a mount namespace of ours, who sees the clone wherever it lies."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as clone:
         os.chown(folder, 4242, 4242)
+        Path(clone).chmod(0o755)
+        python = Path(sys.executable)
+        if REPOSITORY in python.parents:
+            python = clone / python.relative_to(REPOSITORY)
         users = Path(folder) / "passwd"
         users.write_text(f"{Path('/etc/passwd').read_text()}rehearser:x:4242:4242::{folder}:/bin/sh\n")
-        script = 'mount --bind "$1" /etc/passwd && cd "$2" && shift 2 && exec setpriv "$@"'
-        who = ["--reuid", "4242", "--regid", "4242", "--clear-groups", "env", f"PYTHONPATH={REPOSITORY}"]
-        argv = ["unshare", "-m", "sh", "-c", script, "-", str(users), folder, *who, sys.executable, "-c"]
+        mounts = 'mount --bind "$1" /etc/passwd && mount --bind "$2" "$3"'
+        script = f'{mounts} && cd "$4" && shift 4 && exec setpriv "$@"'
+        who = ["--reuid", "4242", "--regid", "4242", "--clear-groups", "env", f"PYTHONPATH={clone}"]
+        places = [str(users), str(REPOSITORY), clone, folder]
+        argv = ["unshare", "-m", "sh", "-c", script, "-", *places, *who, str(python), "-c"]
         done = subprocess.run([*argv, UNPRIVILEGED], capture_output=True, text=True, check=False)
         if "Operation not permitted" in done.stderr and "unshare" in done.stderr:
             pytest.skip("no mount namespaces here")

@@ -7,13 +7,15 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.fleet import Session
-from orchestrator.node import archive
-from orchestrator.sync import Origin, carry, fetch, put
+from orchestrator.node.disk import archive
+from orchestrator.sync import Origin, carry, fetch, pull, put
 
 
 @pytest.fixture
@@ -34,7 +36,6 @@ def there(tmp_path: Path) -> Path:
     (root / os.fsdecode(b"latin-\xe9")).write_text("bytes")
     (root / ("long" * 50)).write_text("a name beyond tar's hundred bytes")
     (root / "latest").symlink_to("step 1")
-    (root / "outside").symlink_to("/etc")
     os.mkfifo(root / "pipe")
     return root
 
@@ -61,6 +62,24 @@ def test_a_folder_comes_as_it_is_and_once(session: Session, there: Path, tmp_pat
     assert sum(came) > first.bytes
     again = fetch(session, str(there), local)
     assert (again.files, again.bytes) == (0, 0)
+
+
+def test_links_that_lead_out_and_what_git_would_execute_stay_where_they_are(
+    session: Session, there: Path, tmp_path: Path
+) -> None:
+    before = seen(there)
+    (there / "outside").symlink_to("/etc")
+    (there / "step 1" / "up").symlink_to("../../secret")
+    (there / "step 1" / "through").symlink_to("../latest/../../secret")
+    (there / "step 1" / ".GIT" / "hooks").mkdir(parents=True)
+    (there / "step 1" / ".GIT" / "hooks" / "post-checkout").write_text("#!/bin/sh")
+    local = tmp_path / "backup"
+    fetched = fetch(session, str(there), local)
+    left_out = {"outside", "step 1/up", "step 1/through", "step 1/.GIT"}
+    assert set(fetched.left_out) == left_out
+    assert seen(local) == before
+    assert fetch(session, str(there), local).files == 0
+    assert put(session, local, str(there)).files == 0
 
 
 def test_only_what_changed_crosses_and_what_is_gone_goes(
@@ -133,10 +152,10 @@ def test_a_file_that_shrinks_or_vanishes_changes_nothing_here(
     (there / "step 3" / "part3").write_bytes(b"new")
     ask = session.request
 
-    def then_vanish(op: str, /, payload: bytes = b"", **fields: object) -> object:
-        if op == "files_open":
+    def then_vanish(request: wire.Request[Any], payload: bytes = b"", timeout: float = 60.0) -> object:
+        if isinstance(request, wire.FilesOpen):
             (there / "step 3" / "part3").unlink()
-        return ask(op, payload, **fields)  # type: ignore[arg-type]
+        return ask(request, payload, timeout)
 
     monkeypatch.setattr(session, "request", then_vanish)
     with pytest.raises(HostError, match="as a whole") as caught:
@@ -144,6 +163,29 @@ def test_a_file_that_shrinks_or_vanishes_changes_nothing_here(
     assert caught.value.kind == "changed"
     assert seen(local) == before
     assert hidden(tmp_path) == []
+
+
+def test_a_log_that_grows_while_it_is_pulled_comes_as_it_was_listed_last(
+    session: Session, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live run is pulled: nothing is torn, and nothing is refused for having grown."""
+    ask, log = session.request, there / "step 1" / "part1"
+    rounds: list[bool] = []
+
+    def then_grow(request: Any, payload: bytes = b"", timeout: float = 60.0) -> Any:
+        if isinstance(request, wire.FilesOpen):
+            rounds.append(request.growing)
+            with log.open("ab") as file:
+                file.write(b"one more line")
+        return ask(request, payload, timeout)
+
+    monkeypatch.setattr(session, "request", then_grow)
+    before = log.read_bytes()
+    parts = pull.choose(session, str(there), [], ())
+    came = pull.take(session, parts, tmp_path / "results", "run", lambda _: None)
+    assert (tmp_path / "results" / "step 1" / "part1").read_bytes() == before + b"one more line"
+    assert rounds == [False, True]
+    assert came.files == sum(part.files for part in parts)
 
 
 def cross(

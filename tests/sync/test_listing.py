@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.manifest import File, Symlink
 from orchestrator.sync import read_package, read_tree
+from orchestrator.sync.manifest import File, Symlink
 from orchestrator.sync.tree import Tree
 
 
@@ -239,7 +239,8 @@ def test_the_digest_tells_trees_apart(
     assert (before.digest != after.digest) is differs
 
 
-def test_what_changed_since_the_tree_was_read(tmp_path: Path) -> None:
+def test_what_changed_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.sync.tree._KEPT", 0)
     write(tmp_path, "same", "edited", "removed", "new-mode")
     tree = read_tree(tmp_path)
     assert tree.changed() == []
@@ -256,7 +257,7 @@ def test_a_package_keeps_its_name(tmp_path: Path) -> None:
 
 
 def test_a_large_tree_gets_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.sync.tree.WARN_SIZE", 10)
+    monkeypatch.setattr("orchestrator.sync.remarks.WARN_SIZE", 10)
     write(tmp_path, "data.bin")
     (note,) = read_tree(tmp_path).notes
     assert "data.bin" in note

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ClusterError, HostError
+from orchestrator import wire
+from orchestrator.errors import HostError
 from orchestrator.fleet import Session
+from orchestrator.node.base.locks import is_taken
 from orchestrator.sync import Tree, push, read_tree, rsync
+from orchestrator.sync.tarball import ChangedError
 
 
 @pytest.fixture
@@ -46,26 +52,62 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees of any size are treated as large ones, which are not held as they were read."""
+    monkeypatch.setattr("orchestrator.sync.tree._KEPT", 0)
+
+
+def edit(root: Path) -> Tree:
+    """The tree with a few bytes more in one file, and a new one."""
+    with (root / "package 1" / "module1.py").open("ab") as file:
+        file.write(b"more")
+    (root / "new").write_text("new")
+    return read_tree(root)
+
+
+@pytest.mark.usefixtures("large")
 def test_a_tree_arrives_as_it_is(session: Session, root: Path, workdir: str, way: str) -> None:
     first = read_tree(root)
     sent = push(session, first, workdir, tar_up_to=WAYS[way])
     assert sent.sent > first.size
     assert arrived(workdir, first).digest == first.digest
 
-    (root / "package 1" / "module1.py").write_text("changed")
     (root / "run.sh").chmod(0o600)
     (root / "empty").unlink()
-    (root / "new").write_text("new")
-    second = read_tree(root)
+    second = edit(root)
     again = push(session, second, workdir, tar_up_to=WAYS[way])
     assert arrived(workdir, second).digest == second.digest
     assert arrived(workdir, first).digest == first.digest
-    assert (again.sent < 200_000) == (way == "rsync")
+    assert again.sent < (20_000 if way == "rsync" else 120_000)
     same = (
         Path(workdir) / "trees" / digest / "package 2" / "module2.py"
         for digest in (first.digest, second.digest)
     )
-    assert len({path.stat().st_ino for path in same}) == (1 if way == "rsync" else 2)
+    assert len({path.stat().st_ino for path in same}) == 1
+
+
+def test_what_any_tree_there_has_is_not_sent(
+    session: Session, root: Path, tmp_path: Path, workdir: str
+) -> None:
+    push(session, read_tree(root), workdir)
+    other = tmp_path / "another project"
+    other.mkdir()
+    (other / "train.py").write_text("pass")
+    push(session, read_tree(other), workdir)
+    assert push(session, edit(root), workdir).sent < 120_000
+    (root / "package 1").rename(root / "moved")
+    assert push(session, read_tree(root), workdir).sent < 10_000
+
+
+def test_a_tree_that_was_damaged_there_is_found_out(session: Session, root: Path, workdir: str) -> None:
+    first = read_tree(root)
+    push(session, first, workdir)
+    victim = Path(workdir) / "trees" / first.digest / "package 1" / "module8.py"
+    victim.write_bytes(b"somebody wrote here")
+    second = edit(root)
+    push(session, second, workdir)
+    assert arrived(workdir, second).digest == second.digest
 
 
 def test_an_unchanged_tree_sends_nothing(session: Session, root: Path, workdir: str) -> None:
@@ -82,7 +124,8 @@ def test_an_empty_tree(session: Session, tmp_path: Path, workdir: str) -> None:
     assert arrived(workdir, tree).files == 0
 
 
-def test_rsync_that_trusts_a_wrong_base_is_put_right(session: Session, root: Path, workdir: str) -> None:
+@pytest.mark.usefixtures("large")
+def test_rsync_never_trusts_size_and_time(session: Session, root: Path, workdir: str) -> None:
     first = read_tree(root)
     push(session, first, workdir, tar_up_to=0)
     victim = root / "package 1" / "module1.py"
@@ -96,36 +139,112 @@ def test_rsync_that_trusts_a_wrong_base_is_put_right(session: Session, root: Pat
     assert arrived(workdir, first).digest == first.digest
 
 
+@pytest.mark.usefixtures("large")
 def test_a_file_that_changes_while_it_is_sent_is_one_clear_error(
     session: Session, root: Path, workdir: str, way: str
 ) -> None:
     push(session, read_tree(root), workdir, tar_up_to=WAYS[way])
-    (root / "new").write_text("new")
-    tree = read_tree(root)
-    (root / "package 3" / "module3.py").write_text("changed after it was read")
-    with pytest.raises(ClusterError) as caught:
+    tree = edit(root)
+    (root / "package 1" / "module1.py").write_text("changed after it was read")
+    with pytest.raises(ChangedError) as caught:
         push(session, tree, workdir, tar_up_to=WAYS[way])
     assert not isinstance(caught.value, HostError)
     assert caught.value.what == "the code changed while it was sent"
-    assert "package 3/module3.py" in caught.value.why
-    assert push(session, read_tree(root), workdir, tar_up_to=WAYS[way]).sent  # and the session lives
+    assert caught.value.paths == ("package 1/module1.py",)
+    nothing_is_half_made(workdir)
+    pinned = read_tree(root, pinned=caught.value.paths)
+    (root / "package 1" / "module1.py").write_text("and changed again")
+    assert push(session, pinned, workdir).sent  # and the session lives
+    assert arrived(workdir, pinned).digest == pinned.digest
 
 
-def test_no_rsync_there(session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    push(session, read_tree(root), workdir, tar_up_to=0)
-    (root / "new").write_text("new")
+def test_a_small_tree_is_sent_as_it_was_read(session: Session, root: Path, workdir: str) -> None:
     tree = read_tree(root)
-    opened = session.link.open
-    monkeypatch.setattr(session.link, "open", lambda argv: opened(["no-such-rsync", *argv[1:]]))
-    assert push(session, tree, workdir, tar_up_to=0).sent > tree.size
+    for path in root.rglob("*.py"):
+        path.write_text("changed")
+    push(session, tree, workdir)
     assert arrived(workdir, tree).digest == tree.digest
 
 
+def nothing_is_half_made(workdir: str) -> None:
+    def hidden() -> list[str]:
+        return [path.name for path in (Path(workdir) / "trees").glob(".*")]
+
+    deadline = time.monotonic() + 60
+    while hidden() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not hidden()
+
+
+def begin(session: Session, tree: Tree, workdir: str) -> str:
+    """Send the first piece of a tree; return the folder that is being filled."""
+    manifest = tree.manifest.as_json
+    begun = session.request(
+        wire.TreeBegin(workdir=workdir, digest=tree.digest, manifest=manifest, reuse=True)
+    )
+    piece = wire.TreeTar(workdir=workdir, digest=tree.digest, part=True, more=True)
+    session.request(piece, next(iter(tree.stream())))
+    assert begun.incoming is not None
+    return begun.incoming
+
+
+def agent_of(session: Session) -> int:
+    """The process that has written down what it receives, and holds the lock of its note."""
+    notes = f"{session.host.state}/incoming/"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            folder = f"/proc/{pid}/fd"
+            if any(os.readlink(f"{folder}/{fd}").startswith(notes) for fd in os.listdir(folder)):
+                return int(pid)
+    raise AssertionError(f"nobody has a note in {notes}")
+
+
+def nobody_holds_a_note(session: Session) -> None:
+    """Wait until the kernel has let go of what a killed agent and its children had locked."""
+    deadline = time.monotonic() + 60
+    notes = list(Path(f"{session.host.state}/incoming").iterdir())
+    assert notes
+    while any(is_taken(str(note)) for note in notes):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_agent_that_loses_its_controller_leaves_nothing(
+    sessions: Callable[[int], Session], root: Path, workdir: str
+) -> None:
+    session, tree = sessions(1), read_tree(root)
+    assert Path(begin(session, tree, workdir)).is_dir()
+    session.close()
+    nothing_is_half_made(workdir)
+
+
+def test_what_a_killed_agent_left_goes_with_the_next_launch(
+    sessions: Callable[[int], Session], root: Path, workdir: str
+) -> None:
+    session, tree = sessions(1), read_tree(root)
+    begin(session, tree, workdir)
+    os.kill(agent_of(session), signal.SIGKILL)
+    nobody_holds_a_note(session)
+    assert list((Path(workdir) / "trees").glob(".incoming-*"))
+    push(sessions(1), tree, workdir)
+    nothing_is_half_made(workdir)
+
+
+@pytest.mark.usefixtures("large")
+def test_no_rsync_there(session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(session, read_tree(root), workdir, tar_up_to=0)
+    tree = edit(root)
+    opened = session.link.open
+    monkeypatch.setattr(session.link, "open", lambda argv: opened(["no-such-rsync", *argv[1:]]))
+    assert push(session, tree, workdir, tar_up_to=0).sent > 100_000
+    assert arrived(workdir, tree).digest == tree.digest
+
+
+@pytest.mark.usefixtures("large")
 def test_no_rsync_here(session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rsync, "here", lambda: None)
     push(session, read_tree(root), workdir, tar_up_to=0)
-    (root / "new").write_text("new")
-    tree = read_tree(root)
+    tree = edit(root)
     push(session, tree, workdir, tar_up_to=0)
     assert arrived(workdir, tree).digest == tree.digest
 
@@ -138,11 +257,12 @@ def test_a_workdir_that_cannot_be_written(session: Session, root: Path, tmp_path
     assert caught.value.host == session.host.name
 
 
+@pytest.mark.usefixtures("large")
 def test_an_rsync_that_fails_says_why(
     session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(session, read_tree(root), workdir, tar_up_to=0)
-    (root / "new").write_text("new")
+    edit(root)
     opened = session.link.open
     script = "echo 'rsync: write failed: No space left on device (28)' >&2; exit 11"
     monkeypatch.setattr(session.link, "open", lambda _: opened(["sh", "-c", script]))
@@ -152,13 +272,13 @@ def test_an_rsync_that_fails_says_why(
     assert "No space left on device" in caught.value.why
 
 
+@pytest.mark.usefixtures("large")
 def test_a_link_cut_in_the_middle_is_lost(
     sessions: Callable[[int], Session], root: Path, workdir: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = sessions(1)
     push(session, read_tree(root), workdir, tar_up_to=WAYS[way])
-    (root / "new").write_text("new")
-    tree = read_tree(root)
+    tree = edit(root)
     if way == "rsync":
         opened = session.link.open
 
@@ -171,12 +291,41 @@ def test_a_link_cut_in_the_middle_is_lost(
     else:
         original = session.submit
 
-        def cut_then_submit(op: str, /, payload: bytes = b"", **fields: object) -> object:
+        def cut_then_submit(request: wire.Request[wire.Nothing], payload: bytes = b"") -> object:
             if len(payload) > 0:
                 session.link.close()
-            return original(op, payload, **fields)
+            return original(request, payload)
 
         monkeypatch.setattr(session, "submit", cut_then_submit)
     with pytest.raises(HostError) as caught:
         push(session, tree, workdir, tar_up_to=WAYS[way])
     assert caught.value.kind == "lost"
+
+
+def allocated(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_holes_neither_cross_nor_fill_the_disk(session: Session, tmp_path: Path, workdir: str) -> None:
+    root = tmp_path / "sparse"
+    root.mkdir()
+    with (root / "index.bin").open("wb") as file:
+        file.write(b"head")
+        file.truncate(300_000_000)
+        file.seek(200_000_000)
+        file.write(b"middle")
+    tree = read_tree(root)
+    assert any("its holes stay" in note for note in tree.notes)
+    assert push(session, tree, workdir).sent < 2_000_000
+    there = Path(workdir) / "trees" / tree.digest / "index.bin"
+    assert allocated(there) < 2_000_000
+    made = session.request(wire.WorkMake(workdir=workdir, run="r1", digests=[tree.digest], also=[]))
+    copy = Path(made.work) / "index.bin"
+    assert allocated(copy) < 2_000_000
+    assert copy.stat().st_size == 300_000_000
+    with copy.open("rb") as file:
+        assert file.read(5) == b"head\0"
+        file.seek(200_000_000)
+        assert file.read(7) == b"middle\0"
+    copy.write_bytes(b"a task writes")
+    assert arrived(workdir, tree).digest == tree.digest

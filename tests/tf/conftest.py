@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
-from tests.tf.gang import ROOT
+from tests.tf.gang import called
 from tests.training import training_python
 
 HERE = Path(__file__).parent
@@ -26,14 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digits as TFRecords: `one/` and `four/` training files, and as tensorflow-datasets' mnist."""
     folder = tmp_path_factory.mktemp("data")
-    done = subprocess.run(
-        [training_python(), "tests/tf/prepare.py", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    called(tmp_path_factory.mktemp("prepare"), "tests.tf.prepare", str(folder))
     return folder
 
 

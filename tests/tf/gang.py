@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,25 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.ports import free_ports
+from tests.tf.nursery import Forked, nursery
+from tests.tf.zygote import ENVIRONMENT
 from tests.training import training_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 150.0  # of one gang; the machine may be busy
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nothing listens on, below the ephemeral range so that no outgoing connection takes them."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randint(12_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 class Trainee:
@@ -42,10 +28,17 @@ class Trainee:
         self.name = name
         self.log = folder / f"{name.replace('/', '-')}.log"
         self.reports = folder / f"{name.replace('/', '-')}.jsonl"
+        env = {**env, "ORCHESTRATE_REPORT": str(self.reports)}
+        self.log.write_bytes(b"")
+        self.process: subprocess.Popen[bytes] | Forked
+        as_it_is = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+        if argv[1] == "-m" and as_it_is and not env.keys() & (ENVIRONMENT.keys() - {"TF_CPP_MIN_LOG_LEVEL"}):
+            self.process = nursery().start(argv[2], argv[3:], env, ROOT, self.log)
+            return
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
                 argv,
-                env={**env, "ORCHESTRATE_REPORT": str(self.reports)},
+                env=env,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -81,7 +74,7 @@ class Trainee:
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass
+            self.process.send_signal(signal.SIGKILL)  # just forked, it has no group of its own yet
         self.process.wait()
 
 
@@ -156,7 +149,7 @@ class Gang:
             lambda: all(task.process.poll() is not None for task in asked),
             patience,
         )
-        return {task.name: task.process.returncode for task in asked}
+        return {task.name: task.process.wait() for task in asked}
 
     def finish(self, *names: str) -> list[dict[str, Any]]:
         """The results of these tasks (all), which must end with status 0."""
@@ -178,15 +171,16 @@ def words(line: str) -> list[str]:
     return line.split()
 
 
+def called(folder: Path, module: str, *args: str) -> str:
+    """What a module of ours prints in the Python that trains; it must end with status 0."""
+    argv = [training_python(), "-m", module, *args]
+    asked = Trainee(module, argv, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, folder)
+    assert asked.process.wait() == 0, asked.text
+    return asked.text
+
+
 def compare(one: Path, other: Path) -> dict[str, Any]:
     """How far the newest checkpoints of two folders are apart; see weights.py."""
-    done = subprocess.run(
-        [training_python(), "tests/tf/weights.py", str(one), str(other)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    said = called(other.parent, "tests.tf.weights", str(one), str(other))
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found

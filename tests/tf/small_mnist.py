@@ -1,35 +1,32 @@
-"""Run by the training Python in place of `python -m worker_entry.prepare`: the real MNIST set, made smaller.
+"""Run by the training Python in place of our programs: the real MNIST set, with the files of `mnist_files`.
 
-Writes the four original files (of random numbers) where tensorflow-datasets looks for files that were
-fetched by hand, tells it their sizes and checksums, and prepares them with the command line given.
+    python -m tests.tf.small_mnist MODULE FILES URL OPTION ...
+
+Tells tensorflow-datasets the files' sizes and checksums, and that they lie at URL ("-": where they lie in
+truth); then runs MODULE's `main` with the options.
 """
 
-import gzip
 import hashlib
-import os
+import importlib
 import sys
 from pathlib import Path
 
 from tensorflow_datasets.core.download import checksums
 from tensorflow_datasets.image_classification import mnist
 
-from worker_entry.data import prepared
-from worker_entry.prepare import main
+from tests.tf.mnist_files import TEST, TRAIN
 
-prepared.HOST = "127.0.0.1:1"
-manual = Path(sys.argv[sys.argv.index("--data-dir") + 1], "downloads", "manual")
-manual.mkdir(parents=True)
-mnist._TRAIN_EXAMPLES, mnist._TEST_EXAMPLES = 600, 100
-urls = {}
-for part, count in (("train", 600), ("t10k", 100)):
-    for name, content in (
-        (f"{part}-images-idx3-ubyte.gz", bytes(16) + os.urandom(28 * 28 * count)),
-        (f"{part}-labels-idx1-ubyte.gz", bytes(8) + bytes(n % 10 for n in range(count))),
-    ):
-        data = gzip.compress(content)
-        (manual / name).write_bytes(data)
-        urls[mnist._MNIST_URL + name] = checksums.UrlInfo(
-            size=len(data), checksum=hashlib.sha256(data).hexdigest(), filename=name
+if __name__ == "__main__":
+    module, files, url, *options = sys.argv[1:]
+    if url != "-":
+        mnist.MNIST.URL = url
+    mnist._TRAIN_EXAMPLES, mnist._TEST_EXAMPLES = TRAIN, TEST
+    mnist.MNIST.url_infos = {
+        mnist.MNIST.URL + path.name: checksums.UrlInfo(
+            size=path.stat().st_size,
+            checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
+            filename=path.name,
         )
-mnist.MNIST.url_infos = urls
-sys.exit(main(sys.argv[1:]))
+        for path in Path(files).iterdir()
+    }
+    sys.exit(importlib.import_module(module).main(options))

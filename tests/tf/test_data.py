@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tf import mnist_files
 from tests.tf.gang import ROOT, Gang, words, worker_entry
 from tests.training import training_python
 
@@ -29,28 +30,50 @@ def test_a_prepared_set_needs_no_network(tmp_path: Path, prepared: Path) -> None
     assert both[0]["test_accuracy"] > 0.7
 
 
-def no_network(module: str) -> str:
-    return (
-        f"import sys; from {module} import main; from worker_entry.data import prepared\n"
-        "prepared.HOST = '127.0.0.1:1'\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
+NO_NETWORK = {"https_proxy": "http://127.0.0.1:1", "no_proxy": ""}
 
 
 @pytest.mark.parametrize(
-    "program",
-    [worker_entry(), ["-c", no_network("worker_entry.__main__"), "--download"]],
-    ids=["not asked to download", "asked, without a network"],
+    ("options", "why"),
+    [
+        ("", "through the proxy 127.0.0.1:1 cannot be reached: nothing listens there"),
+        ("--dataset cifar10_corrupted --validate", " MB, and --download was not given"),
+    ],
 )
-def test_no_data_is_one_error_with_three_ways_out(tmp_path: Path, program: list[str]) -> None:
-    with Gang(tmp_path / "gang", [*program, "--data-dir", str(tmp_path / "empty")]) as gang:
-        started = time.monotonic()
+def test_no_data_is_one_error_with_the_ways_out(tmp_path: Path, options: str, why: str) -> None:
+    asked = [*words(options), "--data-dir", str(tmp_path / "empty")]
+    with Gang(tmp_path / "gang", worker_entry(*asked), env=NO_NETWORK) as gang:
         assert gang.wait() == {"alone": 1}
-        task = gang["alone"]
-        assert task.records("error")[0]["message"].startswith("the data set mnist is not on this machine")
-        (hint,) = [line for line in task.text.splitlines() if line.startswith("  try: ")]
-        assert all(way in hint for way in ("--download", "--data-dir", "--dataset digits"))
-        assert time.monotonic() - started < 20  # on an idle machine 3, most of it TensorFlow's import
+        (error,) = gang["alone"].records("error")
+        assert error["message"].endswith(" is not on this machine")
+        assert why in error["why"]
+        assert all(way in error["hint"] for way in ("--dataset digits", "worker_entry.prepare", "--data-dir"))
+        assert ("`--download`" in error["hint"]) is ("download was not given" in why)
+
+
+def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: Path) -> None:
+    """From a server of this machine, with tensorflow-datasets' own code; two tasks share the disk."""
+    files = tmp_path / "files"
+    mnist_files.make(files)
+    asked = ["--data-dir", str(tmp_path / "data"), "--validate", "1x2"]
+    with mnist_files.served(files) as server:
+        program = ["-m", "tests.tf.small_mnist", "worker_entry.__main__", str(files), server.url, *asked]
+        with Gang(tmp_path / "gang", program, jobs={"worker": 2}) as gang:
+            both = gang.tasks.values()
+            gang.until("one fetches, and one waits", lambda: all(task.records("data") for task in both))
+            server.give.set()
+            results = gang.finish()
+            steps = [gang[f"worker/{number}"].records("data") for number in (0, 1)]
+    assert {result["dataset"] for result in results} == {"mnist"}
+    assert sorted(server.fetched) == sorted(f"/{path.name}" for path in files.iterdir()), "each once"
+    told = [[record["step"] for record in task] for task in steps]
+    assert sorted(one[0] for one in told) == [
+        "downloads",
+        "waits for another process that fetches it to this disk",
+    ]
+    (first,) = [task[0] for task in steps if task[0]["step"] == "downloads"]
+    assert first["name"] == "mnist"
+    assert first["total"] > 300_000
 
 
 @pytest.mark.parametrize(("folder", "jobs"), [("one", {}), ("four", {"worker": 2})])
@@ -62,18 +85,26 @@ def test_tfrecords_of_ones_own(tmp_path: Path, prepared: Path, folder: str, jobs
     assert results[0]["test_accuracy"] > 0.6
 
 
-def prepare(program: list[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def prepare(program: list[str], folder: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [training_python(), *program, "mnist", "--data-dir", str(folder), *options],
         cwd=ROOT,
+        env={**os.environ, **env},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
+def small_mnist(folder: Path) -> list[str]:
+    """A program that prepares a small set from files that the user has put into the folder."""
+    manual = folder / "downloads" / "manual"
+    mnist_files.make(manual)
+    return ["-m", "tests.tf.small_mnist", "worker_entry.prepare", str(manual), "-"]
+
+
 def test_a_set_is_prepared_once_in_as_many_files_as_wanted(tmp_path: Path) -> None:
-    done = prepare(["-m", "tests.tf.small_mnist"], tmp_path, "--files", "3")
+    done = prepare(small_mnist(tmp_path), tmp_path, "--files", "3")
     assert done.returncode == 0, done.stderr
     made = tmp_path / "mnist" / "3.0.1"
     assert len(list(made.glob("mnist-train.tfrecord-*-of-00003"))) == 3
@@ -87,7 +118,7 @@ def test_a_set_is_prepared_once_in_as_many_files_as_wanted(tmp_path: Path) -> No
 
 def test_an_uneven_last_batch_of_which_some_tasks_get_nothing(tmp_path: Path) -> None:
     """100 test examples are a batch of 99 and one of 1: two of the three tasks have none of that."""
-    assert prepare(["-m", "tests.tf.small_mnist"], tmp_path).returncode == 0
+    assert prepare(small_mnist(tmp_path), tmp_path).returncode == 0
     length = words("--epochs 1 --steps-per-epoch 5 --optimizer sgd")
     options = ["--data-dir", str(tmp_path), *length]
     (alone,) = train(tmp_path / "one", *options, "--batch-size", "99")
@@ -101,7 +132,7 @@ def test_an_uneven_last_batch_of_which_some_tasks_get_nothing(tmp_path: Path) ->
 
 
 def test_preparing_without_a_network_says_what_else_can_be_done(tmp_path: Path) -> None:
-    done = prepare(["-c", no_network("worker_entry.prepare")], tmp_path)
+    done = prepare(["-m", "worker_entry.prepare"], tmp_path, **NO_NETWORK)
     assert done.returncode == 1
     assert "127.0.0.1:1 cannot be reached: nothing listens there" in done.stderr
     assert "--dataset digits" in done.stderr

@@ -56,7 +56,8 @@ def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> N
     (ended,) = desk.named("RunEnded")
     assert ended["cause_task"] == "worker/1"
     assert "SIGKILL" in ended["cause"]
-    assert desk.ended_after("worker/1", run) < 3.0  # failure_grace + 1 s
+    # failure_grace is 2 s; TensorFlow itself bears a peer's silence for 8 to 10.
+    assert desk.ended_after("worker/1", run) < 8.0
     desk.nothing_is_left(run)
 
 

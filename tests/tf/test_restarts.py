@@ -25,10 +25,7 @@ TRAINING = (
     f"--dataset digits --deterministic --epochs 4 --steps-per-epoch {STEPS // 4}"
     " --checkpoint-dir checkpoints --save-every 8"
 )
-FAST = (
-    "import orchestrator.restarts as r; r.PAUSES = (0.05,);"
-    "import orchestrator.phases.again as a; a.RETURN = 1.0"
-)
+FAST = {"pauses": [0.05], "host_return": 1.0}
 
 
 @pytest.fixture
@@ -62,7 +59,7 @@ def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(desk:
     assert whole.wait(LIMIT) == ExitStatus.OK, whole.stderr
     (expected,) = {result["digest"] for result in results(desk, undisturbed)}
 
-    desk.patch = FAST
+    desk.timings = FAST
     moment = random.Random()
     viewer = desk.launch("--max-restarts", "2", "--", *words(TRAINING))
     run = until(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tf.gang import Gang, words, worker_entry
+from worker_entry.watch import OPEN, look
 
 THREE = {"worker": 3}
 IMPATIENT = worker_entry(*words("--dataset digits --start-timeout 6"))
@@ -33,11 +34,12 @@ def test_missing_tasks_are_named_in_time(tmp_path: Path, started: str) -> None:
 
 
 def test_a_port_in_use_is_said_at_once(tmp_path: Path) -> None:
+    patient = worker_entry(*words("--dataset digits --start-timeout 100"))  # it shall hold the port
     with (
-        Gang(tmp_path / "one", IMPATIENT, jobs=THREE, start=["worker/0"]) as one,
+        Gang(tmp_path / "one", patient, jobs=THREE, start=["worker/0"]) as one,
         Gang(tmp_path / "two", worker_entry("--dataset", "digits"), jobs=THREE, start=[]) as two,
     ):
-        one.until("its server", lambda: "waiting up to" in one["worker/0"].text)
+        one.until("its server", lambda: look(one.cluster["worker"][0]) == OPEN)
         two.cluster = one.cluster
         second = two.start("worker/0")
         assert two.wait() == {"worker/0": 1}

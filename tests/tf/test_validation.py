@@ -1,4 +1,4 @@
-"""The check of one node: the job's model alone, with the job's data or what there is instead."""
+"""The check of one node: the job's model alone, with the job's data."""
 
 from __future__ import annotations
 
@@ -25,13 +25,28 @@ def test_it_trains_alone_with_the_jobs_data(tmp_path: Path) -> None:
         assert not kept.exists(), "a validation wrote into the job's folder"
 
 
-def test_without_the_jobs_data_and_scikit_learn_it_takes_synthetic_ones_and_says_so(tmp_path: Path) -> None:
+def test_where_any_data_will_do_and_scikit_learn_is_missing_it_takes_synthetic_ones(tmp_path: Path) -> None:
     hidden = tmp_path / "hidden" / "sklearn"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ModuleNotFoundError('hidden by a test', name='sklearn')\n")
     env = {"PYTHONPATH": str(hidden.parent)}
-    with validate(tmp_path / "gang", "--data-dir", str(tmp_path / "nothing"), env=env) as gang:
+    with validate(tmp_path / "gang", "--dataset", "any", env=env) as gang:
         (result,) = gang.finish()
         assert (result["dataset"], result["steps"]) == ("synthetic", 15)
-        assert "instead of mnist: the data set mnist is not on this machine" in result["note"]
         assert "the data set digits needs scikit-learn" in result["note"]
+
+
+def test_data_that_the_job_names_must_be_there(tmp_path: Path) -> None:
+    with validate(tmp_path / "gang", "--no-download", "--data-dir", str(tmp_path / "nothing")) as gang:
+        assert gang.wait() == {"worker/1": 1}
+        (error,) = gang["worker/1"].records("error")
+        assert error["message"] == "the data set mnist is not on this machine"
+        assert "--data-dir" in error["hint"]
+
+
+def test_a_validation_fails_on_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    with validate(tmp_path / "gang", "--dataset", "digits", "--learning-rate", "1e30") as gang:
+        assert gang.wait() == {"worker/1": 1}
+        (error,) = gang["worker/1"].records("error")
+        assert "loss is nan" in error["message"] or "loss is inf" in error["message"]
+        assert "--allow-nan" in error["hint"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from orchestrator import plan
 from orchestrator.model import Host, Inventory, Job, Role, RunPlan
+from orchestrator.planning import plan
 
 
 def make(
@@ -16,7 +16,7 @@ def make(
     command: tuple[str, ...] = (),
     env: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
-    script: str | None = None,
+    sources: tuple[str, ...] = (),
 ) -> RunPlan:
     return plan.assign(
         Inventory(hosts, job or Job()),
@@ -27,7 +27,7 @@ def make(
         owner="ada@laptop",
         created=1e9,
         environ=environ or {},
-        script=script,
+        sources=sources,
     )
 
 

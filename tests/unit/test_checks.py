@@ -3,9 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
+from orchestrator import wire
 from orchestrator.checks import Needs, Seen, of_hosts, of_pairs
+from orchestrator.checks.pings import of_pings
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import Host, Role
 
@@ -17,13 +20,16 @@ def seen(name: str = "gpu-01", **changes: Any) -> Seen:
     number = int(name[-2:])
     host = Host(name, name, f"10.0.0.{number}", task_port=2222)
     hello = {
+        "protocol": 1,
+        "time_ns": 0,
+        "state_error": None,
         "user": "train",
         "python": "3.11.2",
         "boot_id": name,
         "netns": "net:[1]",
         "state": "/var/tmp/o-1",
     }
-    disk = {"free": 120e9, "total": 500e9, "fstype": "ext4"}
+    disk = {"free": 120 * 10**9}
     facts = {
         "python": {"path": "/venv/bin/python", "version": "3.11.2", "ok": True, "error": ""},
         "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"},
@@ -36,7 +42,13 @@ def seen(name: str = "gpu-01", **changes: Any) -> Seen:
         "ip": ["127.0.0.1", f"10.0.0.{number}"],
     }
     listen: dict[str, Any] = {"listening": [2222], "busy": []}
-    one = Seen(host, (2222,), hello | {"state_error": None}, facts, listen)
+    one = Seen(
+        host,
+        (2222,),
+        wire.read(hello, wire.Hello, "hello"),
+        wire.read(facts, wire.MachineFacts, "facts"),
+        wire.read(listen, wire.Listening, "listen"),
+    )
     return changed(one, **changes)
 
 
@@ -48,7 +60,8 @@ def changed(one: Seen, **changes: Any) -> Seen:
         if first == "host":
             part = replace(part, **{keys[0]: value})
         else:
-            part = _with(part, keys, value) if keys else value
+            known = msgspec.to_builtins(part)
+            part = wire.read(_with(known, keys, value) if keys else value, type(part), path)
         one = replace(one, **{first: part})
     return one
 
@@ -83,7 +96,7 @@ W, F = Level.WARN, Level.FAIL
 GPUS = [{"index": i, "name": "A100", "memory": 80 << 30} for i in range(2)]
 STATE_ERROR = {"kind": "state", "what": "the state folder is on NFS", "why": "no locks", "hint": ""}
 LEASE = {"run": "tidy-otter", "task": "worker/0", "owner": "ann@laptop", "since": 1.0}
-SMALL = {"free": 4e9, "total": 9e9, "fstype": "ext4"}
+SMALL = {"free": 4 * 10**9}
 
 # (what the host says; the check, its level and what was found; a part of why, a part of the hint)
 ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
@@ -121,12 +134,12 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "`workdir`",
     ),
     (
-        {"facts__disk__workdir__free": 4900000000.0},
+        {"facts__disk__workdir__free": 4_900_000_000},
         ("disk", W, "4.9 GB free"),
         "/home/t/o needs room",
         "`workdir`",
     ),
-    ({"facts__disk__workdir__free": 199000000.0}, ("disk", F, "199 MB free"), "checkpoints", "`workdir`"),
+    ({"facts__disk__workdir__free": 199_000_000}, ("disk", F, "199 MB free"), "checkpoints", "`workdir`"),
     (
         {"facts__disk__state": SMALL},
         ("disk", W, "4.0 GB free"),
@@ -160,7 +173,7 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "KillUserProcesses",
         "loginctl enable-linger train",
     ),
-    ({"host__devices": ("0",)}, ("gpu", W, "none seen"), "nvidia-smi", "`devices`"),
+    ({"host__devices": ("0",)}, ("gpu", F, "none seen"), "nvidia-smi", "`devices`"),
     (
         {"host__devices": ("0", "3", "GPU-ab"), "facts__gpus": GPUS},
         ("gpu", F, "no GPU 3"),
@@ -233,6 +246,15 @@ def test_the_odd_ones_are_named(changes: dict[str, Any], level: Level, check: st
     assert "gpu-[01,03]" in odd.why
 
 
+def test_a_python_that_is_too_old_for_the_programs_grammar() -> None:
+    needs = Needs(tensorflow=True, legacy_keras=True, python=12, python_at="train.py: type parameters")
+    (found,) = [one for one in of_hosts([seen("gpu-01")], needs) if one.check == "python"]
+    assert (found.level, found.found.partition(" ")[2]) == (F, "cannot compile train.py: type parameters")
+    assert found.why == "its grammar needs Python 3.12 or newer"
+    good = Needs(tensorflow=True, legacy_keras=True, python=9, python_at="train.py: x")
+    assert not [one for one in of_hosts([seen("gpu-01")], good) if one.level is F]
+
+
 def test_another_patch_level_of_python_is_no_matter() -> None:
     cluster = [seen("gpu-01"), seen("gpu-02", facts__python__version="3.11.9")]
     assert {one.level for one in of_hosts(cluster, NEEDS)} == {Level.OK}
@@ -294,7 +316,7 @@ REACH: list[tuple[list[PairReported], list[tuple[str, str]], str, str]] = [
         mesh("a", "b", "c", a_b="timed out"),
         [("b", "a cannot reach its task port 2222: timed out")],
         "a firewall",
-        "open TCP port 2222 there: ufw allow 2222/tcp",
+        "open TCP port 2222 there: `ufw allow 2222/tcp`",
     ),
     (
         mesh("a", "b", "c", ALL_b="refused"),
@@ -311,11 +333,11 @@ REACH: list[tuple[list[PairReported], list[tuple[str, str]], str, str]] = [
     (
         mesh("a", "b", a_ALL="timed out", b_ALL="timed out"),
         [
-            ("b", "a cannot reach its task port 2222: timed out"),
-            ("a", "b cannot reach its task port 2222: timed out"),
+            ("a", "the two do not reach each other: timed out"),
+            ("b", "the two do not reach each other: timed out"),
         ],
-        "",
-        "",
+        "a firewall",
+        "on both",
     ),
     (
         mesh("a", "b", "c", b_b="timed out"),
@@ -367,7 +389,7 @@ def test_pairs_are_concluded_to_the_host_to_mend(
     [("", Level.OK, "ok"), ("no", Level.WARN, "no answer to ping"), ("unknown", Level.OK, "not measured")],
 )
 def test_a_missing_ping_is_no_failure(ping: str, level: Level, found: str) -> None:
-    checks = [check for check in of_pairs(mesh("a", "b", ping=ping)) if check.check == "ping"]
+    checks = list(of_pings(["a", "b"], mesh("a", "b", ping=ping)))
     assert [(check.host, check.level, check.found) for check in checks] == [
         ("a", level, found),
         ("b", level, found),
@@ -379,7 +401,7 @@ def test_no_pairs_no_conclusions() -> None:
 
 
 R = replace(NEEDS, r=True)
-DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "error": ""}
+DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "jsonlite": "1.8.4", "error": ""}
 
 
 @pytest.mark.parametrize(
@@ -393,14 +415,19 @@ DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "error": ""}
 )
 def test_r_and_the_numpy_it_can_talk_to(r: dict[str, Any], numpy: str, level: Level, found: str) -> None:
     checks = of_hosts([seen(facts__r=r, facts__packages__numpy=numpy)], R)
-    assert ("gpu-01", "r", f"4.2.2, reticulate {r['reticulate']}") in said(checks, Level.OK)
+    assert ("gpu-01", "r", f"4.2.2, reticulate {r['reticulate']}, jsonlite 1.8.4") in said(checks, Level.OK)
     (about,) = [check for check in checks if check.check == "numpy"]
     assert (about.level, about.found) == (level, found)
     assert bool(about.hint) == (level is Level.WARN)
 
 
 def test_a_host_without_r_or_without_reticulate() -> None:
-    absent = {"version": None, "reticulate": None, "error": "Rscript: No such file or directory"}
+    absent = {
+        "version": None,
+        "reticulate": None,
+        "jsonlite": None,
+        "error": "Rscript: No such file or directory",
+    }
     half = {**DEBIAN, "reticulate": None}
     checks = of_hosts([seen(facts__r=absent), seen("gpu-02", facts__r=half)], R)
     assert said(checks, Level.FAIL) == [
@@ -409,5 +436,27 @@ def test_a_host_without_r_or_without_reticulate() -> None:
     ]
 
 
+def test_r_without_jsonlite_is_said() -> None:
+    checks = of_hosts([seen(facts__r={**DEBIAN, "jsonlite": None})], R)
+    assert ("gpu-01", "r", "4.2.2, reticulate 1.28, without jsonlite") in said(checks, Level.WARN)
+
+
 def test_r_is_looked_at_for_r_alone() -> None:
     assert not {"r", "numpy"} & {check.check for check in of_hosts([seen()], NEEDS)}
+
+
+def test_whether_a_host_alone_or_also_another_may_be_the_cause() -> None:
+    """A package that is missing is that host's own fault, another version than elsewhere need not be."""
+    missing = of_hosts([seen(facts__packages__tensorflow=None), seen("gpu-02")], NEEDS)
+    keras = Needs(tensorflow=True, legacy_keras=False)
+    other = of_hosts([seen(facts__packages__tensorflow="2.20.0"), seen("gpu-02"), seen("gpu-03")], keras)
+    apart = of_pairs(
+        [PairReported("gpu-01", "gpu-02", "10.0.0.2:2222", False, None, None, None, "timed out")]
+    )
+
+    def failed(checks: list[CheckReported]) -> list[tuple[str, bool]]:
+        return [(check.check, check.between) for check in checks if check.level is Level.FAIL]
+
+    assert failed(missing) == [("tensorflow", False)]
+    assert failed(other) == [("tensorflow", True)]
+    assert failed(apart) == [("reach", True)]

@@ -4,74 +4,104 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.cli.parser import parse
+from orchestrator.cli.args import spelling
+from orchestrator.cli.args.parser import build, parse
 from orchestrator.errors import UsageError
 from orchestrator.model import Role, TaskId
+
+VERBS = tuple(build()[1])
 
 
 @pytest.mark.parametrize(
     ("line", "what", "hint"),
     [
-        ("", "orchestrate needs a verb", "orchestrate --help"),
-        ("lunch -- x.py", "'lunch' is no verb of orchestrate", "orchestrate launch"),
-        ("frobnicate", "'frobnicate' is no verb of orchestrate", "orchestrate --help"),
-        ("--vresion", "--vresion stands before a verb", "did you mean --version?"),
-        ("--hosts x launch", "--hosts stands before a verb", "orchestrate VERB --hosts ..."),
-        ("launch --detatch", "orchestrate launch has no option --detatch", "did you mean --detach?"),
-        ("stop --xyzzy=3", "orchestrate stop has no option --xyzzy=3", "orchestrate stop --help"),
-        ("launch --nam x", "orchestrate launch has no option --nam", "did you mean --name?"),
+        ("", "orchestrate needs a verb", "`orchestrate --help`"),
+        ("lunch -- x.py", "'lunch' is not a verb of orchestrate", "`orchestrate launch`"),
+        ("frobnicate", "'frobnicate' is not a verb of orchestrate", "`orchestrate --help`"),
+        ("--vresion", "--vresion stands before a verb", "write --version"),
+        ("--hosts x launch", "--hosts stands before a verb", "`orchestrate VERB --hosts ...`"),
+        ("launch --detatch", "orchestrate launch has no option --detatch", "write --detach"),
+        ("stop --xyzzy=3", "orchestrate stop has no option --xyzzy=3", "`orchestrate stop --help`"),
+        ("launch --nam x", "orchestrate launch has no option --nam", "write --name"),
         (
             "launch train.py --epochs 3",
-            "'train.py' stands before --",
-            "orchestrate launch -- train.py --epochs 3",
+            "put the command after --: 'train.py'",
+            "`orchestrate launch -- train.py --epochs 3`",
         ),
-        ("tail one two", "orchestrate tail has no use for 'two'", "orchestrate tail --help"),
-        ("launch --", "nothing stands after --", "leave -- out to train worker_entry's MNIST"),
+        (
+            "launch --epochs 3",
+            "orchestrate launch has no option --epochs",
+            "`orchestrate launch -- --epochs 3`",
+        ),
+        (
+            "launch --epoch=3",
+            "orchestrate launch has no option --epoch=3",
+            "`orchestrate launch -- --epochs=3`",
+        ),
+        (
+            "rehearse --dataset=digits --epochs 3",
+            "orchestrate rehearse has no option --dataset=digits",
+            "`orchestrate rehearse -- --dataset=digits --epochs 3`",
+        ),
+        (
+            "launch --lr .1 fit.py",
+            "orchestrate launch has no option --lr",
+            "`orchestrate launch -- fit.py --lr .1`",
+        ),
+        (
+            "launch --lr .1 -- python fit.py",
+            "orchestrate launch has no option --lr",
+            "`orchestrate launch -- python fit.py --lr .1`",
+        ),
+        ("launch --learn 3", "orchestrate launch has no option --learn", "`orchestrate launch --help`"),
+        ("exec --lr 3", "orchestrate exec has no option --lr", "`orchestrate exec --help`"),
+        ("tail one two", "orchestrate tail has no use for 'two'", "`orchestrate tail --help`"),
+        ("launch --", "nothing follows --", "leave -- out to train worker_entry's MNIST"),
         ("status -- ls", "orchestrate status takes no command after --", ""),
         (
             "clean --older-than 7",
-            "orchestrate clean: argument --older-than: '7' is no age (an age is written 12h or 7d)",
-            "orchestrate clean --help",
+            "orchestrate clean: argument --older-than: '7' is not an age (an age is written 12h or 7d)",
+            "`orchestrate clean --help`",
         ),
         (
             "clean --keep-size 20X",
-            "orchestrate clean: argument --keep-size: '20X' is no size (a size is written 500M or 20G)",
-            "orchestrate clean --help",
+            "orchestrate clean: argument --keep-size: '20X' is not a size (a size is written 500M or 20G)",
+            "`orchestrate clean --help`",
         ),
         (
             "launch --lifeline soon",
-            "orchestrate launch: argument --lifeline: 'soon' is no time (a time is written 600 or 10m)",
-            "orchestrate launch --help",
+            "orchestrate launch: argument --lifeline: 'soon' is not a time (a time is written 600 or 10m)",
+            "`orchestrate launch --help`",
         ),
         (
             "launch --env FOO",
             "orchestrate launch: argument --env: 'FOO' is not K=V",
-            "orchestrate launch --help",
+            "`orchestrate launch --help`",
         ),
         (
             "tail --task worker1",
-            "orchestrate tail: argument --task: 'worker1' is no task (a task is written worker/1)",
-            "orchestrate tail --help",
+            "orchestrate tail: argument --task: 'worker1' is not a task (a task is written worker/1)",
+            "`orchestrate tail --help`",
         ),
         (
             "launch --hang-timeout ten",
-            "orchestrate launch: argument --hang-timeout: 'ten' is no time (a time is written 600 or 10m)",
-            "orchestrate launch --help",
+            "orchestrate launch: argument --hang-timeout: 'ten' is not a time (a time is written 600 or 10m)",
+            "`orchestrate launch --help`",
         ),
         (
             "launch --hang-timeout nan",
-            "orchestrate launch: argument --hang-timeout: 'nan' is no time (a time is written 600 or 10m)",
-            "orchestrate launch --help",
+            "orchestrate launch: argument --hang-timeout: 'nan' is not a time (a time is written 600 or 10m)",
+            "`orchestrate launch --help`",
         ),
         (
             "launch --min-hosts 0",
             "orchestrate launch: argument --min-hosts: '0' is not a whole number from 1 on",
-            "orchestrate launch --help",
+            "`orchestrate launch --help`",
         ),
         (
             "rehearse -n 99",
             "orchestrate rehearse: argument -n: '99' is not a number from 1 to 64",
-            "orchestrate rehearse --help",
+            "`orchestrate rehearse --help`",
         ),
     ],
 )
@@ -91,7 +121,7 @@ def test_a_variable_that_is_not_set_is_no_argument(line: list[str]) -> None:
 
 @pytest.mark.parametrize("text", [" ", "a\x1b[2Jb", "two\nlines", "x" * 101])
 def test_what_is_no_name(text: str) -> None:
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="is not a name"):
         parse(["launch", "--name", text])
     assert parse(["launch", "--name", "lr 0.1, größer"]).name == "lr 0.1, größer"
 
@@ -131,3 +161,78 @@ def test_a_task_and_all_lines() -> None:
 )
 def test_times_and_sizes(line: str, name: str, value: float | None) -> None:
     assert getattr(parse(line.split()), name) == value
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("help", "--help"),
+        ("help launch", "launch --help"),
+        ("help logs", "tail --help"),
+        ("version", "--version"),
+        ("-V", "--version"),
+        ("-v", "--version"),
+        ("logs -f night", "tail night"),
+        ("tail --follow", "tail"),
+        ("logs --lines=5", "tail -n=5"),
+        ("launch -d", "launch --detach"),
+        ("rehearse -np 3", "rehearse -n 3"),
+        ("ls", "runs"),
+        ("clean -y --work", "clean --yes --work"),
+        ("clean -n", "clean --dry-run"),
+        ("launch --only a", "launch --only a"),
+    ],
+)
+def test_words_of_other_tools_that_can_mean_one_thing(line: str, ours: str) -> None:
+    assert spelling.ours(line.split(), VERBS) == ours.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "hint"),
+    [
+        (
+            "ps",
+            "'ps' is not a verb of orchestrate",
+            "`orchestrate runs` or `orchestrate status [RUN]`",
+        ),
+        (
+            "kill night",
+            "'kill' is not a verb of orchestrate",
+            "`orchestrate stop [RUN]` lets tasks save, `orchestrate stop --now [RUN]` does not",
+        ),
+        ("help frobnicate", "'frobnicate' is not a verb of orchestrate", "`orchestrate --help`"),
+        (
+            "launch -np 4",
+            "orchestrate launch has no option -np",
+            "write tasks = 4 under [defaults]: so many on each host; --only chooses hosts",
+        ),
+        (
+            "launch --nproc_per_node=8",
+            "orchestrate launch has no option --nproc_per_node=8",
+            "write tasks = 8 under [defaults]: so many on each host; --only chooses hosts",
+        ),
+        (
+            "launch -H a:1",
+            "orchestrate launch has no option -H",
+            "`orchestrate init gpu-01 gpu-02` writes one; --only gpu-01,gpu-02 chooses among its hosts",
+        ),
+        (
+            "launch --gpus 2",
+            "orchestrate launch has no option --gpus",
+            "write devices = [0, 1] under [[host]] (default: all)",
+        ),
+        ("tail -d", "orchestrate tail has no option -d", "`orchestrate launch --detach`"),
+        ("launch -v", "orchestrate launch has no option -v", "leave it out; --debug shows tracebacks"),
+        ("launch -q", "orchestrate launch has no option -q", "add 2>/dev/null, which leaves their lines"),
+        ("launch -V", "orchestrate launch has no option -V", "`orchestrate --version`"),
+        ("stop --force", "orchestrate stop has no option --force", "`orchestrate stop --now`"),
+    ],
+)
+def test_words_of_other_tools_that_are_spelled_otherwise(line: str, what: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line.split())
+    assert (caught.value.what, caught.value.hint) == (what, hint)
+
+
+def test_words_of_other_tools_behind_two_dashes_are_the_command() -> None:
+    assert parse(["launch", "--", "x", "-np", "4", "-v"]).command == ("x", "-np", "4", "-v")

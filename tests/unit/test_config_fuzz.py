@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import config, explain
+from orchestrator import config
 from orchestrator.config.tables import HOST_KEYS, JOB_KEYS
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory
+from orchestrator.planning import explain
 from tests.unit import plans
 
 RIGHT = """\ufeff[defaults]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ IN_A_HOST = (
     ('python = "/usr/bin/"', 'python: must be a program, not a folder: "/usr/bin/"'),
     ('agent_python = "-c"', 'agent_python: must be a program, not an option: "-c"'),
     ('workdir = "orchestrate"', 'workdir: must be a full path or start with ~/, not "orchestrate"; write "~/orchestrate"'),
+    ('workdir = "/"', 'workdir: must be a folder of its own, not "/"; write "~/orchestrate"'),
+    ('workdir = "//"', 'workdir: must be a folder of its own, not "/"; write "~/orchestrate"'),
+    ('workdir = "/tmp/."', 'workdir: must be a folder of its own, not "/tmp/."; write "/tmp/orchestrate"'),
+    ('workdir = "/etc"', 'workdir: must not be in a folder of the system, as "/etc" is; write "~/orchestrate"'),
+    ('workdir = "/proc/x"', 'workdir: must not be in a folder of the system, as "/proc/x" is; write "~/orchestrate"'),
+    ('workdir = "."', 'workdir: must be a full path or start with ~/, not "."; write "~/orchestrate"'),
+    ('workdir = ""', "workdir: is empty; leave the key out to get the default"),
+    ('workdir = "~/../x"', 'workdir: must not lead through .., as "~/../x" does'),
     ('workdir = ["/a"]', "workdir: must be a text in quotes, not a list"),
     ('state = "./state"', 'state: must be a full path or start with ~/, not "./state"; write "~/state"'),
     ('identity = "~/.ssh/id_ed25519.pub"', 'identity: "~/.ssh/id_ed25519.pub" is the public half of a key; name the private one: "~/.ssh/id_ed25519"'),
@@ -97,7 +106,7 @@ IN_THE_JOB = (
     ("lifeline = 2024-01-01", "lifeline: must be a number of seconds, not 2024-01-01"),
     ('ignore = "*.ckpt"', 'ignore: must be a list; write ["*.ckpt"]'),
     ('ignore = [""]', "ignore: holds an empty text"),
-    ("validate = false", "validate: must be a command line; to launch without validation use --no-validate"),
+    ("validate = false", "validate: must be a command line; to launch without validation use --validate never"),
     ('on_hang = "kill"', 'on_hang: must be report, stop or restart, not "kill"'),
     ('on_hang = "restrat"', 'on_hang: must be report, stop or restart, not "restrat"; did you mean restart?'),
     ('hang_timeout = "10 min"', 'hang_timeout: must be a number of seconds, not "10 min"; write 10'),
@@ -146,7 +155,7 @@ IN_A_FILE = (
     (b'[[host]]\nssh = "caf\xe9"\n', "line 2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
     ("[[host]]\n".encode("utf-16"), "the file is UTF-16; save it as UTF-8"),
     ('[[host]]\nssh = "gpu-01\n', "line 2, column 14, ssh: a quote is not closed on this line"),
-    ("[[host]]\nssh = \u201cgpu-01\u201d\n", 'line 2, column 7, ssh: \u201c is no quote that TOML knows; write " in its place'),
+    ("[[host]]\nssh = \u201cgpu-01\u201d\n", 'line 2, column 7, ssh: \u201c is not a quote that TOML knows; write " in its place'),
     ("[[host]]\nssh\u00a0= 1\n", "line 2, column 4, ssh: an invisible character stands here (U+00A0); remove it"),
     ("; hosts\n", "line 1, column 1: here should be a key or a [table]; a comment starts with #"),
     ("host:\n  - gpu-01\n", "line 1, column 5: a key needs = and a value after it"),
@@ -166,9 +175,9 @@ IN_A_FILE = (
     ("[[defaults]]\n" + ONE, "line 1, defaults: can come only once; write [defaults]"),
     (ONE + "[[job]]\n", "line 3, job: can come only once; write [job]"),
     ('job = "train.py"\n' + ONE, "line 1, job: must be a table, [job]"),
-    (ONE + "[cluster]\n", "line 3, cluster: is not a table; the tables are [defaults], [[host]] and [job]"),
+    (ONE + "[cluster]\n", "line 3, cluster: is not a table; the tables are [defaults], [[host]], [job], [env] and [data]"),
     ("task_port = 3000\n" + ONE, "line 1, task_port: stands before any table; it belongs under [defaults] or [[host]]"),
-    ("zzz = 3000\n" + ONE, "line 1, zzz: is not a table; the tables are [defaults], [[host]] and [job]"),
+    ("zzz = 3000\n" + ONE, "line 1, zzz: is not a table; the tables are [defaults], [[host]], [job], [env] and [data]"),
     ('[defaults]\nname = "a"\n' + ONE, "line 2, [defaults], name: is different for every host; it belongs under [[host]]"),
     ("[[host]]\n", "line 1, [[host]] #1: has no name, ssh or address; one of them is needed"),
     ("[[host]]\ntask_port = 3000\n", "line 1, [[host]] #1: has no name, ssh or address; one of them is needed"),
@@ -184,7 +193,7 @@ IN_A_FILE = (
     ('[[host]]\nname = "g"\nssh = "10.0.0.[1-4]"\n', "line 2, [[host]] #1 (g), name: stands for 1 host, but ssh for 4 hosts; give both the same range"),
     ('[[host]]\nssh = "a@gpu-01"\nuser = "b"\n', 'line 3, [[host]] #1 (a@gpu-01), user: is "b", but ssh says "a"; keep one of the two'),
     ('[[host]]\nssh = "gpu-01:2200"\nport = 22\n', "line 3, [[host]] #1 (gpu-01:2200), port: is 22, but ssh says 2200; keep one of the two"),
-    ('[[host]]\nssh = "my+gpu"\n', 'line 1, [[host]] #1 (my+gpu), address: is needed, since "my+gpu" is no host name other tasks could use'),
+    ('[[host]]\nssh = "my+gpu"\n', 'line 1, [[host]] #1 (my+gpu), address: is needed, since "my+gpu" is not a host name other tasks could use'),
     ('[[host]]\nssh = "local"\n', 'line 1, [[host]] #1 (local), address: is needed with ssh = "local"; "127.0.0.1" will do when every host is this machine'),
     ('[[host]]\nname = "me"\naddress = "127.0.0.1"\nssh = "local"\n' + ONE, "line 3, [[host]] #1 (me), address: 127.0.0.1 means every machine itself, so gpu-01 cannot reach this host there; write the address the others see"),
     ("[defaults]\ntask_port = 65535\ntasks = 2\n" + TWO, "line 2, [defaults], task_port: the ports of 2 tasks would end at 65536, beyond 65535"),
@@ -271,7 +280,7 @@ env.OMP_NUM_THREADS = 4
         'line 11, [defaults], role: must be chief, worker, ps or evaluator, not "cheif"; did you mean chief?',
         'line 15, [[host]] #2 (gpu-02), address: is not an IPv4 address: "172.17.0.300" (four numbers from 0 to 255, no leading zeros)',
         "line 16, [[host]] #2 (gpu-02), env.OMP_NUM_THREADS: must be a text, not a number; write its value in quotes",
-        "line 18, extra: is not a table; the tables are [defaults], [[host]] and [job]",
+        "line 18, extra: is not a table; the tables are [defaults], [[host]], [job], [env] and [data]",
     ]
 
 
@@ -292,12 +301,30 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     missing, folder = tmp_path / "missing.toml", tmp_path / "folder"
     folder.mkdir()
     rows = {
-        missing: (f"there is no {missing}", "", "two lines will do: [[host]] and ssh ="),
-        folder: (f"{folder} is a folder", "", f"--hosts {folder}/hosts.toml"),
-        missing / "x\0": (f"cannot read {missing}/x\0", "embedded null byte", ""),
+        missing: (f"there is no {missing}", "", "write two lines, [[host]] and ssh ="),
+        folder: (f"{folder} is a folder", "", f"`--hosts {folder}/hosts.toml`"),
+        missing / "x\0": (f"cannot read {missing}/x\0", "its name holds a NUL character", ""),
     }
     for path, (what, why, hint) in rows.items():
         with pytest.raises(UsageError) as caught:
             config.load(path)
         assert (caught.value.what, caught.value.why) == (what, why)
         assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("key", ["{}", "[{}]", "x = {{ {} = 1 }}", "[[host]]\n{} = 1"])
+def test_a_key_of_very_many_parts_is_refused_at_once(key: str) -> None:
+    """The parser would take 42 s for it, of a core: other work on the machine does not count."""
+    began = time.process_time()
+    with pytest.raises(UsageError) as refused:
+        config.parse(key.format(".".join(["a"] * 50_000)) + " = 1")
+    assert "more than 100 parts" in refused.value.why
+    assert time.process_time() - began < 10
+
+
+def test_an_inventory_has_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_bytes(b"#" * (2 << 20))
+    with pytest.raises(UsageError, match="cannot read") as refused:
+        config.load(path)
+    assert refused.value.why == "it has 2.1 MB, and may have 1.0 MB"

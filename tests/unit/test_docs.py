@@ -14,8 +14,8 @@ from typing import get_args
 
 import pytest
 
-from orchestrator.cli import parser
-from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS
+from orchestrator.cli.args import parser
+from orchestrator.config.tables import DATA_KEYS, DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS
 from orchestrator.errors import ExitStatus
 from orchestrator.events import Event, Kind
 from orchestrator.model import Host, Job, Role
@@ -28,8 +28,12 @@ PAGES = (
     *sorted((ROOT / "docs").glob("*.md")),
 )
 PAGE_OF_VERB = {
+    "init": "init",
+    "setup": "setup",
+    "push": "data",
     "preflight": "preflight",
     "launch": "launch",
+    "exec": "exec",
     "rehearse": "rehearse",
     "tail": "runs",
     "status": "runs",
@@ -38,6 +42,8 @@ PAGE_OF_VERB = {
     "pull": "runs",
     "stop": "runs",
     "runs": "runs",
+    "completion": "completion",
+    "tensorboard": "tensorboard",
 }
 
 
@@ -98,7 +104,11 @@ def test_every_role_is_explained() -> None:
 def test_the_example_names_every_key() -> None:
     example = (ROOT / "hosts.example.toml").read_text(encoding="utf-8")
     named = set(re.findall(r"^#? *([a-z_]+) = ", example, re.MULTILINE))
-    assert named >= {*HOST_KEYS, *JOB_KEYS}
+    assert named >= {*HOST_KEYS, *JOB_KEYS, *DATA_KEYS}
+
+
+def test_every_key_of_data_is_in_its_table() -> None:
+    assert first_codes(section(page("inventory"), "Keys of `[data]`")) == list(DATA_KEYS)
 
 
 # --- the command line ---

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from orchestrator import environ
+from orchestrator.cli.args.readings import assignment
 from orchestrator.errors import UsageError
-from orchestrator.model import Job
+from orchestrator.model import AutoShard, Job
+from orchestrator.planning import environ
+from orchestrator.program import keras
 from tests.unit.plans import host, make
 
 KERAS = "because model.fit of Keras 3 fails on several tasks; turn off with legacy_keras = false under [job]"
@@ -17,7 +19,7 @@ BUFFER = "set PYTHONUNBUFFERED=1 so that output arrives as it is printed"
 
 
 def test_the_defaults_and_what_is_said() -> None:
-    plan = make(host("a"))
+    plan = make(host("a"), host("b"), command=("train.py",))
     env = {name: value for name, value in plan.tasks[0].env.items() if name != "TF_CONFIG"}
     assert env == {"PYTHONUNBUFFERED": "1", "grpc_proxy": "", "TF_USE_LEGACY_KERAS": "1"}
     assert plan.notes == (BUFFER, PROXY, f"set TF_USE_LEGACY_KERAS=1 {KERAS}")
@@ -44,22 +46,64 @@ def test_a_default_the_user_sets_is_not_ours_to_explain() -> None:
     assert plan.notes == (PROXY.replace("= ", "= on worker/1 "),)
 
 
+PLAIN = "import tensorflow as tf\ntf.keras.Sequential()"
+OWN = "import keras"
+CENTRAL = "import tensorflow as tf\ntf.distribute.experimental.CentralStorageStrategy()"
+TRAIN = ("train.py",)
+
+
 @pytest.mark.parametrize(
-    ("wanted", "script", "value", "note"),
+    ("wanted", "command", "source", "hosts", "legacy", "hook", "note"),
     [
-        (None, None, "1", KERAS),
-        (None, "import tensorflow as tf\ntf.keras.Sequential()", "1", KERAS),
-        (None, "import keras", None, "left TF_USE_LEGACY_KERAS alone since the script imports keras itself"),
-        (True, "import keras", "1", "as legacy_keras = true says"),
-        (False, None, None, None),
+        (None, (), "", ("worker",), "1", None, "since worker_entry is written for Keras 2"),
+        (None, (), "", ("worker", "worker"), "1", None, "since worker_entry is written for Keras 2"),
+        (None, TRAIN, PLAIN, ("worker",), None, None, None),
+        (None, TRAIN, OWN, ("worker",), None, None, None),
+        (None, TRAIN, CENTRAL, ("worker",), "1", None, "Keras 3 trains wrongly under CentralStorage"),
+        (
+            None,
+            TRAIN,
+            OWN + "\n" + CENTRAL,
+            ("worker",),
+            "1",
+            "alias",
+            "so that `import keras` gives tf_keras",
+        ),
+        (None, TRAIN, PLAIN, ("worker", "worker"), "1", None, KERAS),
+        (None, ("bash", "run.sh"), "", ("chief", "worker"), "1", None, KERAS),
+        (None, TRAIN, OWN, ("worker", "worker"), None, "mend", "so that model.fit of Keras 3"),
+        (None, TRAIN, PLAIN, ("chief", "ps"), "1", None, "fails with parameter servers"),
+        (None, TRAIN, OWN, ("chief", "ps"), "1", "alias", "fails with parameter servers"),
+        (None, TRAIN, PLAIN, ("worker", "evaluator"), None, None, None),
+        (True, TRAIN, PLAIN, ("worker",), "1", None, "as legacy_keras = true says"),
+        (True, TRAIN, OWN, ("worker", "worker"), "1", "alias", "as legacy_keras = true says"),
+        (False, TRAIN, OWN, ("worker", "worker"), None, None, None),
+        (False, (), "", ("worker", "worker"), None, None, None),
     ],
 )
-def test_legacy_keras(wanted: bool | None, script: str | None, value: str | None, note: str | None) -> None:
-    plan = make(host("a"), job=Job(legacy_keras=wanted), script=script)
-    assert plan.tasks[0].env.get("TF_USE_LEGACY_KERAS") == value
+def test_which_keras(  # noqa: PLR0917 - a row of the table
+    wanted: bool | None,
+    command: tuple[str, ...],
+    source: str,
+    hosts: tuple[str, ...],
+    legacy: str | None,
+    hook: str | None,
+    note: str | None,
+) -> None:
+    named = [host(f"h{number}", role) for number, role in enumerate(hosts)]
+    plan = make(*named, job=Job(legacy_keras=wanted), command=command, sources=("import os", source))
+    assert plan.tasks[0].env.get("TF_USE_LEGACY_KERAS") == legacy
+    assert plan.tasks[0].env.get("ORCHESTRATE_KERAS") == hook
     said = [text for text in plan.notes if "KERAS" in text]
-    assert len(said) == (note is not None)
-    assert note is None or note in said[0]
+    assert len(said) == (legacy is not None) + (hook is not None)
+    assert note is None or any(note in text for text in said)
+
+
+def test_auto_shard_is_off_unless_asked_for() -> None:
+    assert "ORCHESTRATE_AUTO_SHARD" not in make(host("a"), host("b")).tasks[0].env
+    plan = make(host("a"), host("b"), job=Job(auto_shard=AutoShard.DATA))
+    assert plan.tasks[0].env["ORCHESTRATE_AUTO_SHARD"] == "data"
+    assert "set ORCHESTRATE_AUTO_SHARD=data as auto_shard says" in plan.notes
 
 
 @pytest.mark.parametrize(
@@ -88,7 +132,7 @@ def test_legacy_keras(wanted: bool | None, script: str | None, value: str | None
     ],
 )
 def test_does_a_script_import_keras(source: str, imports: bool) -> None:
-    assert environ.imports_keras(source) is imports
+    assert keras.imports_keras(source) is imports
 
 
 @pytest.mark.parametrize(
@@ -151,7 +195,7 @@ def test_a_missing_forwarded_name_is_named() -> None:
     assert (
         caught.value.why == "`forward` under [job] takes them from the environment orchestrate is called in"
     )
-    assert caught.value.hint == "export RUN_NAME=..., or remove it from `forward`"
+    assert caught.value.hint == "`export RUN_NAME=...`, or remove it from `forward`"
 
 
 def test_secret_values() -> None:
@@ -164,8 +208,6 @@ def test_secret_values() -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (["A"], "--env A: has no value"),
-        (["=1"], "--env =1: has no name"),
         (["A B=1"], "--env A B: is not a name for a variable (letters, digits and _, and no digit first)"),
         (
             ["TF_CONFIG={}"],
@@ -177,13 +219,9 @@ def test_secret_values() -> None:
 )
 def test_options_that_cannot_be(options: list[str], what: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make(host("a"), env=environ.parse_assignments(options), job=Job(secrets=("TOKEN",)))
+        make(host("a"), env=dict(map(assignment, options)), job=Job(secrets=("TOKEN",)))
     assert caught.value.what == what
     assert "hunter2" not in f"{caught.value.what}{caught.value.why}{caught.value.hint}"
-
-
-def test_options() -> None:
-    assert environ.parse_assignments(["A=1", "B=x=y", "C=", "A=2"]) == {"A": "2", "B": "x=y", "C": ""}
 
 
 def test_nothing_replaces_tf_config() -> None:

@@ -71,3 +71,80 @@ def test_a_reader_who_has_gone_is_no_failure(tmp_path: Path) -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+_CODE = "from orchestrator.cli.main import run; run()"
+
+
+def orchestrate(*words: str | bytes, state: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _CODE, *words],
+        env=os.environ | {"XDG_STATE_HOME": str(state)},
+        cwd=state,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [("--help",), ("runs",), ("launch", "--hosts", "none.toml")], ids=" ".join)
+def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """`2>&1 | head`, and head has gone: stderr is as closed as stdout is."""
+    whole = orchestrate(*words, state=tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE, *words],
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=writer,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == whole.returncode
+
+
+def test_debug_shows_where_and_leaves_the_status(tmp_path: Path) -> None:
+    done = orchestrate("launch", "--debug", "--hosts", "none.toml", state=tmp_path)
+    assert done.returncode == ExitStatus.USAGE
+    assert "Traceback" in done.stderr
+    assert "\nerror: there is no none.toml\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (b"launch", b"--env", b"A=x\xff"),
+        (b"launch", b"--", b"train.py", b"\xff"),
+        (b"tail", b"\xff"),
+        (b"\xff",),
+    ],
+)
+def test_an_argument_that_is_no_text_is_refused(tmp_path: Path, words: tuple[bytes, ...]) -> None:
+    done = orchestrate(*words, state=tmp_path)
+    assert done.returncode == ExitStatus.USAGE
+    assert done.stderr.startswith("error: an argument is not UTF-8: ")
+    assert "\\udcff" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "device", "loop"])
+def test_an_inventory_that_is_no_file_is_one_error(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "hosts.toml"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/zero")
+        case _:
+            path.symlink_to(path.name)
+    for verb in ("preflight", "clean", "launch"):
+        done = orchestrate(verb, "--hosts", str(path), state=tmp_path, timeout=30)
+        assert done.returncode == ExitStatus.USAGE
+        assert done.stderr.count("error:") == 1
+        assert str(path) in done.stderr

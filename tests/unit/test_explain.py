@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from orchestrator import config, explain
+from orchestrator import config
 from orchestrator.cli.main import main
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Job, RunPlan
-from orchestrator.store.folder import decode_plan
+from orchestrator.planning import explain
+from orchestrator.store.planfile import decode_plan
 from tests.unit.plans import host, make, plans
 
 EXAMPLE = Path(__file__).parents[2] / "hosts.example.toml"
@@ -79,7 +80,7 @@ environment of every task
 stop: 30 s between TERM and KILL, 2 s after a failure
 note: set PYTHONUNBUFFERED=1 so that output arrives as it is printed
 note: set grpc_proxy= because tasks that follow an http_proxy wait for each other without a word
-note: set TF_USE_LEGACY_KERAS=1 because model.fit of Keras 3 fails on several tasks; turn off with legacy_keras = false under [job]
+note: set TF_USE_LEGACY_KERAS=1 because model.fit of Keras 3 fails with parameter servers; turn off with legacy_keras = false under [job]
 note: set CUDA_VISIBLE_DEVICES=-1 on ps/0 since a ps task needs no GPU; give its host `devices` to change it
 """
     )

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-import queue
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from orchestrator.bus import Bus
-from orchestrator.events import Event, TaskExited, TaskProgressed
-from orchestrator.fleet import Fleet, Frame
+from orchestrator import wire
+from orchestrator.errors import HostError
+from orchestrator.events import Event, GapPlace, LogGap, Stamped, TaskExited, TaskProgressed, TaskStarted
+from orchestrator.fleet import Fleet, Frame, Lost
+from orchestrator.fleet.backlog import Backlog
 from orchestrator.model import TaskId
-from orchestrator.phases import recovery
-from orchestrator.phases.context import Run, Source
+from orchestrator.names import RunId
+from orchestrator.phases.context import Followed, Inbox, Run, Source
 from orchestrator.phases.follow import Follower
+from orchestrator.phases.restart import recovery
 from orchestrator.store import RunFolder
+from orchestrator.store.bus import Bus
+from orchestrator.store.eventlog import EventLog
+from orchestrator.store.mirror import Mirror
 from tests.unit.plans import host, make
 
-SESSION: Any = SimpleNamespace(host=host("a"), clock_offset=0.0)
+SESSION: Any = SimpleNamespace(host=host("a"), clock_offset=0.0, backlog=Backlog())
 
 
 @pytest.fixture
@@ -33,16 +38,16 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(recovery, "lose", lambda *_, **__: None)
     fleet = Fleet(cast("Any", None), lambda _: None)
     fleet.sessions["a"] = SESSION
-    folder = RunFolder(tmp_path / "r1")
+    folder = RunFolder(tmp_path, RunId("r1"))
     folder.path.mkdir()
     (folder.path / "logs").mkdir()
-    run = Run(folder, make(host("a")), Bus(), fleet, queue.SimpleQueue(), "me", Source())
+    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", Source())
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
 
 
 def give(follower: Follower, kind: str, payload: bytes = b"", **header: Any) -> None:
-    header = {"task": "worker/0", "kind": kind, **header}
-    follower._run.inbox.put(Frame("a", SESSION, header, payload))
+    header = {"stream": 1, "attempt": "1", "task": "worker/0", "kind": kind, **header}
+    follower._run.inbox.put(Frame("a", SESSION, wire.news(header, payload), payload))
     follower.step(0.0)
 
 
@@ -65,3 +70,74 @@ def test_a_task_that_kill_does_not_end_is_told_by_its_supervisors_words(
     (exited,) = told
     assert isinstance(exited, TaskExited)
     assert exited.lost == said
+
+
+@pytest.mark.parametrize("task", ["worker/1", "ps/7"])  # what is no task's name does not pass the wire
+def test_a_host_tells_nothing_of_the_tasks_of_another_one(
+    follower: Follower, told: list[Event], task: str
+) -> None:
+    elsewhere = TaskId.parse("worker/1")
+    follower._placed[elsewhere] = "b"
+    follower._mirrors[elsewhere] = Mirror(follower._run.folder, "1", elsewhere.slug)
+    final = {"state": "exited", "exit_code": 0}
+    give(follower, "log", b"forged\n", task=task, offset=0, times=[])
+    give(follower, "report", b'{"kind": "progress", "step": 1}\n', task=task, offset=0)
+    give(follower, "state", task=task, state=final)
+    follower._run.inbox.put(Followed(SESSION, (task,)))
+    follower.step(0.0)
+    assert not follower.ends
+    assert told == []
+    assert not follower._run.folder.log("1", elsewhere.slug).read_bytes()
+
+
+def test_nobody_waits_for_the_tasks_of_a_host_that_lies(follower: Follower, told: list[Event]) -> None:
+    error = HostError("a", "does not speak our protocol", kind="protocol", why="it said hello twice")
+    follower._run.inbox.put(Lost("a", SESSION, error))
+    follower.step(0.0)
+    (exited,) = told
+    assert isinstance(exited, TaskExited)
+    assert exited.lost == "its host does not speak our protocol: it said hello twice"
+    assert follower.waiting() == []
+
+
+def gap(count: int) -> dict[str, Any]:
+    return {"bytes": count, "why": "No space left on device", "offset": 0, "ns": 1}
+
+
+def missing(told: list[Event]) -> int:
+    return sum(event.count for event in told if isinstance(event, LogGap))
+
+
+def final(*gaps: dict[str, Any]) -> dict[str, Any]:
+    known = {"state": "exited", "want": "stop", "exit_code": 0, "started_ns": 10**9, "ended_ns": 2 * 10**9}
+    return {**known, "gaps": list(gaps)}
+
+
+def test_a_gap_that_grows_is_said_to_its_end(follower: Follower, told: list[Event]) -> None:
+    """Whatever the task ended of: here it was stopped."""
+    give(follower, "state", state={"state": "running", "gaps": [gap(100)]})
+    give(follower, "state", state={"state": "running", "gaps": [gap(40_000)]})
+    give(follower, "state", state=final(gap(63_009)))
+    assert missing(told) == 63_009
+    assert isinstance(told[-1], TaskExited)
+    assert len(told) == 3  # not one for each time that it grew
+
+
+def test_what_an_earlier_keeper_said_is_not_missing_twice(tmp_path: Path, told: list[Event]) -> None:
+    fleet = Fleet(cast("Any", None), lambda _: None)
+    fleet.sessions["a"] = SESSION
+    folder = RunFolder(tmp_path, RunId("r1"))
+    (folder.path / "logs").mkdir(parents=True)
+    log = EventLog(folder)
+    log(Stamped(1.0, TaskStarted("worker/0", "a", "1", 7)))
+    log(Stamped(1.0, LogGap("worker/0", GapPlace.NODE, 100, "")))
+    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", Source())
+    later = Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
+    give(later, "state", state=final(gap(150)))
+    assert missing(told) == 50
+
+
+def test_a_task_took_as_long_as_its_supervisor_measured(follower: Follower, told: list[Event]) -> None:
+    """The node's clock was set forward by an hour while it ran."""
+    give(follower, "state", state={**final(), "ended_ns": 3_602 * 10**9, "seconds": 1.5})
+    assert [event.seconds for event in told if isinstance(event, TaskExited)] == [1.5]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node import frames
+from orchestrator.node.serve import frames
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -2,14 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gang import Decision, End, decide, succeeded
+from orchestrator.events import TaskExited
 from orchestrator.model import Completion, TaskId
+from orchestrator.run.gang import Decision, decide, succeeded
 
-OK = End(0, None, "", stopped=False, seconds=1, ended=10)
-BAD = End(3, None, "", stopped=False, seconds=1, ended=10)
-KILLED = End(None, 9, "", stopped=False, seconds=1, ended=10)
-LOST = End(None, None, "supervisor gone", stopped=False, seconds=1, ended=10)
-STOPPED = End(None, 15, "", stopped=True, seconds=1, ended=10)
+
+def end(code: int | None, signal: int | None = None, lost: str = "", *, stopped: bool = False) -> TaskExited:
+    return TaskExited("any/0", "z-01", "1", code, signal, lost, seconds=1, ended=10, stopped=stopped)
+
+
+OK = end(0)
+BAD = end(3)
+KILLED = end(None, 9)
+LOST = end(None, None, "supervisor gone")
+STOPPED = end(None, 15, stopped=True)
 
 WORKERS = "worker/0 worker/1"
 CLUSTER = "chief/0 worker/0 ps/0"
@@ -45,7 +51,7 @@ def tasks(text: str) -> list[TaskId]:
     ],
 )
 def test_what_the_ends_ask_for(
-    who: str, ends: dict[str, End], completion: Completion, decision: Decision, good: bool
+    who: str, ends: dict[str, TaskExited], completion: Completion, decision: Decision, good: bool
 ) -> None:
     known = {TaskId.parse(task): end for task, end in ends.items()}
     assert decide(tasks(who), known, completion) is decision

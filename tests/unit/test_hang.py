@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import hang
 from orchestrator.model import Completion, TaskId
+from orchestrator.run import hang
 
 A, B = (TaskId.parse(f"worker/{index}") for index in range(2))
 PATIENCE = 10.0

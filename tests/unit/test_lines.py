@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.lines import CAP, Splitter
+from orchestrator.run.lines import CAP, Splitter
 
 
 def texts(data: bytes) -> list[str]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node import ending, environ, state
-from orchestrator.node.ending import KILL, LINGER, NOTHING, OVER, TERM_ALL, TERM_GROUP, Ending
+from orchestrator.node.task import ending, environ, state
+from orchestrator.node.task.ending import KILL, LINGER, NOTHING, OVER, TERM_ALL, TERM_GROUP, Ending
 
 ALIVE, LEFT, GONE = (True, True), (False, True), (False, False)
 

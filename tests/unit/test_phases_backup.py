@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from orchestrator.bus import Bus
 from orchestrator.fleet import Fleet
-from orchestrator.phases import backup as phase
-from orchestrator.phases.context import Run, Source
+from orchestrator.names import RunId
+from orchestrator.phases.context import Inbox, Run, Source
+from orchestrator.phases.restart import backup as phase
 from orchestrator.store import RunFolder
+from orchestrator.store.bus import Bus
 from orchestrator.sync import backups
 from orchestrator.sync.files import Fetched
 from tests.unit.plans import host, make
@@ -22,7 +22,7 @@ def of_three(tmp_path: Path, connected: str) -> Run:
     plan = make(host("a"), host("b"), host("c"))
     fleet = Fleet(cast("Any", None), lambda _: None)
     fleet.sessions.update({name: cast("Any", name) for name in connected})
-    return Run(RunFolder(tmp_path / "r1"), plan, Bus(), fleet, queue.SimpleQueue(), "me", Source())
+    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus(), fleet, Inbox(), "me", Source())
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from orchestrator import tfconfig
 from orchestrator.errors import UsageError
 from orchestrator.model import Completion, Inventory, Job, Role, RunPlan, TaskId
-from orchestrator.plan import choose_command, resolve, script_path
+from orchestrator.planning import tfconfig
+from orchestrator.planning.plan import choose_command, resolve
 from tests.unit.plans import host, inventories, make, plans
 
 
-@settings(deadline=None)
 @given(plans())
 def test_every_task_reads_back_what_was_planned_for_it(plan: RunPlan) -> None:
     for task in plan.tasks:
@@ -28,7 +27,6 @@ def test_every_task_reads_back_what_was_planned_for_it(plan: RunPlan) -> None:
             assert in_cluster[read.index].endswith(f":{task.port}")
 
 
-@settings(deadline=None)
 @given(inventories())
 def test_hosts_get_their_tasks_ports_and_devices_in_order(inventory: Inventory) -> None:
     plan = make(*inventory.hosts)
@@ -95,23 +93,6 @@ def test_the_command(job: str, given: str, chosen: str, argv: str) -> None:
     command = choose_command(Job(command=tuple(job.split())), tuple(given.split()))
     assert " ".join(command) == chosen
     assert " ".join(resolve(command, "py3")) == argv
-
-
-@pytest.mark.parametrize(
-    ("command", "script"),
-    [
-        ("", None),
-        ("--epochs 3", None),
-        ("train.py --data x.py", "train.py"),
-        ("python3 -u src/train.py", "src/train.py"),
-        ("~/venv/bin/python train.py", "train.py"),
-        ("python -m pkg.train", None),
-        ("Rscript train.R", None),
-        ("bash run.py", None),
-    ],
-)
-def test_the_script_to_look_into(command: str, script: str | None) -> None:
-    assert script_path(tuple(command.split())) == script
 
 
 def test_only_spares() -> None:

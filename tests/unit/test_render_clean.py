@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.render.clean import Cleaning, lines, working
 from orchestrator.store.prune import Pruned
@@ -15,13 +16,16 @@ NOTHING: dict[str, Any] = {"count": 0, "bytes": 0, "gone": [], "failed": []}
 PROCESS = {"pid": 42, "argv0": "python3", "run": "r1", "task": "worker/0", "cookie": "r1/1/worker/0"}
 
 
-def reply(**more: Any) -> dict[str, Any]:
+def reply(**more: Any) -> wire.Cleaned:
     found: dict[str, Any] = {"settled": [], "orphans": [], "killed": [], "trouble": [], "gpus": None}
-    folders = dict.fromkeys(("state", "work", "code", "scraps"), NOTHING) | more.pop("folders", {})
-    return {**found, "ports": {"leased": [], "used": []}, "folders": folders, **more}
+    folders = dict.fromkeys(("state", "work", "code", "data", "envs", "scraps"), NOTHING) | more.pop(
+        "folders", {}
+    )
+    known = {**found, "ports": {"leased": [], "used": []}, "folders": folders, **more}
+    return wire.read(known, wire.Cleaned, "a reply")
 
 
-def cleaning(hosts: dict[str, dict[str, Any]], *, dry: bool = False, **more: Any) -> Cleaning:
+def cleaning(hosts: dict[str, wire.Cleaned], *, dry: bool = False, **more: Any) -> Cleaning:
     here = Pruned(0, 0, (), 0, (), ())
     wish: dict[str, Any] = {
         "unreachable": {},
@@ -98,7 +102,10 @@ def test_a_silent_host_decides_the_status_and_what_it_may_share_is_said() -> Non
     error = HostError("gpu-2", "was lost", kind="lost", why="w", hint="h")
     done = cleaning({"gpu-1": reply()}, unreachable={"gpu-2": error})
     assert done.status is ExitStatus.CLUSTER
-    assert any("gpu-2 cannot be asked: code and working folders" in line for line in lines(done, json=False))
+    assert any(
+        "gpu-2 cannot be asked: code, environments and working folders" in line
+        for line in lines(done, json=False)
+    )
     clean, silent, here = map(json.loads, lines(done, json=True))
     assert (clean["clean"], silent["clean"], here["host"]) == (True, None, None)
 

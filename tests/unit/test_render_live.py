@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import re
@@ -8,13 +9,15 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from rich.text import Text
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Outcome, Phase, Stamped
-from orchestrator.render import choose
+from orchestrator.model import Fold
+from orchestrator.render import Look, choose
 from orchestrator.render import live as live_module
 from orchestrator.render.live import Live, _Terminal
 from orchestrator.render.sink import DisplayGoneError, Sink
@@ -122,23 +125,25 @@ def test_lines_scroll_by_and_the_region_stays_below(terminal: Terminal) -> None:
     display = Live(terminal.stream)
     show(display, PLAN, ev.PhaseStarted(Phase.FOLLOW, 2), *STARTED, log(1))
     show(display, ev.TaskProgressed("worker/1", 7, 0.5, None))
-    lines = terminal.wait_for(lambda lines: any("step 7" in line for line in lines))
+    lines = terminal.wait_for(
+        lambda lines: any(" 7  0.5000" in line for line in lines) and "worker/0 gpu-01 | line 1" in lines
+    )
     assert lines[:2] == [
         "run r1: 2 tasks on 2 hosts: the built-in training program",
         "worker/0 gpu-01 | line 1",
     ]
-    assert [line.split("  ")[0] for line in lines[2:]] == ["run r1", "worker/0", "worker/1"]
+    assert [line.split("  ")[0] for line in lines[2:]] == [lines[2], "task", "worker/0", "worker/1"]
+    assert lines[2].startswith("\u2500\u2500 run r1 running: 2 tasks, ")
     show(display, log(2), END)
     display.close()
-    lines = terminal.wait_for(lambda lines: "logs: /runs/r1/logs" in lines)
+    lines = terminal.wait_for(lambda lines: "logs: /runs/r1/logs" in lines and not lines[-1])
     assert lines[1:5] == [
         "worker/0 gpu-01 | line 1",
         "worker/0 gpu-01 | line 2",
         "",
         "run r1 succeeded after 5.0 s",
     ]
-    assert lines[-1] == ""  # the region is gone, the prompt begins on a line of its own
-    display.close()
+    display.close()  # the region is gone, the prompt begins on a line of its own
 
 
 def test_log_text_is_data(terminal: Terminal) -> None:
@@ -294,3 +299,59 @@ def test_the_size_is_the_terminal_s_own(terminal: Terminal, monkeypatch: pytest.
     assert drawn.measure() == (120, 50)
     terminal.resize(0, 0)
     assert drawn.measure() == (80, 24)
+
+
+def test_lines_of_several_tasks_are_folded_on_a_terminal(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 5.0
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr(live_module, "time", clock)
+    display = Live(terminal.stream)
+    noise = "I0000 00:00:1795320342.882476    8101 port.cc:153] oneDNN custom operations are on."
+    show(display, PLAN, *STARTED)
+    for text in (noise, "Epoch 1/2", "6/6 - 0s - loss: 0.5000 - {}ms/epoch"):
+        for place, host in enumerate(("gpu-01", "gpu-02")):
+            show(display, ev.LogLine(f"worker/{place}", host, text.format(300 + place), 1.0))
+    show(display, ev.LogLine("worker/1", "gpu-02", "ValueError: x", 1.0))
+    now += 1.0  # nobody calls again: the thread that draws looks at the clock
+    terminal.wait_for(lambda lines: any("ValueError" in line for line in lines))
+    show(display, ev.LogLine("worker/0", "gpu-01", "the last", 1.0))
+    display.close()
+    lines = terminal.wait_for(lambda lines: "worker/0 gpu-01 | the last" in lines)
+    assert lines[1:6] == [
+        "worker/[0-1]    | TensorFlow's start: 2 lines; tail --raw shows them",
+        "worker/[0-1]    | Epoch 1/2",
+        "worker/[0-1]    | 6/6 - 0s - loss: 0.5000 - 301ms/epoch",
+        "worker/1 gpu-02 | ValueError: x",
+        "worker/0 gpu-01 | the last",
+    ]
+
+
+def test_every_line_with_its_time_where_that_is_asked_for(terminal: Terminal) -> None:
+    display = Live(terminal.stream, Look(fold=Fold.NONE, timestamps=True))
+    show(display, PLAN, *STARTED)
+    show(display, ev.LogLine("worker/0", "gpu-01", "a", 3.25), ev.LogLine("worker/1", "gpu-02", "a", 0.0))
+    display.close()
+    lines = terminal.wait_for(lambda lines: any("gpu-02 | a" in line for line in lines))
+    assert lines[1:3] == [
+        f"{time.strftime('%H:%M:%S', time.localtime(3))}.250 worker/0 gpu-01 | a",
+        "             worker/1 gpu-02 | a",
+    ]
+
+
+def test_notes_of_the_last_launch_are_not_given_again(terminal: Terminal) -> None:
+    display = Live(terminal.stream, Look(notes=frozenset({"old", "gone"})))
+    show(display, dataclasses.replace(PLAN, notes=("old", "new")))
+    display.close()
+    lines = terminal.wait_for(lambda lines: len(lines) > 3)
+    assert lines[1:3] == ["  note: new", "  note: 1 note as at the last launch: launch --dry-run"]
+
+
+def test_known_notes_of_the_code_are_counted_once(terminal: Terminal) -> None:
+    display = Live(terminal.stream, Look(notes=frozenset({"large", "left out"})))
+    show(display, *(ev.Noted(text) for text in ("large", "new", "left out")))
+    display.close()
+    lines = terminal.wait_for(lambda lines: len(lines) > 1)
+    assert lines[:2] == ["note: as at the last launch: launch --dry-run", "note: new"]
+    assert not any("large" in line or "left out" in line for line in lines)

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator import events as ev
+from orchestrator.eventjson import decode
 from orchestrator.events import Event, Kind, Level, Outcome, Phase, Stamped
-from orchestrator.render import DisplayGoneError, choose
+from orchestrator.model import Fold
+from orchestrator.render import DisplayGoneError, Look, choose
 from orchestrator.render.jsonl import Jsonl
 from orchestrator.render.plain import Plain
 
@@ -67,6 +71,11 @@ def test_the_story_of_a_run_that_fails() -> None:
         ev.PhaseEnded(Phase.STAGE, ok=True, seconds=0.8),
         ev.PhaseStarted(Phase.VALIDATE, 3),
         ev.HostValidated("gpu-01", "digits", 2.31, 41.25, 6.0),
+        ev.FetchStepped("worker/1", "mnist", "downloads", 4_200_000, 11_594_722),
+        ev.FetchStepped("worker/1", "mnist", "waits for another process", 0, 0),
+        ev.HostValidated("gpu-2", "set", 2.31, 41.25, 6.0, changed=("data",)),
+        ev.HostValidated("cpu", "", None, None, 6.0),
+        ev.ValidationStood(("gpu-01", "gpu-2"), 11_000.0),
         ev.PhaseEnded(Phase.VALIDATE, ok=True, seconds=6.1),
         ev.PhaseStarted(Phase.FOLLOW, 3),
         ev.TaskStarted("worker/0", "gpu-01", "1", 4242),
@@ -75,11 +84,11 @@ def test_the_story_of_a_run_that_fails() -> None:
         ev.LogLine("worker/1", "gpu-2", "Epoch 1/3", 1.0),
         ev.LogLine("ps/10", "cpu", "", 1.0),
         ev.TaskProgressed("worker/0", 5, 0.5, 10.0),
-        ev.LogGap("worker/1", "node", 1024, "No space left on device"),
+        ev.LogGap("worker/1", ev.GapPlace.NODE, 1024, "No space left on device"),
         ev.HostLost("cpu", "no heartbeat for 15 s"),
         ev.HostRecovered("cpu", 20.0),
         exited("worker/1", "gpu-2", signal=9),
-        ev.StopRequested("failure", "worker/1 on gpu-2 was killed by SIGKILL", 2.0),
+        ev.StopRequested(ev.StopBy.FAILURE, "worker/1 on gpu-2 was killed by SIGKILL", 2.0),
         exited("worker/0", "gpu-01", signal=15, stopped=True, seconds=43.0),
         exited("ps/10", "cpu", lost="the guard is gone"),
         ev.RunEnded(
@@ -113,6 +122,11 @@ def test_the_story_of_a_run_that_fails() -> None:
         "stage: ok after 0.8 s: 132 files, 1.2 MB sent",
         "validate: 3 hosts",
         "gpu-01: trains alone: loss 2.3100, 41.2 steps/s on digits, 6.0 s",
+        "gpu-2: mnist: downloads (4.2 MB of 12 MB)",
+        "gpu-2: mnist: waits for another process",
+        "gpu-2: trains alone: loss 2.3100, 41.2 steps/s on set, 6.0 s; data changed since it was validated",
+        "cpu: passes its validation, 6.0 s",
+        "gpu-[01,2]: validated 3 h 03 min ago, unchanged",
         "validate: ok after 6.1 s",
         "worker/0 gpu-01: started, pid 4242",
         "worker/0 gpu-01: ready",
@@ -258,7 +272,7 @@ def test_json_is_the_events_and_nothing_else() -> None:
         renderer.handle(stamped)
     renderer.close()
     assert "\x1b" not in out.getvalue()
-    assert [ev.decode(line.encode()) for line in out.getvalue().splitlines()] == history
+    assert [decode(line.encode()) for line in out.getvalue().splitlines()] == history
 
 
 def test_the_display_is_chosen_by_where_stdout_goes() -> None:
@@ -318,7 +332,7 @@ def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
         again,
         unproven=("gpu-01", "gpu-02"),
     )
-    _, err = shown(ev.StopRequested("user", "", 0.0), ended)
+    _, err = shown(ev.StopRequested(ev.StopBy.USER, "", 0.0), ended)
     assert err.splitlines() == [
         "stopping the tasks: a user asked for it (KILL at once)",
         "",
@@ -332,11 +346,11 @@ def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
     ("stop", "said"),
     [
         (
-            ev.StopRequested("user", "", 30.0),
+            ev.StopRequested(ev.StopBy.USER, "", 30.0),
             "a user asked for it (TERM, then KILL after 30 s; sooner: Ctrl-C again, or stop --now)",
         ),
-        (ev.StopRequested("user", "asked again", 0.0), "asked again (KILL at once)"),
-        (ev.StopRequested("completion", "", 30.0), "the work is done (TERM, then KILL after 30 s)"),
+        (ev.StopRequested(ev.StopBy.USER, "asked again", 0.0), "asked again (KILL at once)"),
+        (ev.StopRequested(ev.StopBy.COMPLETION, "", 30.0), "the work is done (TERM, then KILL after 30 s)"),
     ],
 )
 def test_whoever_asked_for_a_stop_is_told_how_to_be_done_sooner(stop: ev.StopRequested, said: str) -> None:
@@ -345,12 +359,12 @@ def test_whoever_asked_for_a_stop_is_told_how_to_be_done_sooner(stop: ev.StopReq
 
 def test_a_hang_is_told_with_what_was_found() -> None:
     _, err = shown(
-        ev.HangSuspected("silent", ("worker/0", "worker/1"), 600.0),
+        ev.HangSuspected(ev.HangKind.SILENT, ("worker/0", "worker/1"), 600.0),
         ev.StacksTaken(
             ("worker/1",), "worker/1 on gpu-2 hangs at t\x1b[2J.py:9 in nap", "/r/stacks/1.txt", ("cpu",), 0.4
         ),
         ev.HangPassed(70.0),
-        ev.HangSuspected("lagging", ("worker/1",), 660.0),
+        ev.HangSuspected(ev.HangKind.LAGGING, ("worker/1",), 660.0),
     )
     assert err.splitlines() == [
         "no word from worker/[0-1] for 10 min 00 s; taking their stacks",
@@ -360,3 +374,119 @@ def test_a_hang_is_told_with_what_was_found() -> None:
         "the tasks no longer seem to hang, 70 s later",
         "worker/1: behind the others, and silent, for 11 min 00 s; taking all stacks",
     ]
+
+
+def test_that_nobody_is_heard_of_is_told_with_what_shows_more() -> None:
+    _, err = shown(ev.HangSuspected(ev.HangKind.QUIET, ("worker/0", "worker/1"), 180.0))
+    assert err == "no word from worker/[0-1] for 3 min 00 s; `orchestrate stacks` shows where they stand\n"
+
+
+def test_a_stop_tells_whom_term_does_not_end_and_what_a_kill_would_cost() -> None:
+    saved = (("worker/0", "old.keras", -140.0), ("worker/1", "b/ckpt-3.index", -40.0))
+    stop = ev.StopRequested(ev.StopBy.USER, "", 30.0)
+    _, err = shown(stop, ev.TermUnheard(("worker/0",), ("worker/1",), saved))
+    assert err.splitlines()[1:] == [
+        "TERM will not end worker/1: it is ignored there",
+        "TERM will hardly end worker/0: TensorFlow catches it, and only some scripts act on it",
+        "  KILL loses what came after b/ckpt-3.index of worker/1, which was written 40 s before",
+    ]
+
+
+def test_bytes_that_were_lost_are_told_whatever_the_run_came_to() -> None:
+    started = ev.TaskStarted("worker/0", "gpu-01", "1", 7)
+    lost = [
+        ev.LogGap("worker/0", ev.GapPlace.NODE, count, "No space left on device") for count in (100, 62_909)
+    ]
+    for outcome in (Outcome.STOPPED, Outcome.SUCCEEDED, Outcome.FAILED):
+        ended = ev.RunEnded("r", outcome, 0, 1.0, "", "", (), "")
+        _, said = shown(started, *lost, ended)
+        assert "worker/0: 63 kB of its log were lost on the node" in said
+
+
+NOISE = "I0000 00:00:1795320342.882476    8101 port.cc:153] oneDNN custom operations are on."
+TWO: list[Event] = [ev.TaskStarted("worker/0", "gpu-01", "1", 1), ev.TaskStarted("worker/1", "gpu-2", "1", 2)]
+LINES: list[Event] = [
+    ev.LogLine(f"worker/{place}", host, text, 1.0)
+    for text in (NOISE, "Epoch 1/3")
+    for place, host in enumerate(("gpu-01", "gpu-2"))
+]
+
+
+def looked(look: Look, *events: Event) -> list[str]:
+    out = io.StringIO()
+    renderer = Plain(out, io.StringIO(), look)
+    for event in events:
+        renderer.handle(Stamped(event.sent if isinstance(event, ev.LogLine) else 0.0, event))
+    renderer.close()
+    return out.getvalue().splitlines()
+
+
+def test_a_pipe_gets_every_line_of_every_task_unless_folding_is_asked_for() -> None:
+    assert looked(Look(), *TWO, *LINES) == [
+        f"worker/0 gpu-01 | {NOISE}",
+        f"worker/1 gpu-2  | {NOISE}",
+        "worker/0 gpu-01 | Epoch 1/3",
+        "worker/1 gpu-2  | Epoch 1/3",
+    ]
+    assert looked(Look(fold=Fold.SIMILAR), *TWO, *LINES) == [
+        "worker/[0-1]    | TensorFlow's start: 2 lines; tail --raw shows them",
+        "worker/[0-1]    | Epoch 1/3",
+    ]
+
+
+def test_a_held_line_comes_when_its_moment_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    out = io.StringIO()
+    renderer = Plain(out, io.StringIO(), Look(fold=Fold.SIMILAR))
+    for event in (*TWO, LINES[2]):
+        renderer.handle(Stamped(1.0, event))
+    renderer.tick()
+    assert out.getvalue() == ""
+    now += 1.0
+    renderer.tick()
+    assert out.getvalue() == "worker/0 gpu-01 | Epoch 1/3\n"
+
+
+def test_only_the_lines_that_are_asked_for() -> None:
+    lines = [
+        ev.LogLine("worker/0", "gpu-01", text, at) for at, text in ((1.0, "a1"), (2.0, "b1"), (3.0, "a2"))
+    ]
+    assert looked(Look(grep=re.compile("a.")), *lines) == ["worker/0 gpu-01 | a1", "worker/0 gpu-01 | a2"]
+    assert looked(Look(since=2.0), *lines) == ["worker/0 gpu-01 | b1", "worker/0 gpu-01 | a2"]
+    out = io.StringIO()
+    renderer = Jsonl(out, Look(since=2.0, grep=re.compile("a")))
+    for event in (*TWO, *lines):
+        renderer.handle(Stamped(event.sent if isinstance(event, ev.LogLine) else 0.0, event))
+    assert [decode(line.encode()).event for line in out.getvalue().splitlines()] == [*TWO, lines[2]]
+
+
+@pytest.mark.parametrize(
+    ("environ", "colour"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"CLICOLOR_FORCE": "1"}, True),
+        ({"FORCE_COLOR": "0"}, False),
+        ({"FORCE_COLOR": ""}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours_in_a_pipe(environ: dict[str, str], colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    out, err = io.StringIO(), io.StringIO()
+    renderer = Plain(out, err)
+    warning = ev.CheckReported("gpu-01", "rsync", Level.WARN, "not found", "", "")
+    for event in (PLAN, ev.PhaseStarted(Phase.PREFLIGHT, 1), warning, *TWO):
+        renderer.handle(Stamped(0.0, event))
+    renderer.handle(Stamped(0.0, ev.PhaseEnded(Phase.PREFLIGHT, ok=True, seconds=0.1)))
+    renderer.handle(Stamped(0.0, ev.LogLine("worker/1", "gpu-2", "\x1b[31mred\x1b[2J", 1.0)))
+    if colour:
+        assert out.getvalue() == "\x1b[32mworker/1 gpu-2  | \x1b[0m\x1b[31mred\x1b[0m\n"
+        assert "\x1b[1;33mwarning:\x1b[0m" in err.getvalue()
+    else:
+        assert out.getvalue() == "worker/1 gpu-2  | red\n"
+        assert "\x1b" not in err.getvalue()

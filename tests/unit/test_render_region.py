@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,10 +12,13 @@ from rich.text import Text
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Level, Outcome, Phase, Stamped
+from orchestrator.render.keys import Keys
 from orchestrator.render.paint import Paint
 from orchestrator.render.region import region
+from orchestrator.run.fitlines import Fit
+from orchestrator.run.view import View, replay
+from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.text import plain as bare
-from orchestrator.view import View, replay
 
 
 def plan(tasks: int) -> ev.RunPlanned:
@@ -31,9 +35,12 @@ def after(*events: Event) -> View:
     return replay([Stamped(100.0, event) for event in events])
 
 
-def shown(view: View, now: float = 100.0, height: int = 10, width: int = 200) -> list[str]:
+def drawn(view: View, now: float = 100.0, height: int = 10, width: int = 200, **more: Any) -> list[str]:
+    """All rows; the rule's line is left out of the first one."""
     paint = Paint()
-    return [paint.row(row, width).plain for row in region(view, now, height)]
+    rows = [paint.row(row, width).plain for row in region(view, now, height, width, **more)]
+    assert all(len(row) <= width for row in rows)
+    return [rows[0].strip("\u2500 "), *rows[1:]] if rows else []
 
 
 def written(text: Text, *, colour: bool = True) -> str:
@@ -51,22 +58,25 @@ def written(text: Text, *, colour: bool = True) -> str:
 
 
 def test_nothing_is_drawn_before_a_run_and_after_it() -> None:
-    assert shown(View()) == []
-    assert shown(after(plan(1), ev.RunEnded("r1", Outcome.SUCCEEDED, 0, 1.0, "", "", (), ""))) == []
+    assert drawn(View()) == []
+    assert drawn(after(plan(1), ev.RunEnded("r1", Outcome.SUCCEEDED, 0, 1.0, "", "", (), ""))) == []
 
 
-PHASES: list[tuple[list[Event], float, str]] = [
-    ([], 105.0, "run r1  5.0 s"),
-    ([ev.PhaseStarted(Phase.CONNECT, 3)], 102.4, "run r1  connect: 3 hosts  2 s"),
+FULL, HALF, EMPTY = f"[{'=' * 24}]", f"[{'=' * 8}{' ' * 16}]", f"[{' ' * 24}]"
+THIRDS = f"[{'=' * 16}{' ' * 8}]"
+
+PHASES: list[tuple[list[Event], float, list[str]]] = [
+    ([], 105.0, ["run r1 5.0 s"]),
+    ([ev.PhaseStarted(Phase.CONNECT, 3)], 102.4, ["run r1 connect, 2 s", f"connect   {EMPTY}  0 of 3 hosts"]),
     (
         [ev.PhaseStarted(Phase.CONNECT, 3), ev.HostConnected("gpu-01", 0.1)],
         112.0,
-        "run r1  connect: 1 of 3 hosts, waiting for gpu-[02-03]  12 s",
+        ["run r1 connect, 12 s", f"connect   {HALF}  1 of 3 hosts", "  waiting for gpu-[02-03]"],
     ),
     (
         [ev.PhaseStarted(Phase.PREFLIGHT, 3), ev.CheckReported("gpu-02", "python", Level.OK, "x")],
         100.0,
-        "run r1  preflight: 1 of 3 hosts, waiting for gpu-[01,03]  0 s",
+        ["run r1 preflight, 0 s", f"preflight {HALF}  1 of 3 hosts", "  waiting for gpu-[01,03]"],
     ),
     (
         [
@@ -75,7 +85,20 @@ PHASES: list[tuple[list[Event], float, str]] = [
             ev.TreeSynced("gpu-02", "d", 1, 1, 1.0, reused=False),
         ],
         100.0,
-        "run r1  stage: 2 of 3 hosts, waiting for gpu-03  0 s",
+        ["run r1 stage, 0 s", f"stage     {THIRDS}  2 of 3 hosts", "  waiting for gpu-03"],
+    ),
+    (
+        [
+            ev.PhaseStarted(Phase.STAGE, 3),
+            ev.CodeSending(300_000_000, 900_000_000, 25_000_000.0),
+            ev.TreeSynced("gpu-02", "d", 1, 1, 1.0, reused=False),
+        ],
+        104.0,
+        [
+            "run r1 stage, 4 s",
+            f"stage     {HALF}  300 MB of 900 MB  25 MB/s  24 s left",
+            "  waiting for gpu-[01,03]",
+        ],
     ),
     (
         [
@@ -83,40 +106,127 @@ PHASES: list[tuple[list[Event], float, str]] = [
             *[ev.HostValidated(f"gpu-0{i}", "d", 1, 1, 1) for i in (1, 2, 3)],
         ],
         300.0,
-        "run r1  validate: 3 hosts  3 min 20 s",
+        ["run r1 validate, 3 min 20 s", f"validate  {FULL}  3 of 3 hosts"],
     ),
 ]
 
 
-@pytest.mark.parametrize(("events", "now", "line"), PHASES)
-def test_the_phase_says_whom_it_waits_for(events: list[Event], now: float, line: str) -> None:
-    assert shown(after(plan(3), *events), now) == [line]
+@pytest.mark.parametrize(("events", "now", "lines"), PHASES)
+def test_the_phase_has_a_bar_and_says_whom_it_waits_for(
+    events: list[Event], now: float, lines: list[str]
+) -> None:
+    assert drawn(after(plan(3), *events), now) == lines
+
+
+def test_how_far_the_environments_are() -> None:
+    steps = [
+        ev.EnvironmentStepped("gpu-01", "installs", 20, 40),
+        ev.EnvironmentStepped("gpu-02", "installs", 10, 40),
+        ev.EnvironmentStepped("gpu-03", "gets Python 3.12", 0, 0),
+    ]
+    assert drawn(after(plan(3), ev.PhaseStarted(Phase.SETUP, 3), *steps)) == [
+        "run r1 setup, 0 s",
+        f"setup     [{'=' * 6}{' ' * 18}]",
+        "  gpu-[01-02] installs; gpu-03 gets Python 3.12",
+    ]
+
+
+def test_who_is_at_which_step_of_the_validation() -> None:
+    view = after(plan(4), ev.PhaseStarted(Phase.VALIDATE, 4), ev.HostValidated("gpu-01", "d", 1, 1, 1))
+    said = {"worker/1": "step 12", "worker/2": "", "worker/3": ""}
+    vitals = Vitals(100.0, "validate", {task: Vital(99.0, said=text) for task, text in said.items()})
+    assert drawn(view, vitals=vitals)[1:] == [
+        f"validate  [{'=' * 6}{' ' * 18}]  1 of 4 hosts",
+        "  gpu-02: step 12; gpu-[03-04]: starts",
+    ]
+    begun = after(plan(4), ev.PhaseStarted(Phase.VALIDATE, 4), *started(4))
+    assert "last word" not in " ".join(drawn(begun, vitals=vitals))
 
 
 def test_without_a_run_the_phase_stands_alone() -> None:
-    assert shown(after(ev.PhaseStarted(Phase.CONNECT, 3))) == ["connect: 3 hosts  0 s"]
+    assert drawn(after(ev.PhaseStarted(Phase.CONNECT, 3)))[0] == "connect, 0 s"
+
+
+RUNNING = after(
+    plan(5),
+    ev.PhaseStarted(Phase.FOLLOW, 5),
+    *started(5),
+    ev.TaskReady("worker/1", "5 tasks"),
+    ev.TaskProgressed("worker/2", 1240, 0.12345, 41.23),
+    ev.TaskProgressed("worker/3", 7, 1e-7, None),
+    ev.HostLost("gpu-05", "connection reset\x1b[2J"),
+    ev.TaskExited("worker/0", "gpu-01", "1", 3, None, "", 2.0, 0.0, stopped=False),
+)
 
 
 def test_tasks_are_rows() -> None:
-    view = after(
-        plan(5),
-        ev.PhaseStarted(Phase.FOLLOW, 5),
-        *started(5),
-        ev.TaskReady("worker/1", "5 tasks"),
-        ev.TaskProgressed("worker/2", 1240, 0.12345, 41.23),
-        ev.TaskProgressed("worker/3", 7, 1e-7, None),
-        ev.HostLost("gpu-05", "connection reset\x1b[2J"),
-        ev.TaskExited("worker/0", "gpu-01", "1", 3, None, "", 2.0, 0.0, stopped=False),
-    )
-    assert shown(view, 104.0) == [
-        "run r1  running: 4 of 5 tasks  4 s",
+    assert drawn(RUNNING, 104.0) == [
+        "run r1 running: 4 of 5 tasks, 4 s",
+        "task      host    state      step       loss  steps/s",
         "worker/0  gpu-01  ended     exited with 3 after 2.0 s",
         "worker/1  gpu-02  ready     5 tasks",
-        "worker/2  gpu-03  training  step 1,240  loss 0.1235  41.2 steps/s",
-        "worker/3  gpu-04  training  step 7  loss 1.000e-07",
-        "worker/4  gpu-05  unknown   no word from its host for 4.0 s (connection reset)",
+        "worker/2  gpu-03  training  1,240     0.1235     41.2",
+        "worker/3  gpu-04  training      7  1.000e-07",
+        "worker/4  gpu-05  unknown   no word for 4.0 s (connection reset)",
     ]
-    assert shown(view, 140.0)[3].endswith("41.2 steps/s  none for 40 s")
+
+
+def test_words_that_do_not_fit_are_left_out_whole() -> None:
+    rows = drawn(RUNNING, 104.0, width=50)
+    assert rows[2:] == [
+        "worker/0  ended     exited with 3 after 2.0 s",
+        "worker/1  ready     5 tasks",
+        "worker/2  training  1,240     0.1235     41.2",
+        "worker/3  training      7  1.000e-07",
+        "worker/4  unknown   no word for 4.0 s\u2026",
+    ]
+
+
+def keras(task: int) -> Vital:
+    fit = Fit(3, 8, 12 + task, 20, 0.0678 + task / 1000, "", 5.4)
+    return Vital(98.0 - task, fit, cpu=1.8, memory=690_000_000, gpu_memory=10_000_000_000, gpu_busy=92)
+
+
+def test_a_script_that_reports_nothing_is_read_from_keras_lines() -> None:
+    view = after(plan(2), ev.PhaseStarted(Phase.FOLLOW, 2), *started(2))
+    vitals = Vitals(100.0, "1", {"worker/0": keras(0), "worker/1": keras(1)})
+    assert drawn(view, vitals=vitals)[1:] == [
+        "task      host    state     epoch   step    loss  steps/s  last word    CPU  memory         GPU",
+        "worker/0  gpu-01  training    3/8  12/20  0.0678      5.4        2 s  180 %  690 MB  92 % 10 GB",
+        "worker/1  gpu-02  training    3/8  13/20  0.0688      5.4        3 s  180 %  690 MB  92 % 10 GB",
+    ]
+    assert drawn(view, vitals=vitals, width=79)[1:] == [
+        "task      state     epoch   step    loss  steps/s  last word    CPU         GPU",
+        "worker/0  training    3/8  12/20  0.0678      5.4        2 s  180 %  92 % 10 GB",
+        "worker/1  training    3/8  13/20  0.0688      5.4        3 s  180 %  92 % 10 GB",
+    ]
+    assert drawn(view, vitals=vitals, width=33)[1:] == [
+        "task      state      step    loss",
+        "worker/0  training  12/20  0.0678",
+        "worker/1  training  13/20  0.0688",
+    ]
+
+
+def test_a_loss_that_is_no_number_is_shown() -> None:
+    view = after(plan(1), ev.PhaseStarted(Phase.FOLLOW, 1), *started(1))
+    vitals = Vitals(100.0, "1", {"worker/0": Vital(99.0, Fit(1, 2, 3, 4, None, "nan"))})
+    assert drawn(view, vitals=vitals)[2].split() == [
+        "worker/0",
+        "gpu-01",
+        "training",
+        "1/2",
+        "3/4",
+        "nan",
+        "1",
+        "s",
+    ]
+
+
+def test_a_later_attempt_is_named() -> None:
+    again = [ev.TaskStarted("worker/0", "gpu-01", "3", 1)]
+    rows = drawn(after(plan(1), *again, ev.TaskProgressed("worker/0", 1, None, None)))
+    assert rows[1] == "task      host    state     attempt  step"
+    assert rows[2] == "worker/0  gpu-01  training        3     1"
 
 
 def test_more_tasks_than_rows_are_folded_by_state() -> None:
@@ -126,25 +236,77 @@ def test_more_tasks_than_rows_are_folded_by_state() -> None:
         *started(64),
         *[ev.TaskProgressed(f"worker/{i}", 100 + i % 2, 0.5 + i / 1000, 40.0) for i in range(60)],
     )
-    assert shown(view, height=12) == [
-        "run r1  running: 64 tasks  0 s",
-        "worker/[0-59]   60 tasks  training  step 100 to 101  loss 0.5000 to 0.5590  40.0 steps/s",
-        "worker/[60-63]  4 tasks   started",
+    vitals = Vitals(
+        100.0, "1", {f"worker/{i}": Vital(90.0 + i / 10, cpu=i / 64, memory=2**30) for i in range(64)}
+    )
+    assert drawn(view, height=12, vitals=vitals, width=85) == [
+        "run r1 running: 64 tasks, 0 s",
+        "task            state         step            loss  steps/s  last word       CPU",
+        "worker/[0-59]   training  100..101  0.5000..0.5590     40.0    4..10 s   0..92 %",
+        "worker/[60-63]  started                                         3..4 s  94..98 %",
     ]
-    assert len(shown(view, height=2)) == 2
+    assert len(drawn(view, height=2)) == 2
+
+
+def test_many_tasks_that_failed_are_named() -> None:
+    ends = [
+        ev.TaskExited(f"worker/{i}", f"gpu-{i + 1:02}", "1", i % 2, None, "", 2.0, 0.0, stopped=False)
+        for i in range(20)
+    ]
+    rows = drawn(after(plan(20), *started(20), *ends), height=8, width=79)
+    assert rows[1] == "worker/[0-19]  20 tasks  ended  worker/[1,3,5,7,9,11,13,15,17,19] failed"
 
 
 def test_a_hang_is_shown_until_it_passes() -> None:
-    suspected = ev.HangSuspected("silent", ("worker/0", "worker/1"), 60.0)
+    suspected = ev.HangSuspected(ev.HangKind.SILENT, ("worker/0", "worker/1"), 60.0)
     running = (plan(2), *started(2), ev.PhaseStarted(Phase.FOLLOW, 2))
-    assert shown(after(*running, suspected))[0] == "run r1  silent, perhaps hanging: worker/[0-1]"
-    assert "running" in shown(after(*running, suspected, ev.HangPassed(1.0)))[0]
+    assert drawn(after(*running, suspected))[1] == "silent, perhaps hanging: worker/[0-1]"
+    assert "hanging" not in "".join(drawn(after(*running, suspected, ev.HangPassed(1.0))))
 
 
-def test_a_stop_shows_how_long_it_waits() -> None:
-    stopping = after(plan(2), *started(2), ev.StopRequested("user", "", 30.0))
-    assert shown(stopping, 103.0)[0] == "run r1  stopping: waiting for TERM, 27 s: worker/[0-1]"
-    assert shown(stopping, 131.0)[0] == "run r1  stopping: waiting for KILL: worker/[0-1]"
+def test_nobody_is_heard_of() -> None:
+    quiet = ev.HangSuspected(ev.HangKind.QUIET, ("worker/0", "worker/1"), 180.0)
+    view = after(plan(2), *started(2), ev.PhaseStarted(Phase.FOLLOW, 2), quiet)
+    vitals = Vitals(130.0, "1", {"worker/0": Vital(-80.0), "worker/1": Vital(-90.0)})
+    assert drawn(view, 130.0)[1] == (
+        "no word from anybody for 3 min 30 s; `orchestrate stacks r1` shows where they stand"
+    )
+    assert drawn(view, 130.0, vitals=vitals, width=60)[1:3] == [
+        "no word from anybody for 3 min 30 s; `orchestrate stacks r1`",
+        "  shows where they stand",
+    ]
+    assert "s, or `orchestrate" in " ".join(drawn(view, 130.0, keys=Keys(known=True))[1:3])
+
+
+def test_a_stop_shows_how_long_it_waits_and_what_for() -> None:
+    stopping = [plan(2), *started(2), ev.StopRequested(ev.StopBy.USER, "", 30.0)]
+    rows = drawn(after(*stopping), 103.0)
+    assert rows[0] == "run r1 stopping, 3 s"
+    assert rows[1] == "waiting for worker/[0-1]: KILL in 27 s; sooner: Ctrl-C again, or stop --now"
+    assert drawn(after(*stopping), 131.0)[1] == "waiting for worker/[0-1]: waiting for KILL"
+    unheard = ev.TermUnheard(("worker/0", "worker/1"), (), (("worker/0", "ckpt-3.index", -140.0),))
+    assert drawn(after(*stopping, unheard), 103.0)[2:4] == [
+        "TERM will hardly end worker/[0-1]: TensorFlow catches it, and only some scripts act on it",
+        "KILL loses what came after ckpt-3.index of worker/0, which was written 4 min 03 s before",
+    ]
+
+
+def test_what_the_user_does_with_keys_is_shown() -> None:
+    view = after(plan(1), *started(1))
+    assert drawn(view, keys=Keys(known=True), width=60)[0].endswith("? shows keys")
+    keys = Keys(known=True, help=True)
+    rows = drawn(view, keys=keys, height=20)
+    assert [row.split()[0] for row in rows[1:7]] == ["f", "p", "s", "d", "x", "?"]
+    keys = Keys(known=True, paused=True, only="worker/1", asking=True)
+    assert drawn(view, keys=keys, waiting=3)[1:4] == [
+        "only the lines of worker/1 are shown; f: others",
+        "stop the run? y: yes, any other key: no",
+        "paused: 3 lines waiting; p goes on",
+    ]
+    assert drawn(view, keys=Keys(typing="wor"))[1].endswith(": wor_")
+    following = after(plan(1), *started(1), ev.PhaseStarted(Phase.FOLLOW, 1))
+    assert drawn(following, keys=Keys(stacks=True))[1] == "taking the stacks of all tasks"
+    assert len(drawn(view, keys=Keys(stacks=True))) == 2
 
 
 # Cells of a row, and what of it stands in 5 and in 3 cells.
@@ -161,6 +323,11 @@ WIDTHS = [
 def test_a_row_is_cut_to_the_screen_by_cells(cells: tuple[str, ...], five: str, three: str) -> None:
     row = tuple((text, "green") for text in cells)
     assert [Paint().row(row, width).plain for width in (5, 3, 0, -1)] == [five, three, "", ""]
+
+
+def test_a_terminal_without_unicode_gets_its_own_line() -> None:
+    row = region(after(plan(1), *started(1)), 100.0, 10, 40)[0]
+    assert Paint(encoding="latin-1").row(row, 40).plain == "-- run r1 0.0 s ------------------------"
 
 
 def test_colours_follow_the_task() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from orchestrator import events as ev
+from orchestrator import wire
 from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
 from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.render.grid import grid
 from orchestrator.render.preflight import host_table, pair_matrix, preflight_table
 from orchestrator.render.tables import RunRow, runs_table, status_table
-from orchestrator.view import View, replay
+from orchestrator.run.view import View, replay
 
 
 def test_a_grid_is_cut_into_blocks_that_fit() -> None:
@@ -166,11 +167,11 @@ def test_runs_are_a_line_each() -> None:
         RunRow(plan("r4"), view(), kept=True),
     ]
     assert runs_table(rows, json=False) == [
-        "run         name   began             state    took  tasks  command",
-        "tidy-otter  mnist  1970-01-01 00:00  failed   52 s  2      train.py",
-        "r2          mnist  1970-01-01 00:00  running        2      python -c " + "x" * 39 + "…",
-        "r3          mnist  1970-01-01 00:00  unkept         2      (built in)",
-        "r4          mnist  1970-01-01 00:00  running        2      train.py",
+        "run         name   began             state    took  tasks  hosts        command",
+        "tidy-otter  mnist  1970-01-01 00:00  failed   52 s  2      gpu-[01-02]  train.py",
+        "r2          mnist  1970-01-01 00:00  running        2      gpu-[01-02]  python -c " + "x" * 39 + "…",
+        "r3          mnist  1970-01-01 00:00  unkept         2      gpu-[01-02]  (built in)",
+        "r4          mnist  1970-01-01 00:00  running        2      gpu-[01-02]  train.py",
     ]
     facts = json.loads(runs_table(rows, json=True)[0])
     assert (facts["run"], facts["state"], facts["status"], facts["hosts"]) == (
@@ -183,9 +184,16 @@ def test_runs_are_a_line_each() -> None:
 
 
 def node(
-    state: str, attempt: str = "1", task: str = "worker/0", **more: Any
-) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(attempt, task): {"state": {"state": state, "pid": 7, **more}}}
+    state: str,
+    attempt: str = "1",
+    task: str = "worker/0",
+    *,
+    host: str = "gpu-01",
+    alive: bool = False,
+    **more: Any,
+) -> dict[tuple[str, str], tuple[str, wire.TaskStatus]]:
+    known = {"state": {"state": state, "pid": 7, **more}, "attempt": attempt, "task": task, "alive": alive}
+    return {(attempt, task): (host, wire.read(known, wire.TaskStatus, "a task"))}
 
 
 def test_status_is_what_the_nodes_say() -> None:
@@ -208,7 +216,7 @@ def test_status_is_what_the_nodes_say() -> None:
 def test_status_tells_of_a_hang_that_goes_on() -> None:
     hang = (
         ev.TaskStarted("worker/0", "gpu-01", "1", 7),
-        ev.HangSuspected("silent", ("worker/0",), 60.0),
+        ev.HangSuspected(ev.HangKind.SILENT, ("worker/0",), 60.0),
         ev.StacksTaken(("worker/0",), "worker/0 hangs at t.py:9 in nap", "/r/stacks/1.txt", (), 0.4),
     )
     going_on = status_table(plan(), view(*hang), node("running"), {}, kept=True, json=False)
@@ -220,7 +228,7 @@ def test_status_tells_of_a_hang_that_goes_on() -> None:
     assert len(passed) == len(going_on) - 2
 
 
-STATES: list[tuple[dict[tuple[str, str], dict[str, Any]], str]] = [
+STATES: list[tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], str]] = [
     ({}, "worker/0  gpu-01           not started"),
     (node("running"), "worker/0  gpu-01  1        running"),
     (node("exited", exit_code=3), "worker/0  gpu-01  1        exited       exit status 3"),
@@ -239,7 +247,7 @@ STATES: list[tuple[dict[tuple[str, str], dict[str, Any]], str]] = [
 
 @pytest.mark.parametrize(("states", "line"), STATES)
 def test_a_task_s_state_is_its_last_attempt_s(
-    states: dict[tuple[str, str], dict[str, Any]], line: str
+    states: dict[tuple[str, str], tuple[str, wire.TaskStatus]], line: str
 ) -> None:
     lines = status_table(plan(), view(), states, {}, kept=False, json=False)
     assert lines[0].endswith("unkept, no keeper")
@@ -247,7 +255,7 @@ def test_a_task_s_state_is_its_last_attempt_s(
 
 
 def test_what_lives_on_a_host_that_was_replaced_is_shown() -> None:
-    old = {("1", "worker/1"): {"state": {"state": "running", "pid": 9}, "alive": True, "host": "gpu-09"}}
+    old = node("running", "1", "worker/1", pid=9, alive=True, host="gpu-09")
     states = {**node("running", "2"), **node("running", "2", "worker/1"), **old}
     lines = status_table(plan(), view(), states, {}, kept=False, json=False)
     assert lines[4].split() == ["worker/1", "gpu-09", "1", "running"]

@@ -6,30 +6,34 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import restarts
-from orchestrator.environ import TF_CONFIG
 from orchestrator.events import TaskExited
 from orchestrator.model import Host, Job, Role, RunPlan
-from orchestrator.restarts import (
-    PAUSES,
+from orchestrator.planning.environ import TF_CONFIG
+from orchestrator.run import restarts
+from orchestrator.run.restarts import (
     Change,
     Failure,
     NoSeatError,
     candidates,
     enough,
     failure,
+    fence,
     given_up,
     joined,
     move,
+    next_ports,
     pause,
     reseat,
     unprepared,
     unseat,
 )
+from orchestrator.timings import DEFAULT
 from tests.unit.plans import host, make, plans
+
+PAUSES = DEFAULT.pauses
 
 
 def exited(*, code: int | None = None, signal: int | None = None, lost: str = "") -> TaskExited:
@@ -94,9 +98,14 @@ def test_what_ends_the_restarts(failures: list[Failure], most: int, why: str | N
 
 
 def test_the_pause_grows_until_there_is_progress() -> None:
-    assert [pause([at(1, "")] * n) for n in (1, 2, 5, 50)] == [PAUSES[0], PAUSES[1], PAUSES[4], PAUSES[4]]
-    assert pause([at(1), at(1), at(5)]) == PAUSES[0]
-    assert pause([at(1), at(5), at(5)]) == PAUSES[1]
+    assert [pause([at(1, "")] * n, PAUSES) for n in (1, 2, 5, 50)] == [
+        PAUSES[0],
+        PAUSES[1],
+        PAUSES[4],
+        PAUSES[4],
+    ]
+    assert pause([at(1), at(1), at(5)], PAUSES) == PAUSES[0]
+    assert pause([at(1), at(5), at(5)], PAUSES) == PAUSES[1]
 
 
 # --- hosts ---
@@ -193,7 +202,6 @@ def test_a_worker_inherits_from_the_chief() -> None:
 
 
 @given(plans(), st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine with other work
 def test_any_plan_can_be_seated_again_as_it_was(plan: RunPlan, data: st.DataObject) -> None:
     """With a twin for each lost host only its addresses change."""
     lost = data.draw(st.sets(st.sampled_from([one.name for one in plan.hosts])))
@@ -237,3 +245,35 @@ def test_only_a_host_whose_task_is_awaited_is_given_up(
     since = dict.fromkeys(lost, 10.0)
     assert given_up(since, set(awaited), hosts=3, silent=silent, patience=5.0) == gone
     assert given_up(since, set(awaited), hosts=3, silent=silent, patience=15.0) == ""
+
+
+def test_the_next_ports_are_ones_that_no_attempt_has_had() -> None:
+    """Two entries with one address may be one machine; a retired host knows its own ports too."""
+    plan = make(host("a", tasks=2), host("b"), replace(host("c", task_port=2224), address="a"))
+    moved = next_ports(plan)
+    assert moved is not None
+    assert clusters(moved) == {"worker": ("a:2225", "a:2226", "b:2223", "a:2227")}
+    lost, _ = reseat(moved, {"c"}, [replace(host("s"), address="a")], 2)
+    assert lost.preparing.estranged == ("c",)
+    again = next_ports(lost)
+    assert again is not None
+    assert clusters(again) == {"worker": ("a:2228", "a:2229", "b:2224", "a:2230")}
+    assert next_ports(make(host("a", task_port=65535))) is None
+
+
+@given(plans())
+def test_no_port_of_an_attempt_comes_again(plan: RunPlan) -> None:
+    moved = next_ports(plan)
+    if moved is not None:
+        known = {(plan.host(spec.host).address, spec.port) for spec in plan.tasks}
+        new = [(moved.host(spec.host).address, spec.port) for spec in moved.tasks]
+        assert known.isdisjoint(new)
+        assert len(set(new)) == len(new)
+
+
+def test_tasks_are_fenced_only_where_their_host_may_be_replaced() -> None:
+    plan = make(host("a"), host("b"), host("s", spare=True), job=Job(max_restarts=1, host_timeout=90))
+    assert fence(plan, 60.0) == 90
+    assert fence(make(host("a"), host("b"), job=Job(max_restarts=1)), 60.0) is None
+    assert fence(make(host("a"), host("b"), job=Job(max_restarts=1, min_hosts=1, host_timeout=5)), 60.0) == 60
+    assert fence(make(host("a"), host("s", spare=True)), 60.0) is None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from orchestrator.ssh import knownhosts
-from orchestrator.ssh.knownhosts import Trust
+from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy
+from orchestrator.ssh.knownhosts import Trust, Verdict
+from orchestrator.ssh.target import Target
 
 
 def blob(kind: str, content: str) -> bytes:
@@ -92,3 +96,37 @@ def test_what_is_remembered_is_known(tmp_path: Path) -> None:
 
 def test_a_fingerprint_as_ssh_shows_it() -> None:
     assert knownhosts.fingerprint(b"") == "SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU"
+
+
+@pytest.mark.parametrize(
+    ("line", "peer", "trust"),
+    [
+        ("10.0.0.3 {other}", "10.0.0.3", Trust.CHANGED),
+        ("[10.0.0.3]:22 {other}", "10.0.0.3", None),
+        ("@revoked 10.0.0.3 {own}", "10.0.0.3", Trust.REVOKED),
+        ("10.0.0.3 {own}", "10.0.0.3", None),
+        ("10.0.0.4 {other}", "10.0.0.3", None),
+        ("127.0.0.1 {other}", "127.0.0.1", None),  # as ssh: not for this machine
+        ("10.0.0.3 {other}", None, None),  # nor behind a ProxyCommand
+    ],
+)
+def test_check_host_ip_refuses_an_address_known_with_another_key(
+    tmp_path: Path, line: str, peer: str | None, trust: Trust | None
+) -> None:
+    own, other = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+    words = {
+        "own": f"{own.get_name()} {own.get_base64()}",
+        "other": f"{other.get_name()} {other.get_base64()}",
+    }
+    known = tmp_path / "known"
+    known.write_text(f"node {words['own']}\n{line.format(**words)}\n")
+    target = Target("node", "node", 22, "me", user_known_hosts=(known,), check_ip=True)
+    verdict = Policy(target, KnownHosts(), lambda: peer)
+    if trust is None:
+        verdict.missing_host_key(paramiko.SSHClient(), "", own)
+        return
+    with pytest.raises(HostKeyRefused) as caught:
+        verdict.missing_host_key(paramiko.SSHClient(), "", own)
+    assert caught.value.verdict == Verdict(trust, f"{known}:2")
+    plain = replace(target, check_ip=False)
+    Policy(plain, KnownHosts(), lambda: peer).missing_host_key(paramiko.SSHClient(), "", own)

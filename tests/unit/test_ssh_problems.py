@@ -10,9 +10,10 @@ import paramiko
 import pytest
 
 from orchestrator.errors import HostError
+from orchestrator.ssh.failures import ConnectTimeout, NoBanner, ProxyFailed
 from orchestrator.ssh.hostkeys import HostKeyRefused
 from orchestrator.ssh.login import LoginRefused
-from orchestrator.ssh.problems import TABLE, ConnectTimeout, NoBanner, ProxyFailed, explain
+from orchestrator.ssh.problems import TABLE, explain
 from orchestrator.ssh.target import Target
 
 TARGET = Target("gpu-02", "gpu-02.example", 2222, "train")
@@ -104,7 +105,21 @@ def test_the_refused_login_reads_as_the_design_says() -> None:
     error = explain(LoginRefused(["~/.ssh/id_ed25519"], [], ["publickey"], password=False), "gpu-02", TARGET)
     assert error.what == "refused the login"
     assert error.why == 'no key was accepted for user "train" (tried ~/.ssh/id_ed25519)'
-    assert error.hint.startswith("ssh train@gpu-02, or set `user` and `identity`")
+    assert error.hint.startswith("`ssh train@gpu-02`, or set `user` and `identity`")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "says"),
+    [
+        ([""], "it takes no way to log in at all"),
+        (["hostbased", ""], "it takes only hostbased, which our client does not have"),
+        (["x" * 5000] * 50, f"it takes only {'x' * 100} or "),
+    ],
+)
+def test_what_a_server_says_that_it_takes_is_a_word_and_short(allowed: list[str], says: str) -> None:
+    error = explain(LoginRefused(["key"], [], allowed, password=False), "gpu-02", TARGET)
+    assert says in error.why
+    assert len(error.why) < 1200
 
 
 def test_the_way_through_a_bastion_is_said() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ssh.options import Asked, parse_dump, split_destination
-from orchestrator.ssh.resolve import expand, target_of
+from orchestrator.ssh.resolve import target_of
 from orchestrator.ssh.target import Strict, Target
+from orchestrator.ssh.tokens import expand
 
 
 @pytest.mark.parametrize(

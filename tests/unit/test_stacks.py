@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from orchestrator import stacks
+from orchestrator import wire
 from orchestrator.model import Completion
-from orchestrator.stacks import Frame, Stand
+from orchestrator.run import stacks
+from orchestrator.run.stacks import Frame, Stand
 
 DUMPS = Path(__file__).parent / "stacks"  # three tasks of TensorFlow 2.21; worker/1 sleeps before a step
 WORK = "/home/ada/orchestrate/runs/20261121-021927-9g92/work"
 
 
-def process(text: str = "", **facts: Any) -> dict[str, Any]:
+def process(text: str = "", **facts: Any) -> wire.StackProcess:
     known = {"pid": 7, "argv0": "python", "python": True, "state": "S", "waits": "", "cwd": WORK, "why": ""}
-    return {**known, "text": text, **facts}
+    return wire.read(
+        {**known, "cpu": 0, "how": "signal", "text": text, **facts}, wire.StackProcess, "a process"
+    )
 
 
 def dumped(name: str, task: str, step: int | None = None, **facts: Any) -> Stand:
@@ -189,7 +192,8 @@ def test_sentences() -> None:
     )
     shell = stacks.stand("worker/1", "gpu-02", [process(python=False, argv0="sh")])
     assert stacks.sentence(stacks.find([waits, shell], Completion.ALL), hang=True) == (
-        "worker/1 on gpu-02 hangs at an unknown place: sh is no Python; worker/0 waits for it at /t.py:5 in f"
+        "worker/1 on gpu-02 hangs at an unknown place: sh is not Python; "
+        "worker/0 waits for it at /t.py:5 in f"
     )
     disk = stacks.stand("worker/1", "gpu-02", [process(state="D", waits="nfs_wait_bit_killable")])
     assert "stuck in the kernel (nfs_wait_bit_killable)" in stacks.sentence(
@@ -198,3 +202,15 @@ def test_sentences() -> None:
     looked_at = stacks.find([waits, dumped("loop-1", "worker/1")], Completion.ALL)
     assert stacks.sentence(looked_at, hang=False).startswith("worker/1 on gpu-02 stands out at train.py:9")
     assert stacks.sentence(stacks.find([], Completion.ALL), hang=True) == "no task could be looked at"
+
+
+def test_a_task_that_has_just_ended_stands_nowhere() -> None:
+    def of(*processes: wire.StackProcess) -> wire.TaskStacks:
+        return wire.TaskStacks("1", "worker/0", processes, 0)
+
+    gone, zombie, alive = process(state=""), process(state="Z"), process(state="S")
+    assert stacks.living(of()) is None
+    assert stacks.living(of(gone, zombie)) is None
+    left = stacks.living(of(gone, alive))
+    assert left is not None
+    assert left.processes == (alive,)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.bus import Bus
 from orchestrator.errors import RunError, UsageError
 from orchestrator.events import (
     Event,
@@ -15,12 +14,15 @@ from orchestrator.events import (
     Outcome,
     RunEnded,
     Stamped,
+    StopBy,
     StopRequested,
     TaskExited,
     TaskStarted,
 )
-from orchestrator.model import Completion, RunPlan
+from orchestrator.model import Completion, Order, RunPlan
+from orchestrator.names import RunId
 from orchestrator.store import RunFolder, RunReader, find, new_run_id
+from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.prune import prune
@@ -34,7 +36,7 @@ ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder(tmp_path / "a'; echo foo" / "20261121-010203-abcd")
+    made = RunFolder(tmp_path / "a'; echo foo", RunId("20261121-010203-abcd"))
     made.create(plan_of(made.run))
     return made
 
@@ -101,7 +103,7 @@ def test_lines_of_several_tasks_come_by_their_time(folder: RunFolder) -> None:
     Mirror(folder, "1", "worker-1").add_log(0, b"b2\nb3\n", [(0, 2_000_000_000), (3, 3_000_000_000)])
     other = TaskStarted("worker/1", "gpu-2", "1", 43)
     emit(folder, STARTED, other)
-    EventLog(folder)(Stamped(3.5, StopRequested("user", "", 1.0)))
+    EventLog(folder)(Stamped(3.5, StopRequested(StopBy.USER, "", 1.0)))
     EventLog(folder)(Stamped(9.0, EXITED))
     assert seen(RunReader(folder)) == [
         *("TaskStarted", "TaskStarted", "a1", "b2", "b3", "StopRequested", "a4", "TaskExited"),
@@ -212,16 +214,16 @@ def test_a_mirror_knows_what_is_here_when_no_file_can_be_opened(
 
 
 def test_a_mirror_that_cannot_be_written_yet_is_tried_again(folder: RunFolder) -> None:
-    elsewhere = folder.path / "elsewhere"
-    (folder.logs / "1").symlink_to(elsewhere)  # leads nowhere: neither a folder nor a free name
+    elsewhere = folder.path.with_name("elsewhere")
+    folder.path.rename(elsewhere)
     mirror = Mirror(folder, "1", "worker-0")
     for _ in range(2):
-        with pytest.raises(OSError, match="exists"):
+        with pytest.raises(OSError, match="No such file"):
             mirror.add_log(0, b"one\n", [(0, 1)])
-        with pytest.raises(OSError, match="exists"):
+        with pytest.raises(OSError, match="No such file"):
             mirror.add_report(0, b"{}\n")
         assert (mirror.log_size, mirror.report_size) == (0, 0)
-    elsewhere.mkdir()
+    elsewhere.rename(folder.path)
     mirror.add_log(0, b"one\n", [(0, 1)])
     mirror.add_report(0, b"{}\n")
     assert (mirror.log_size, mirror.report_size) == (4, 3)
@@ -250,16 +252,16 @@ def test_a_plan_that_changes_nothing_needs_no_room_and_one_that_does_says_so(fol
 
 
 def test_requests_reach_a_keeper_that_listens_and_no_other(folder: RunFolder) -> None:
-    assert not folder.ask_keeper({"want": "stop"})
+    assert not folder.ask_keeper(Order.STOP)
     control = folder.open_control()
-    assert folder.ask_keeper({"want": "stop"})
+    assert folder.ask_keeper(Order.STOP)
     assert os.read(control, 100) == b'{"want": "stop"}\n'
     os.close(control)
-    assert not folder.ask_keeper({"want": "stop"})
+    assert not folder.ask_keeper(Order.STOP)
 
 
 def make_run(root: Path, run: str, name: str = "") -> None:
-    RunFolder(root / run).create(plan_of(run, name))
+    RunFolder(root, RunId(run)).create(plan_of(run, name))
 
 
 def test_finding_a_run(tmp_path: Path) -> None:
@@ -315,8 +317,8 @@ def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path
 
 
 def test_a_stop_is_an_event_like_any_other(folder: RunFolder) -> None:
-    emit(folder, StopRequested("user", "", 30.0))
-    assert [stamped.event for stamped in RunReader(folder).poll()] == [StopRequested("user", "", 30.0)]
+    emit(folder, StopRequested(StopBy.USER, "", 30.0))
+    assert [stamped.event for stamped in RunReader(folder).poll()] == [StopRequested(StopBy.USER, "", 30.0)]
 
 
 def test_run_ids_sort_by_their_time() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.events import Outcome, RunEnded, Stamped
 from orchestrator.model import Completion, Host, RunPlan
+from orchestrator.names import RunId
 from orchestrator.store import RunFolder
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.prune import kept, prune
@@ -20,7 +21,7 @@ ENDED = RunEnded("r", Outcome.SUCCEEDED, 0, 1.0, "", "", (), "")
 
 
 def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, size: int = 0) -> RunFolder:
-    folder = RunFolder(root / run)
+    folder = RunFolder(root, RunId(run))
     hosts = (Host("gpu-1", "gpu-1", "gpu-1"), Host("gpu-2", "gpu-2", "gpu-2"))
     folder.create(RunPlan(run, "", "me", 1.0, hosts, {}, (), (), Completion.ALL, 30, 2, 3600, ()))
     folder.reserve.write_bytes(b"x" * size)

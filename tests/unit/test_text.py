@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.text import count, duration, harmless, plain, signal_name, size
+from orchestrator.text import count, duration, harmless, json_safe, moment, plain, signal_name, size, utf8
 
 # What a task may print, what is left of it with colours, and without.
 SEQUENCES = [
@@ -101,3 +103,60 @@ def test_sizes(number: float, words: str) -> None:
 def test_counts() -> None:
     assert (count(1, "host"), count(1234, "host")) == ("1 host", "1,234 hosts")
     assert count(2, "process", "processes") == "2 processes"
+
+
+# What cannot be seen is kept where a script or an emoji needs it ...
+LEGITIMATE = [
+    *(
+        "\u2764\ufe0f ok",
+        "1\ufe0f\u20e3",
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+        "\U0001f44d\U0001f3fd",
+    ),
+    *("\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f469\U0001f3fd\u200d\U0001f680", "e\u0301 \u00e9"),
+    "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # the flag of England
+    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with a non-joiner
+    "\u0915\u094d\u200d\u0937",  # Devanagari, with a joiner
+    "\u05e9\u05dc\u05d5\u05dd!\u200f 12",  # Hebrew, with a mark
+    "\u0e19\u0e35\u0e48\u200b\u0e04\u0e37\u0e2d",  # Thai, with a break
+    "\u845b\U000e0100",  # an ideograph's variant
+]
+# ... and shown elsewhere.
+HIDDEN = [
+    ("lo\u200dss", "lo\\u200dss"),
+    ("ad\u200bmin", "ad\\u200bmin"),
+    ("a\u200f1", "a\\u200f1"),
+    ("a\u061c1\u200e", "a\\u061c1\\u200e"),
+    ("x\U000e0041\U000e0042", "x\\U000e0041\\U000e0042"),
+    ("a\ufe0fb", "a\\ufe0fb"),
+    ("\u2603\ufe0f\ufe0f\ufe0f", "\u2603\ufe0f\\ufe0f\\ufe0f"),
+    ("\ufeffbom", "\\ufeffbom"),
+    ("soft\u00adhyphen", "soft\\u00adhyphen"),
+    ("\u2800\u3164x", "\u2800\\u3164x"),
+    ("\u05d0\u202eabc", "\u05d0\\u202eabc"),
+    ("\U0001f3f4\U000e0067", "\U0001f3f4\\U000e0067"),
+]
+
+
+@pytest.mark.parametrize("text", LEGITIMATE)
+def test_text_of_every_script_stays_as_it_is(text: str) -> None:
+    assert harmless(text) == plain(text) == text
+
+
+@pytest.mark.parametrize(("raw", "shown"), HIDDEN)
+def test_what_cannot_be_seen_hides_nothing(raw: str, shown: str) -> None:
+    assert plain(raw) == shown
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_json_says_the_same_and_nothing_odd(text: str) -> None:
+    line = json_safe(json.dumps({"a": utf8(text)}, ensure_ascii=False).encode())
+    assert json.loads(line) == {"a": utf8(text)}
+    assert harmless(line.decode()).count("\\u") == line.decode().count("\\u")
+    assert not any(unicodedata.category(letter) in {"Cc", "Cs", "Zl", "Zp"} for letter in line.decode())
+
+
+@pytest.mark.parametrize("seconds", [1e300, -1e300, float("nan"), float("inf"), 253_402_300_800.0, -1.0])
+def test_every_number_of_seconds_has_words(seconds: float) -> None:
+    assert duration(seconds)
+    assert moment("%Y-%m-%d", seconds)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import lastwords
+from orchestrator.diagnosis import lastwords
+from orchestrator.diagnosis.rules import RULES, Rule
+from orchestrator.diagnosis.statement import Raised, Statement
+from orchestrator.diagnosis.verdict import Hear, judge
 from orchestrator.events import Kind, Loss, TaskExited
-from orchestrator.verdict import judge
 
 TAILS = Path(__file__).parent / "tails"  # what TensorFlow 2.21 printed; the task to blame is worker/2
 
@@ -155,13 +158,13 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
         "the program differs",
         [(ended(1, 0, code=1), SHAPES), (ended(0, 0.2, code=1), SHAPES)],
         "worker/1",
-        "worker/1 on gpu-02 exited with 1 after 41 s: InvalidArgumentError: Shape mismatch in the…",
+        "all 2 tasks exited with 1 after 41 s: InvalidArgumentError: Shape mismatch in the…",
     ),
     (
         "a shell's exit status",
         [(ended(2, 0, code=137), TRAINING)],
         "worker/2",
-        "worker/2 on gpu-03 exited with 137 after 41 s (a shell's word for SIGKILL)",
+        "worker/2 on gpu-03 exited with 137 after 41 s (128 + 9: killed by SIGKILL)",
     ),
     (
         "out of memory, of which the peers failed first",
@@ -244,7 +247,7 @@ def test_the_first_cause_is_named(
 ) -> None:
     del story
     tails = {one.task: lines for one, lines in exits}
-    verdict = judge([one for one, _ in exits], lambda name, _attempt: tails[name])
+    verdict = judge([one for one, _ in exits], lambda name, _attempt: Statement(tails[name]))
     assert verdict.task == task
     assert verdict.cause.startswith(cause[:-1]) if cause.endswith("…") else verdict.cause == cause
     assert verdict.last_lines == (lastwords.excerpt(tails[task]) if task else ())
@@ -253,7 +256,7 @@ def test_the_first_cause_is_named(
 def test_only_the_last_attempt_counts() -> None:
     first = TaskExited("worker/0", "gpu-01", "1", 3, None, "", 5.0, 10.0, stopped=False)
     again = TaskExited("worker/1", "gpu-02", "2", 4, None, "", 5.0, 99.0, stopped=False)
-    assert judge([first, again], lambda _task, attempt: (attempt,)).last_lines == ("2",)
+    assert judge([first, again], lambda _task, attempt: Statement((attempt,))).last_lines == ("2",)
 
 
 KINDS: list[tuple[TaskExited, tuple[str, ...], Kind]] = [
@@ -289,7 +292,7 @@ KINDS: list[tuple[TaskExited, tuple[str, ...], Kind]] = [
 
 @pytest.mark.parametrize(("exited", "lines", "kind"), KINDS)
 def test_every_cause_is_of_a_kind(exited: TaskExited, lines: tuple[str, ...], kind: Kind) -> None:
-    assert judge([exited], lambda _task, _attempt: lines).kind is kind
+    assert judge([exited], lambda _task, _attempt: Statement(lines)).kind is kind
 
 
 def test_the_last_traceback_is_shown_whole_and_a_very_long_one_without_its_middle() -> None:
@@ -312,15 +315,15 @@ def test_the_last_traceback_is_shown_whole_and_a_very_long_one_without_its_middl
 
 
 HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
-    (ended(2, 0, signal=9), OOM, "dmesg -T | grep -i oom, on gpu-03"),
+    (ended(2, 0, signal=9), OOM, "`dmesg -T | grep -i oom` on gpu-03"),
     (ended(2, 0, code=137), TRAINING, "out-of-memory killer"),
     (ended(2, 0, signal=4), TRAINING, "instruction"),
     (ended(2, 0, signal=30), TRAINING, ""),
     (ended(2, 0, code=127), ("sh: 1: foo: not found",), "PATH on gpu-03: a command was not found"),
-    (ended(2, 0, code=1), PORT, "orchestrate preflight names the holder"),
-    (ended(2, 0, code=1), SHAPES, "must be equal on all"),
-    (ended(2, 0, code=1), GROUP, "the same TF_CONFIG cluster"),
-    (ended(2, 0, code=1), KERAS_3, "install tf_keras and set TF_USE_LEGACY_KERAS=1"),
+    (ended(2, 0, code=1), PORT, "`orchestrate preflight` names who holds its port"),
+    (ended(2, 0, code=1), SHAPES, "equal on all tasks"),
+    (ended(2, 0, code=1), GROUP, "the tasks disagree about the cluster"),
+    (ended(2, 0, code=1), KERAS_3, "remove `legacy_keras = false`"),
     (ended(2, 0, code=1), MODULE, "install it for the `python` of that host"),
     (ended(2, 0, code=1), OOM, "a smaller batch, or a machine with more memory"),
     (ended(2, 0, code=1), RAISED, ""),
@@ -330,7 +333,7 @@ HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("exited", "lines", "words"), HINTS)
 def test_known_ends_come_with_advice(exited: TaskExited, lines: tuple[str, ...], words: str) -> None:
-    hint = judge([exited], lambda _task, _attempt: lines).hint
+    hint = judge([exited], lambda _task, _attempt: Statement(lines)).hint
     assert words in hint if words else not hint
 
 
@@ -370,3 +373,209 @@ def test_a_peer_named_in_an_earlier_exception_is_history() -> None:
 )
 def test_the_accused_is_found(lines: tuple[str, ...], task: str) -> None:
     assert lastwords.accused(lines) == task
+
+
+def hear(**said: Statement) -> Hear:
+    return lambda task, _attempt: said[task.replace("worker/", "w")]
+
+
+def report(**data: Any) -> Raised:
+    return Raised.parse(data)
+
+
+def test_what_a_task_reports_is_the_verdict_whatever_its_log_says() -> None:
+    told = report(
+        type="Exception",
+        message="record 17 has no images",
+        file="/home/train/orchestrate/runs/x/work/train.py",
+        line=6,
+        chain=[{"type": "KeyError", "message": "'images'", "file": "/m/data.py", "line": 4, "how": "cause"}],
+    )
+    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
+    assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: Exception: record 17 has no images"
+    assert verdict.why == "raised at train.py, line 6, because of KeyError: 'images' (/m/data.py, line 4)"
+    assert verdict.kind is Kind.EXCEPTION
+
+
+def test_the_message_of_sys_exit_is_the_verdict() -> None:
+    told = report(type="SystemExit", message="usage: train.py DIR")
+    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement((), told)))
+    assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: usage: train.py DIR"
+    assert (verdict.kind, verdict.why) == (Kind.EXIT, "")
+
+
+def test_an_error_of_worker_entry_comes_with_its_own_advice() -> None:
+    told = report(message="the data set mnist is not on this machine", hint="`worker_entry --download`")
+    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(RAISED, told)))
+    assert verdict.cause.endswith("exited with 1 after 41 s: the data set mnist is not on this machine")
+    assert verdict.hint == "`worker_entry --download`"
+
+
+def test_a_report_of_another_life_is_no_reason_for_a_kill() -> None:
+    told = report(type="ValueError", message="of a program before")
+    verdict = judge([ended(2, 0, signal=9)], hear(w2=Statement(TRAINING, told)))
+    assert verdict.cause == "worker/2 on gpu-03 was killed by SIGKILL after 41 s"
+    assert verdict.why == ""
+
+
+def test_a_report_about_a_peer_is_a_consequence() -> None:
+    told = report(
+        type="UnavailableError", message="Graph execution error:\n\nDetected at node x\nSocket closed"
+    )
+    said = hear(w0=Statement((), told), w2=Statement(TRAINING))
+    verdict = judge([ended(0, 0, code=1), ended(2, 0.5, signal=9)], said)
+    assert verdict.task == "worker/2"
+
+
+ALIKE = [
+    ((0, 1, 2), 3, "all 3 tasks exited with 1 after 41 s: ValueError: port 4 is bad"),
+    ((0, 1), 3, "worker/[0-1] (2 of 3 tasks) exited with 1 after 41 s: ValueError: port 4 is bad"),
+    ((1,), 3, "worker/1 on gpu-02 exited with 1 after 41 s: ValueError: port 4 is bad"),
+]
+
+
+@pytest.mark.parametrize(("bad", "total", "cause"), ALIKE)
+def test_tasks_that_failed_alike_are_named_together(bad: tuple[int, ...], total: int, cause: str) -> None:
+    exits = [
+        ended(n, n / 9, code=1) if n in bad else ended(n, 2, signal=15, stopped=True) for n in range(total)
+    ]
+    said = {
+        f"w{n}": Statement((f"ValueError: port {4 + n - bad[0]} is bad",) if n in bad else TRAINING)
+        for n in range(total)
+    }
+    assert judge(exits, hear(**said)).cause == cause
+
+
+def test_the_last_line_is_quoted_where_nothing_else_tells() -> None:
+    verdict = judge([ended(2, 0, code=3)], hear(w2=Statement((*TRAINING, "giving up: disk is odd"))))
+    assert (
+        verdict.cause == "worker/2 on gpu-03 exited with 3 after 41 s; its last line: giving up: disk is odd"
+    )
+
+
+HOSTILE: list[dict[str, Any]] = [
+    {"type": 7, "message": ["x"], "line": "12", "file": None, "chain": "no"},
+    {"message": "x" * 10**6, "chain": [{"message": "y"}] * 10**4},
+    {"type": "A\x1b]0;owned\x07", "message": "\x1b[2Jgone\r\x00", "file": "\u202e.py", "line": 10**40},
+    {"chain": [None, 3, {"chain": [{"chain": [{}]}]}]},
+]
+
+
+@pytest.mark.parametrize("data", HOSTILE)
+def test_a_report_is_input_from_a_stranger(data: dict[str, Any]) -> None:
+    told = report(**data)
+    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement((), told)))
+    assert len(verdict.cause + verdict.why + verdict.hint) < 2000
+    assert (verdict.cause + verdict.why).isprintable()
+    assert len(told.chain) <= 6
+
+
+VERBS = frozenset(
+    re.findall(
+        r"\w+",
+        "build call check choose compare configure convert correct free give install launch leave lower make"
+        " prepare put read remove rewrite set start use write",
+    )
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.pattern.pattern[:30] for rule in RULES])
+def test_advice_begins_with_a_command_or_a_verb(rule: Rule) -> None:
+    assert not rule.advice or rule.advice.startswith("`") or rule.advice.split(" ")[0] in VERBS
+
+
+CRASHED = (
+    "step 3",
+    "2026-11-22 10:18:43.624145: F tensorflow/core/framework/tensor.cc:844] Check failed: IsAligned()",
+    "Fatal Python error: Aborted",
+    *(f'  File "/usr/lib/python3.11/deep.py", line {n} in f' for n in range(200)),
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (CRASHED, "tensorflow/core/framework/tensor.cc:844] Check failed: IsAligned()"),
+        (
+            ("F1122 10:18:43.624145 140346505728064 train.py:3] 7 words, the model wants 9", *CRASHED[2:]),
+            "train.py:3] 7 words, the model wants 9",
+        ),
+        (("free(): invalid pointer",), "free(): invalid pointer"),
+        (
+            ("terminate called after throwing an instance of 'std::length_error'", "  what():  too long"),
+            "terminate called after throwing an instance of 'std::length_error': too long",
+        ),
+    ],
+    ids=["TensorFlow", "absl", "the C library", "C++"],
+)
+def test_native_code_that_gave_up_says_why(lines: tuple[str, ...], said: str) -> None:
+    verdict = judge([ended(2, 0, signal=6)], hear(w2=Statement(lines)))
+    assert verdict.cause == f"worker/2 on gpu-03 was killed by SIGABRT after 41 s: {said}"
+    reason = said.rpartition(": ")[2]
+    assert any(reason in line for line in verdict.last_lines)
+    assert len(verdict.last_lines) <= 42
+
+
+def test_the_last_line_before_an_abort_is_quoted_where_nothing_else_tells() -> None:
+    verdict = judge([ended(2, 0, signal=6)], hear(w2=Statement(("loading", "my_op: bad state"))))
+    assert verdict.cause.endswith("was killed by SIGABRT after 41 s; its last line: my_op: bad state")
+
+
+def test_an_interrupt_has_its_place_and_advice() -> None:
+    told = report(type="KeyboardInterrupt", message="", file="train.py", line=7)
+    verdict = judge([ended(2, 0, signal=2)], hear(w2=Statement(TRAINING, told)))
+    assert verdict.cause == "worker/2 on gpu-03 was killed by SIGINT after 41 s: KeyboardInterrupt"
+    assert verdict.why == "raised at train.py, line 7"
+    assert verdict.hint.startswith("look for a person's Ctrl-C")
+
+
+def test_what_a_programs_own_exception_came_from_gives_the_advice() -> None:
+    inner = {"type": "FileNotFoundError", "message": "[Errno 2] No such file or directory: '../x.csv'"}
+    told = report(type="app.BadConfig", message="no data", chain=[{**inner, "how": "cause"}])
+    verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
+    assert verdict.cause.endswith(": app.BadConfig: no data")
+    assert verdict.hint.startswith("launch from a folder above")
+
+
+def test_a_consequence_in_the_programs_own_words_is_still_one() -> None:
+    """A program that wraps what TensorFlow said of a peer is not the first cause."""
+    inner = {"type": "UnavailableError", "message": "Socket closed\nfrom remote target /job:worker/task:2"}
+    told = report(type="app.StepFailed", message="step 7", chain=[{**inner, "how": "context"}])
+    said = hear(w0=Statement(TRAINING, told), w2=Statement(TRAINING))
+    assert judge([ended(0, 0, code=1), ended(2, 0.5, signal=9)], said).task == "worker/2"
+
+
+def test_what_a_group_holds_is_said() -> None:
+    part = {
+        "type": "OSError",
+        "message": "shard 0 is unreadable",
+        "file": "train.py",
+        "line": 4,
+        "how": "part",
+    }
+    told = report(
+        type="ExceptionGroup", message="a group", file="train.py", line=6, chain=[part], note="of 3"
+    )
+    why = Statement((), told).why
+    assert (
+        why == "raised at train.py, line 6; it holds OSError: shard 0 is unreadable (train.py, line 4); of 3"
+    )
+
+
+REMOTE = """
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/pool.py", line 125, in worker
+    result = (True, func(*args, **kwds))
+  File "/w/runs/r/work/pool.py", line 3, in f
+    return {1: 2}[x]
+KeyError: 3
+"""
+
+
+def test_a_traceback_in_a_message_names_the_true_place() -> None:
+    """Of another process (a pool), and of a function of tf.data."""
+    chain = [{"type": "multiprocessing.pool.RemoteTraceback", "message": f'\n"""{REMOTE}"""', "how": "cause"}]
+    pool = report(type="KeyError", message="3", file="pool.py", line=6, chain=chain)
+    assert Statement((), pool).why == "raised at pool.py, line 6, because of KeyError: 3 (pool.py, line 3)"
+    mapped = report(type="InvalidArgumentError", message=f"KeyError: 3{REMOTE}", file="t.py", line=9)
+    assert Statement((), mapped).why == "raised at t.py, line 9, because of KeyError: 3 (pool.py, line 3)"

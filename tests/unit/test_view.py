@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Level, Outcome, Phase, Stamped
-from orchestrator.view import HostState, TaskState, View, apply, replay
+from orchestrator.run.view import HostState, TaskState, View, apply, replay
 
 PLAN = ev.RunPlanned(
     "r1", "", "ann@laptop", ("train.py",), (("worker/0", "gpu-01"), ("worker/1", "gpu-02")), (), "/runs/r1"
@@ -46,7 +46,7 @@ def test_a_task_goes_through_its_states() -> None:
 
 
 def test_a_hang_is_known_until_it_passes_or_the_tasks_start_again() -> None:
-    suspected = ev.HangSuspected("silent", ("worker/0", "worker/1"), 60.0)
+    suspected = ev.HangSuspected(ev.HangKind.SILENT, ("worker/0", "worker/1"), 60.0)
     taken = ev.StacksTaken(("worker/1",), "worker/1 hangs", "/runs/r1/stacks/1.txt", (), 0.5)
     view = after(PLAN, *STARTED, suspected, taken)
     assert (view.hang, view.stacks) == (suspected, taken)
@@ -74,7 +74,7 @@ def test_a_restart_begins_afresh_and_forgets_the_stop() -> None:
         PLAN,
         *STARTED,
         ev.TaskProgressed("worker/0", 5, 0.5, 1.0),
-        ev.StopRequested("failure", "worker/1", 2.0),
+        ev.StopRequested(ev.StopBy.FAILURE, "worker/1", 2.0),
     )
     assert first.stop is not None
     ended = apply(apply(first, exited("worker/0", "gpu-01")), exited("worker/1", "gpu-02", 3))
@@ -116,13 +116,16 @@ def test_log_lines_cost_nothing() -> None:
 
 
 def test_lost_bytes_are_counted_and_dropped_lines_are_not() -> None:
-    gaps = [ev.LogGap("worker/0", "node", 10, "disk full"), ev.LogGap("worker/0", "display", 5, "slow")]
+    gaps = [
+        ev.LogGap("worker/0", ev.GapPlace.NODE, 10, "disk full"),
+        ev.LogGap("worker/0", ev.GapPlace.DISPLAY, 5, "slow"),
+    ]
     assert after(PLAN, *gaps, gaps[0]).tasks["worker/0"].missing == 20
 
 
 def test_a_stop_an_adoption_and_the_end_are_remembered() -> None:
     end = ev.RunEnded("r1", Outcome.STOPPED, 130, 9.0, "", "", (), "/runs/r1")
-    view = after(PLAN, ev.RunAdopted("r1", "bob@desk"), ev.StopRequested("user", "Ctrl-C", 30.0), end)
+    view = after(PLAN, ev.RunAdopted("r1", "bob@desk"), ev.StopRequested(ev.StopBy.USER, "Ctrl-C", 30.0), end)
     assert (view.keeper, view.stop_asked, view.ended) == ("bob@desk", 102.0, end)
 
 

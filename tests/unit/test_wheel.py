@@ -2,34 +2,122 @@
 
 from __future__ import annotations
 
+import email
+import importlib.util
+import json
+import os
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
-    (built,) = folder.glob("*.whl")
+REPOSITORY = "https://example.org/team/orchestrate"
+
+
+def build(target: str, folder: Path, source: Path = ROOT, repository: str | None = REPOSITORY) -> Path:
+    environ = {key: value for key, value in os.environ.items() if key != "ORCHESTRATE_REPOSITORY"}
+    environ |= {} if repository is None else {"ORCHESTRATE_REPOSITORY": repository}
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(command, cwd=source, env=environ, check=True, capture_output=True, text=True, timeout=60)
+    (built,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return built
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", tmp_path_factory.mktemp("dist"))
+
+
+def names(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def metadata(wheel: Path) -> email.message.Message:
+    held = zipfile.ZipFile(wheel)
+    (name,) = (one for one in held.namelist() if one.endswith(".dist-info/METADATA"))
+    return email.message_from_bytes(held.read(name))
+
+
 def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    packages = ("orchestrator", "worker_entry")
-    ours = {str(path.relative_to(ROOT)) for package in packages for path in (ROOT / package).rglob("*.py")}
-    assert held >= ours
-    assert {name.partition("/")[0] for name in held} == {name.partition("/")[0] for name in ours}
-    assert not [name for name in held if name.endswith(".pyc")]
+    held = names(wheel)
+    ours = {str(path.relative_to(ROOT)) for path in (ROOT / "orchestrator").rglob("*.py")}
+    shipped = {
+        f"orchestrator/_shipped/{path.relative_to(ROOT)}" for path in (ROOT / "worker_entry").rglob("*.py")
+    }
+    typed = {"orchestrator/py.typed", "orchestrator/_shipped/worker_entry/py.typed"}
+    assert held == ours | shipped | typed | {"orchestrator/hosts.example.toml"}
+
+
+def test_an_sdist_is_complete_and_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    sdist = build("sdist", tmp_path / "sdist")
+    subprocess.run(["tar", "xzf", sdist, "-C", tmp_path], check=True)
+    (unpacked,) = tmp_path.glob("orchestrate_tf-*")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    tracked = {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
+    missing = {name for name in tracked if not name.startswith(".ci/") and not (unpacked / name).is_file()}
+    assert not missing
+    again = build("wheel", tmp_path / "wheel", unpacked, repository=None)
+    assert names(again) == names(wheel)
+    assert metadata(again).as_string() == metadata(wheel).as_string()
+
+
+def test_the_links_of_its_readme_lead_to_the_repository(wheel: Path) -> None:
+    said = metadata(wheel)
+    text = str(said.get_payload())
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert f"{REPOSITORY}/blob/HEAD/docs/install.md" in targets
+    assert not [target for target in targets if not target.startswith(("https://", "#"))]
+    for target in targets:
+        if target.startswith(REPOSITORY):
+            path = re.sub(rf"^{REPOSITORY}/(blob|raw|tree)/HEAD/|#.*$", "", target)
+            assert (ROOT / path).exists(), target
+    assert f"Source, {REPOSITORY}" in said.get_all("Project-URL", [])
+
+
+def hook() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("named", "address"),
+    [
+        ("https://example.org/a/b", "https://example.org/a/b"),
+        ("https://example.org/a/b.git", "https://example.org/a/b"),
+        ("git@example.org:a/b.git", "https://example.org/a/b"),
+        ("https://user:word@example.org/a/b", ""),  # a login is nobody's business
+        ("/srv/git/orchestrate", ""),
+        ("", ""),
+    ],
+)
+def test_only_a_public_address_becomes_a_link(
+    named: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATE_REPOSITORY", named)
+    assert hook().repository_of(ROOT) == address
+
+
+def test_without_an_address_no_link_leads_nowhere() -> None:
+    text = "# A title\n\nSee [a page](docs/a.md), ![a picture](docs/a.svg)[there](https://example.org/).\n"
+    said = hook().readme(text, "")
+    assert "See a page, [there](https://example.org/)." in said
+    assert "come with the source distribution" in said
+    assert hook().urls("") == {}
 
 
 def test_it_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
@@ -63,3 +151,38 @@ def test_it_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     assert "launch" in shown.stdout
     assert shown.stderr == ""
+    shown = subprocess.run(
+        [empty / "bin" / "orchestrate", "init", "--example"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+    )
+    assert (shown.stdout, shown.stderr) == ((ROOT / "hosts.example.toml").read_text(encoding="utf-8"), "")
+
+    # worker_entry is found within the package, whatever else has that name.
+    (packages / "worker_entry.py").write_text("raise AssertionError('another worker_entry')\n")
+    environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    (tmp_path / "hosts.toml").write_text('[[host]]\nssh = "local"\naddress = "127.0.0.1"\n')
+    launch = ["launch", "--dry-run", "--json", "--", "--epochs", "3"]
+    planned = subprocess.run(
+        [empty / "bin" / "orchestrate", *launch],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environ,
+        timeout=60,
+        check=False,
+    )
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["tasks"][0]["argv"][1:] == ["-m", "worker_entry", "--epochs", "3"]
+    code = (
+        "from orchestrator.sync import read_package; from orchestrator.sync.builtin import builtin_home;"
+        "print(read_package(builtin_home() / 'worker_entry').digest)"
+    )
+    digests = {
+        subprocess.check_output([python, "-c", code], text=True, cwd=folder, env=environ)
+        for python, folder in ((sys.executable, ROOT), (empty / "bin" / "python", tmp_path))
+    }
+    assert len(digests) == 1

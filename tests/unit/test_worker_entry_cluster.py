@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.model import Role, TaskId
-from orchestrator.tfconfig import render
+from orchestrator.planning.tfconfig import render
 from worker_entry.choice import Chosen, choose
 from worker_entry.cluster import ALONE, Cluster, Task, parse
 from worker_entry.failure import UsageError
@@ -42,7 +42,7 @@ WRONG = [
     ("{", "it is no JSON"),
     ("[]", "it must be a JSON object"),
     (config([]), '"cluster" must be an object'),
-    (config({"master": ["a:1"]}), '"master" is no task type'),
+    (config({"master": ["a:1"]}), '"master" is not a task type'),
     (config({"worker": "a:1"}), '"worker" must be a list'),
     (config({"worker": ["a"]}), '"worker" must be a list'),
     (config({"worker": ["a:1", "a:1"]}), "a:1 is the address of two tasks"),

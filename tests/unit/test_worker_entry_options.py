@@ -26,7 +26,7 @@ WRONG = [
     ("--dataset digit", "argument --dataset: 'digit' is unknown; did you mean digits?"),
     ("--dataset Digits!", "argument --dataset: 'Digits!' is neither a data set's name nor a path"),
     ("--dataset ./nowhere", "argument --dataset: no such file or folder: ./nowhere"),
-    ("--devices gpu", "argument --devices: a list such as gpu:0,gpu:1 is needed; 'gpu' is no device"),
+    ("--devices gpu", "argument --devices: a list such as gpu:0,gpu:1 is needed: 'gpu' is not one"),
     ("--validate 3", "argument --validate: EPOCHSxSTEPS is needed, such as 3x5, not '3'"),
     ("--start-timeout 0", "argument --start-timeout: must be above 0, not 0"),
     ("--loop custom --csv m.csv", "--csv works with --loop fit only"),
@@ -98,7 +98,6 @@ def test_a_validation_is_alone_and_touches_nothing_of_the_jobs() -> None:
     assert (alone.dataset, alone.batch_size) == ("digits", 32)
     written = (alone.checkpoint_dir, alone.export_dir, alone.csv, alone.tensorboard_dir, alone.weights_dir)
     assert written == (None,) * 5
-    assert not alone.download
     assert not alone.verify
 
 

@@ -1,22 +1,23 @@
-"""From `--dataset` to a source, and what a validation falls back to."""
+"""From `--dataset` to a source."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from worker_entry.data import arrays, prepared, records
 from worker_entry.data.source import Source
 from worker_entry.failure import ExpectedError
 from worker_entry.options import Options, is_path
+from worker_entry.report import Reporter
 
 
-def source(options: Options) -> Source:
-    return _for_validation(options) if options.validate else _asked_for(options)
-
-
-def _asked_for(options: Options) -> Source:
+def source(options: Options, reporter: Reporter) -> Source:
+    """The data that the options name; what is missing is fetched first, and `reporter` tells."""
     match options.dataset:
+        case "any":
+            return _any()
         case "digits":
             return arrays.digits()
         case "synthetic":
@@ -24,17 +25,14 @@ def _asked_for(options: Options) -> Source:
         case path if is_path(path):
             return records.load(Path(path).expanduser())
         case name:
-            return prepared.load(name, options.data_dir, download=options.download)
+            tell = partial(reporter.data, name)
+            return prepared.load(name, options.data_dir, download=options.download, tell=tell)
 
 
-def _for_validation(options: Options) -> Source:
-    """The job's data; on a node that has none yet: digits; without scikit-learn: synthetic."""
+def _any() -> Source:
+    """What every machine can train on: digits; without scikit-learn: synthetic."""
     try:
-        return _asked_for(options)
+        return arrays.digits()
     except ExpectedError as error:
-        why = f"instead of {options.dataset}: {error.what}"
-    try:
-        found = arrays.digits()
-    except ExpectedError as error:
-        found, why = arrays.synthetic(), f"{why}; {error.what}"
-    return replace(found, note=f"{found.note}, {why}")
+        found = arrays.synthetic()
+        return replace(found, note=f"{found.note}; {error.what}")

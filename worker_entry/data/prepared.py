@@ -1,11 +1,11 @@
-"""tensorflow-datasets: loaded from a prepared folder; downloaded only when told to."""
+"""tensorflow-datasets: loaded from a prepared folder, which is made once where it is missing."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sys
-import urllib.request
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from worker_entry.data import fetch
+from worker_entry.data.fetch import Tell
 from worker_entry.data.source import Source
 from worker_entry.failure import ExpectedError
-from worker_entry.watch import OPEN, look_at_all
 
-HOST = "storage.googleapis.com:443"
+UNASKED = 200_000_000  # bytes that are downloaded without --download
 
 
 @dataclass(frozen=True)
@@ -30,27 +31,52 @@ class Prepared:
     root: Path
 
 
-def load(name: str, data_dir: str | None, *, download: bool) -> Source:
-    """An image classification set by its tensorflow-datasets name."""
+def load(name: str, data_dir: str | None, *, download: bool | None, tell: Tell) -> Source:
+    """An image classification set by its tensorflow-datasets name.
+
+    One that is missing is downloaded: unless `download` is False, or it is None and the set is large.
+    """
     tfds = _tfds(name)
     builder = _builder(tfds, name, data_dir)
     if not Path(builder.data_path).exists():
-        if not download:
-            raise _absent(name, builder, "--download was not given")
-        with _alone(Path(builder.data_path).parent):
-            if not Path(builder.data_path).exists():
-                _download(tfds, name, builder, files=None)
+        if why := _unwanted(builder, download):
+            raise _absent(name, builder, why)
+        _fetch(tfds, name, builder, None, tell)
+        builder = _builder(
+            tfds, name, data_dir
+        )  # what another process has prepared, it reads when it is made
     return _source(name, builder)
 
 
-def prepare(name: str, data_dir: str | None, files: int | None) -> Prepared:
+def _unwanted(builder: Any, download: bool | None) -> str:
+    """Why it is not to be downloaded, "" when it is."""
+    if download is None:
+        size = _size(builder)
+        if 0 < size <= UNASKED or _by_hand(builder):
+            return ""
+        much = f"it is a download of {size // 10**6} MB" if size else "it is not known how large it is"
+        return f"{much}, and --download was not given"
+    return "" if download else "--no-download was given"
+
+
+def _size(builder: Any) -> int:
+    """Bytes that a download has; 0 where that is not known."""
+    return sum(int(info.size) for info in (builder.url_infos or {}).values())
+
+
+def _by_hand(builder: Any) -> bool:
+    """Whether the user has put the original files where tensorflow-datasets looks for them."""
+    return Path(builder._data_dir_root, "downloads", "manual").is_dir()  # noqa: SLF001
+
+
+def prepare(name: str, data_dir: str | None, files: int | None, tell: Tell) -> Prepared:
     """Make it, of so many training files; one that is there already is left as it is."""
     tfds = _tfds(name)
     builder = _builder(tfds, name, data_dir)
     folder = Path(builder.data_path)
     if not folder.exists():
-        with _alone(folder.parent):
-            _download(tfds, name, builder, files)
+        _fetch(tfds, name, builder, files, tell)
+        builder = _builder(tfds, name, data_dir)
     source = _source(name, builder)
     if files is not None and source.files != files:
         raise ExpectedError(
@@ -96,37 +122,54 @@ def _builder(tfds: Any, name: str, data_dir: str | None) -> Any:
         ) from None
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Of several tasks on one disk, one prepares and the others find it prepared."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".preparing").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _download(tfds: Any, name: str, builder: Any, files: int | None) -> None:
-    """Asks first whether there is a network at all: tensorflow-datasets would find out in minutes."""
-    manual = Path(builder._data_dir_root, "downloads", "manual")  # noqa: SLF001
-    if not manual.is_dir() and "https" not in urllib.request.getproxies():
-        found = look_at_all({HOST: HOST})[HOST]
-        if found != OPEN:
-            raise _absent(name, builder, f"{HOST} cannot be reached: {found.partition(':')[0]}")
+def _fetch(tfds: Any, name: str, builder: Any, files: int | None, tell: Tell) -> None:
+    """Download and prepare it, once for all processes that see this disk; raise ExpectedError."""
+    folder = Path(builder.data_path)
+    # Before the lock, so that tasks without a network need not wait for each other to find out.
+    urls = [] if _by_hand(builder) else builder.url_infos or ["https://storage.googleapis.com"]
+    if why := fetch.unreachable(urls):
+        raise _absent(name, builder, why)
     try:
-        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=files))
+        with _alone(folder.parent, tell):
+            if not folder.exists():
+                _download(tfds, builder, files, tell)
     except (OSError, tfds.download.DownloadError) as error:
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise _absent(name, builder, f"it cannot be fetched: {words[0][:200]}") from None
 
 
+@contextmanager
+def _alone(folder: Path, tell: Tell) -> Iterator[None]:
+    """Of several tasks on one disk, one prepares and the others find it prepared."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".preparing").open("w") as lock:
+        said = 0.0
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - said > fetch.EVERY:
+                    tell("waits for another process that fetches it to this disk", 0, 0)
+                    said = time.monotonic()
+                time.sleep(0.2)
+        yield
+
+
+def _download(tfds: Any, builder: Any, files: int | None, tell: Tell) -> None:
+    downloads = Path(builder._data_dir_root, "downloads")  # noqa: SLF001
+    with fetch.bounded(), fetch.progress(downloads, _size(builder), tell):
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=files))
+
+
 def _absent(name: str, builder: Any, why: str) -> ExpectedError:
     folder = builder.data_path
+    asked = "; or `--download`, with internet access" if "download was not given" in why else ""
     return ExpectedError(
         f"the data set {name} is not on this machine",
         why=f"{folder} does not exist, and {why}",
-        hint="one of: --download (with internet access, once); copy that folder from a machine that has"
-        " it (python -m worker_entry.prepare makes it) and name its root with --data-dir;"
-        " --dataset digits (real, needs only scikit-learn)",
+        hint=f"add `--dataset digits` (real, needs no download){asked}; or copy that folder from a machine"
+        " that has it (`python -m worker_entry.prepare` makes it) and name its root with `--data-dir`",
     )
 
 
@@ -134,7 +177,7 @@ def _source(name: str, builder: Any) -> Source:
     info = builder.info
     if info.supervised_keys is None or "label" not in info.features or "train" not in info.splits:
         raise ExpectedError(
-            f"{name} is no image classification set",
+            f"{name} is not an image classification set",
             why="it has no supervised (image, label) pairs in a train split",
         )
     shape = tuple(info.features["image"].shape) if "image" in info.features else ()

@@ -38,9 +38,12 @@ def fork(*steps: object) -> None:
 
 
 def again() -> None:
-    """Fork and let the parent go."""
+    """Fork and let the parent go; it is gone before its child says that it is there."""
+    parent = os.getpid()
     if os.fork():
         os._exit(0)
+    while os.getppid() == parent:
+        time.sleep(0.001)
 
 
 def bare() -> None:

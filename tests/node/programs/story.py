@@ -8,7 +8,8 @@ import time
 
 sys.path.insert(0, sys.argv[1])
 
-from orchestrator.node import control, paths, procs, start, state
+from orchestrator.node.base import paths, procs
+from orchestrator.node.task import control, start, state
 
 ROOT = paths.open_root(os.path.join(sys.argv[2], "state"))  # noqa: PTH118 - Python 3.8 without pathlib
 RUN = f"test-{os.getpid()}-{time.time_ns()}"

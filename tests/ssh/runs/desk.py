@@ -9,16 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.model import Host, Role
+from orchestrator.names import RunId
 from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.sshd import Server
+from orchestrator.store import RunFolder
+from orchestrator.timings import VARIABLE
+from tests import command
 
-LIMIT = 60.0  # seconds; a bound on what must happen, never a wait
+LIMIT = 120.0  # seconds; a bound on what must happen, never a wait
+_LISTENS = "Server listening on"  # as sshd writes it, once for each address
 
 # Grandchildren of every kind that escape from a careless launcher.
 FAMILY = """
@@ -59,7 +64,7 @@ def kill_all(pids: Sequence[int]) -> None:
 class Viewer:
     """A running `orchestrate` command."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | command.Forked
     out: Path
     err: Path
 
@@ -100,7 +105,9 @@ class Desk:
     project: Path = field(init=False)
     state: Path = field(init=False)
     hosts: Path = field(init=False)
-    patch: str = "pass"  # Python that each command runs first: a shorter patience, say
+    config: Path = field(init=False)
+    timings: Mapping[str, object] = field(default_factory=dict)  # as in orchestrator.timings
+    patch: str = ""  # Python that each command runs first: something that breaks
     _count: int = 0
     _viewers: list[Viewer] = field(default_factory=list)
     _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -108,6 +115,7 @@ class Desk:
     def __post_init__(self) -> None:
         self.project = self.folder / "my project's code"
         self.state = self.folder / "state"
+        self.config = self.folder / "config"
         self.hosts = self.folder / "hosts.toml"
         self.project.mkdir(parents=True)
         self.write_hosts(self.cluster.hosts)
@@ -160,27 +168,40 @@ class Desk:
             k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
         }
         root = str(Path(__file__).parents[3])
-        return {**kept, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": root, **more}
+        return {**kept, "PYTHONPATH": root, VARIABLE: json.dumps(dict(self.timings)), **self._homes(), **more}
 
-    def start(self, *words: str, shell: str = 'exec "$@"', **environ: str) -> Viewer:
-        """Start `orchestrate words...` in the project's folder; `shell` says how, as `"$@" | head -1`."""
+    def _homes(self) -> dict[str, str]:
+        """This machine's state, and the user's config with the key, which all machines of theirs share."""
+        return {"XDG_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(self.config)}
+
+    def start(self, *words: str, shell: str = "", **environ: str) -> Viewer:
+        """Start `orchestrate words...` in the project's folder; `shell` says how, as `"$@" | head -1`.
+
+        With a shell or a patch it is started by an interpreter of its own, else forked: tests/command.py.
+        """
         self._count += 1
         out, err = self.folder / f"out-{self._count}", self.folder / f"err-{self._count}"
-        code = f"{self.patch}; from orchestrator.cli.main import run; run()"
-        with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(
-                ["sh", "-c", shell, "sh", sys.executable, "-c", code, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=self.project,
-                env=self.environment(**environ),
-            )
+        env = self.environment(**environ)
+        process: subprocess.Popen[bytes] | command.Forked
+        with Path(os.devnull).open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
+            if shell or self.patch:
+                code = f"{self.patch or 'pass'}; from orchestrator.cli.main import run; run()"
+                process = subprocess.Popen(
+                    ["sh", "-c", shell or 'exec "$@"', "sh", sys.executable, "-c", code, *words],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    cwd=self.project,
+                    env=env,
+                )
+            else:
+                streams = (stdin.fileno(), stdout.fileno(), stderr.fileno())
+                process = command.start(words, self.project, env, streams)
         viewer = Viewer(process, out, err)
         self._viewers.append(viewer)
         return viewer
 
-    def launch(self, *words: str, fast: bool = True, shell: str = 'exec "$@"', **environ: str) -> Viewer:
+    def launch(self, *words: str, fast: bool = True, shell: str = "", **environ: str) -> Viewer:
         options = ("--skip-preflight", "--no-validate") if fast else ()
         return self.start("launch", "--hosts", str(self.hosts), *options, *words, shell=shell, **environ)
 
@@ -206,7 +227,8 @@ class Desk:
         return self.state / "orchestrate" / "runs" / (run or self.run_id())
 
     def events(self, run: str | None = None) -> list[dict[str, Any]]:
-        lines = (self.run_folder(run) / "events.jsonl").read_bytes().split(b"\n")
+        """Those that are told to their end: of one that is just being written a reader may see the half."""
+        *lines, _unfinished = (self.run_folder(run) / "events.jsonl").read_bytes().split(b"\n")
         return [json.loads(line) for line in lines if line]
 
     def named(self, event: str, run: str | None = None) -> list[dict[str, Any]]:
@@ -214,7 +236,8 @@ class Desk:
 
     def keeper(self, run: str | None = None) -> int:
         """The pid of the process that holds the run's lock."""
-        inode = (self.run_folder(run) / "keeper.lock").stat().st_ino
+        lock = (self.run_folder(run) / "keeper.lock").stat()
+        inode = lock.st_ino
 
         def holder() -> int:
             for line in Path("/proc/locks").read_text().splitlines():
@@ -222,10 +245,16 @@ class Desk:
                 if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
                     pid = int(words[4])
                     # The lock was taken before the fork: whoever has the file open now holds it.
-                    return next((p for p in (pid, *_pids()) if _has_open(p, inode)), 0)
+                    return next((p for p in (pid, *_pids()) if _has_open(p, inode, lock.st_dev)), 0)
             return 0
 
         return int(until("the run has a keeper", holder))
+
+    def at_rest(self, run: str) -> None:
+        """Wait until nobody changes the run's folders any more: a keeper tells the end before it leaves."""
+        folder = RunFolder(self.state / "orchestrate" / "runs", RunId(run))
+        until("its keeper has left", lambda: not folder.has_keeper())
+        self.hosts_are_quiet(run)
 
     def task_pids(self, run: str, task: str | None = None) -> list[int]:
         """Every live process that bears the run's cookie."""
@@ -300,7 +329,10 @@ class Desk:
     def machine_of(self, run: str, slug: str, name: str) -> int:
         """The guard or supervisor of one task, by its process name."""
         for pid in self.machinery(run):
-            comm = Path(f"/proc/{pid}/comm").read_text().strip()
+            try:
+                comm = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:  # it has left since, so it is not whom we look for
+                continue
             if name.startswith(comm) and any(f"/{slug}/" in link for link in _links(pid)):
                 return pid
         raise AssertionError(f"no {name} of {slug}")
@@ -312,12 +344,12 @@ class Desk:
         """Fail unless no process of the run is alive any more."""
         left = self.task_pids(run)
         assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
-        until("guards and supervisors are gone", lambda: not self.machinery(run), 5)
+        until("guards and supervisors are gone", lambda: not self.machinery(run))
 
     def hosts_are_quiet(self, run: str) -> None:
         """Fail unless nothing of the run, nor of ours, is alive on any host."""
         self.nothing_is_left(run)
-        until(f"only sshd's are left, not {self.alive()}", lambda: not self.alive(), 10)
+        until(f"only sshd's are left, not {self.alive()}", lambda: not self.alive())
 
     def ended_after(self, first: str, run: str) -> float:
         """Seconds, on the nodes' clock, from the end of one task to the end of the last one."""
@@ -340,16 +372,21 @@ class Desk:
             assert ours.read_bytes() == self.node_log(hosts[name], run, slug).read_bytes()
 
     def kill_sshd(self, server: Server) -> None:
-        """Kill one host's sshd, the listener and every session."""
+        """Kill one host's sshd, the listener and every session; they are gone then, and the port is free."""
         mark = str(server.folder).encode()
         listeners = [pid for pid in _pids() if mark in _cmdline(pid)]
         assert listeners
-        for pid in (*listeners, *(p for p in _descendants(listeners) if _cmdline(p).startswith(b"sshd"))):
+        pids = (*listeners, *(p for p in _descendants(listeners) if _cmdline(p).startswith(b"sshd")))
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        until("sshd is gone", lambda: all(map(is_gone, pids)))
 
     def start_sshd(self, server: Server) -> None:
+        """Start it again; it listens then."""
+        before = server.log().count(_LISTENS)
         self._others.append(subprocess.Popen(server.argv, start_new_session=True))
+        until("sshd listens", lambda: server.log().count(_LISTENS) >= before + len(server.addresses))
 
     def close(self) -> None:
         """Kill what a failed test may have left; the cluster takes the nodes' side with it."""
@@ -362,12 +399,21 @@ class Desk:
             other.wait()
         for path in self._runs():
             try:
-                inode = (path / "keeper.lock").stat().st_ino
+                lock = (path / "keeper.lock").stat()
             except FileNotFoundError:
                 continue
             for pid in _pids():
-                if _has_open(pid, inode):
-                    os.kill(pid, signal.SIGKILL)
+                if _has_open(pid, lock.st_ino, lock.st_dev):
+                    with contextlib.suppress(ProcessLookupError):  # a keeper that was just leaving
+                        os.kill(pid, signal.SIGKILL)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, and let go of its files."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 def _pids() -> list[int]:
@@ -382,11 +428,13 @@ def _cmdline(pid: int) -> bytes:
 
 
 def _links(pid: int) -> list[str]:
-    """What a process has open."""
-    try:
-        return [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return []
+    """What a process has open; one file that it closes meanwhile hides no other."""
+    found = []
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
 
 
 def _descendants(roots: list[int]) -> list[int]:
@@ -402,8 +450,12 @@ def _descendants(roots: list[int]) -> list[int]:
     return found
 
 
-def _has_open(pid: int, inode: int) -> bool:
-    try:
-        return any(os.stat(f"/proc/{pid}/fd/{fd}").st_ino == inode for fd in os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return False
+def _has_open(pid: int, inode: int, device: int | None = None) -> bool:
+    """Whether a process has a file open; on small file systems of their own many have one number."""
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                one = os.stat(f"/proc/{pid}/fd/{fd}")
+                if one.st_ino == inode and device in (None, one.st_dev):
+                    return True
+    return False

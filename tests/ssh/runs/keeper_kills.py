@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, Viewer, _has_open, _pids, until
+from tests.ssh.runs.desk import Desk, Viewer, _has_open, _pids, is_gone, until
 
 # Behaves like a training: has a child, prints, perhaps swallows TERM, ends by itself.
 STUB = """
@@ -96,9 +96,10 @@ class Soak:
         if fast not in self._lives:
             desk = self._desk
             desk.script("round.py", f"# {fast}\n")
+            before = set(_names(desk))  # of earlier rounds
             viewer = desk.launch("--", "t.py", str(STEPS), "/", fast=fast)
-            run = desk.run_id()
             assert viewer.wait() == ExitStatus.OK, viewer.stderr
+            (run,) = set(_names(desk)) - before
             self._lives[fast] = float(desk.named("RunEnded", run)[0]["seconds"])
             desk.nothing_is_left(run)
         return self._lives[fast]
@@ -126,7 +127,7 @@ class Soak:
             took = time.monotonic() - began
             if not watched:
                 viewer.wait()
-            until("the keeper is gone", lambda: all(map(_gone, killed)))
+            until("the keeper is gone", lambda: all(map(is_gone, killed)))
             phases = [event["phase"] for event in desk.named("PhaseStarted", run)]
             living = 0 if watched else self._shown(run)
             self._finish(kill, run, viewer, enough)
@@ -248,8 +249,9 @@ def _names(desk: Desk) -> list[str]:
 
 def _keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
     """Whoever has the keeper's lock open and is not its viewer: a keeper, even one that is being born."""
-    inode = (desk.run_folder(run) / "keeper.lock").stat().st_ino
-    return [pid for pid in _pids() if pid != viewer.process.pid and _has_open(pid, inode)]
+    lock = (desk.run_folder(run) / "keeper.lock").stat()
+    others = (pid for pid in _pids() if pid != viewer.process.pid)
+    return [pid for pid in others if _has_open(pid, lock.st_ino, lock.st_dev)]
 
 
 def _kill_keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
@@ -262,13 +264,6 @@ def _kill_keepers(desk: Desk, run: str, viewer: Viewer) -> list[int]:
 
 def _phase(desk: Desk, run: str, phase: str) -> bool:
     return any(event["phase"] == phase for event in desk.named("PhaseStarted", run))
-
-
-def _gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def _tasks_alive(desk: Desk, run: str) -> set[tuple[str, str]]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import shlex
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from orchestrator.model import Host
+from orchestrator.sync import Source, read_dataset
 from tests.ssh.runs.desk import FAMILY, Desk, until
 
 SLEEPER = "#!/bin/sh\ntouch {mark}\nexec sleep 600\n"
@@ -60,11 +65,33 @@ def in_preflight(desk: Desk) -> Iterator[Held]:
 
 
 @contextmanager
+def in_data(desk: Desk) -> Iterator[Held]:
+    """Somebody else brings the same data to the second host, and does not come to an end."""
+    labels = desk.folder / "labels.csv"
+    labels.write_text("0,1,2\n")
+    sent = read_dataset([Source("files/labels.csv", labels)], desk.folder / "digests")
+    folder = Path(desk.cluster.hosts[1].workdir).expanduser() / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / sent.digest, ignore_errors=True)
+    desk.write_hosts(desk.cluster.hosts, job=f"{JOB}[data]\npaths = [{json.dumps(str(labels))}]\n")
+    with (folder / f".lock-{sent.digest}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def there(run: str) -> bool:
+            notes = [event["text"] for event in desk.named("Noted", run)]
+            return any("waits for another transfer of the same data" in note for note in notes)
+
+        yield Held(desk, ("--", "true"), True, there)
+
+
+@contextmanager
 def in_stage(desk: Desk) -> Iterator[Held]:
     """A tree that takes a moment."""
     desk.write_hosts(desk.cluster.hosts, job=JOB)
     with (desk.project / "big").open("wb") as big:
-        big.truncate(150_000_000)
+        block = os.urandom(1_000_000)  # no hole that nobody would send
+        for _ in range(300):
+            big.write(block)
     yield Held(desk, ("--", "true"), True, started(desk, "stage"))
     (desk.project / "big").unlink()
 
@@ -87,14 +114,9 @@ def in_validate(desk: Desk) -> Iterator[Held]:
 @contextmanager
 def in_launch(desk: Desk) -> Iterator[Held]:
     """Eight tasks a host, so that starting them all takes a moment."""
-    desk.write_hosts([replace(host, tasks=8) for host in apart(desk.cluster.hosts)], job=JOB)
+    desk.write_hosts([replace(host, tasks=8) for host in desk.cluster.hosts], job=JOB)
     desk.script("t.py", FAMILY)
     yield Held(desk, ("--", "t.py"), True, started(desk, "launch"))
-
-
-def apart(hosts: tuple[Host, ...]) -> list[Host]:
-    """The hosts with room between their task ports: they are one machine."""
-    return [replace(host, task_port=20_000 + 100 * number) for number, host in enumerate(hosts)]
 
 
 @contextmanager
@@ -108,6 +130,7 @@ def in_follow(desk: Desk) -> Iterator[Held]:
 PHASES = {
     "connect": in_connect,
     "preflight": in_preflight,
+    "data": in_data,
     "stage": in_stage,
     "validate": in_validate,
     "launch": in_launch,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.node import procs
+from orchestrator.node.base import procs
 from tests.exclusive import exclusive
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 
@@ -81,6 +81,7 @@ def test_after_a_crash_one_command_leaves_nothing(desk: Desk) -> None:
 def test_old_folders_go_and_working_folders_are_kept(desk: Desk) -> None:
     assert desk.launch("--", "touch", "checkpoint").wait() == ExitStatus.OK
     old = desk.run_id()
+    desk.at_rest(old)
     folders = [desk.run_folder(old)]
     for host in desk.cluster.hosts:
         folders += [Path(host.state or "") / "runs" / old, Path(host.workdir) / "runs" / old]
@@ -125,6 +126,7 @@ def test_a_living_run_is_left_alone(desk: Desk) -> None:
 def test_with_a_silent_host_the_others_are_cleaned_and_what_it_may_share_is_not(desk: Desk) -> None:
     assert desk.launch("--", "true").wait() == ExitStatus.OK
     run, (first, second) = desk.run_id(), desk.cluster.hosts
+    desk.at_rest(run)
     age(*(Path(folder or "") for host in (first, second) for folder in (host.workdir, host.state)))
     age(desk.run_folder(run))
     desk.kill_sshd(desk.cluster.servers[1])

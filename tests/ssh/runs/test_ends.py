@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from orchestrator.errors import ExitStatus
+from tests.removal import remove
 from tests.ssh.runs.desk import FAMILY, Desk, until
 
 # Swallows TERM as TensorFlow does, and waits for ever.
@@ -53,7 +54,9 @@ def test_a_killed_task_takes_the_others_with_it_and_is_named(desk: Desk, task: s
     (ended,) = desk.named("RunEnded")
     assert ended["cause_task"] == task
     assert "SIGKILL" in ended["cause"]
-    assert desk.ended_after(task, run) < 3.0  # failure_grace + 1 s
+    (stopped,) = desk.named("StopRequested")
+    assert (stopped["by"], stopped["grace"]) == ("failure", 2.0)
+    assert desk.ended_after(task, run) < 15.0  # of failure_grace; a user's stop gives them 30 s
     desk.nothing_is_left(run)
 
 
@@ -97,13 +100,15 @@ def test_a_stopped_run_leaves_nothing(desk: Desk, signals: list[signal.Signals])
     viewer = desk.launch("--", "t.py")
     run = desk.run_id()
     until("both families are up", lambda: viewer.stdout.count("family is up") == 2)
-    assert len(desk.task_pids(run)) >= 8
+    # They say so while the last of them are still being started.
+    until("all of both families are there", lambda: len(desk.task_pids(run)) == 10)
     for number in signals:
         viewer.signal(number)
         until("the request is told", lambda: desk.named("StopRequested", run))
-    assert viewer.wait(20) == ExitStatus.INTERRUPTED
+    assert viewer.wait() == ExitStatus.INTERRUPTED
     desk.nothing_is_left(run)
     assert desk.named("RunEnded")[0]["outcome"] == "stopped"
+    assert desk.named("StopRequested")[0]["grace"] == (1.5 if len(signals) == 1 else 600.0)
 
 
 def test_what_fails_of_a_stop_is_no_failure_of_the_run(desk: Desk) -> None:
@@ -151,3 +156,40 @@ def test_what_a_finished_task_left_behind_is_ended(desk: Desk) -> None:
     viewer = desk.launch("--", "sh", "-c", "setsid sleep 600 & sleep 600 & echo done")
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     desk.nothing_is_left(desk.run_id())
+
+
+@pytest.mark.parametrize("which", ["orch-supervisor", "orch-guard", "both"])
+def test_stop_names_and_ends_what_somebody_has_stopped(desk: Desk, which: str) -> None:
+    viewer = desk.launch("--", "sh", "-c", "echo up; exec sleep 600")
+    run = desk.run_id()
+    until("both are up", lambda: viewer.stdout.count("up") == 2)
+    names = ("orch-supervisor", "orch-guard") if which == "both" else (which,)
+    pids = {name: desk.machine_of(run, "worker-1", name) for name in names}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGSTOP)
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
+    host = desk.cluster.hosts[1].name
+    for name, pid in pids.items():
+        what = name.removeprefix("orch-")
+        said = f"{host}: the {what} of worker/1 (pid {pid}) was stopped (SIGSTOP), and continues"
+        assert said in viewer.stderr
+    assert desk.named("RunEnded", run)[-1]["unproven"] == []
+    desk.hosts_are_quiet(run)
+
+
+def test_a_run_whose_folder_is_removed_on_a_node_ends(desk: Desk) -> None:
+    viewer = desk.launch("--", "sh", "-c", "echo up; exec sleep 600")
+    run = desk.run_id()
+    until("both are up", lambda: viewer.stdout.count("up") == 2)
+    host = desk.cluster.hosts[1]
+    remove(desk.node_log(host, run, "worker-1").parents[3])
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert (ended["cause_task"], ended["kind"], ended["unproven"]) == ("worker/1", "lost", [])
+    assert "its folder on this machine was removed while it ran" in ended["cause"]
+    status = desk.start("status", run)
+    assert status.wait() == ExitStatus.OK
+    assert "not started" not in status.stdout
+    desk.hosts_are_quiet(run)

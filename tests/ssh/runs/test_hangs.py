@@ -9,6 +9,7 @@ import time
 import pytest
 
 from orchestrator.errors import ExitStatus
+from orchestrator.text import duration
 from tests.ssh.runs.desk import Desk, until
 
 # Steps like the others, and then hangs in its own way; the others wait for it for ever.
@@ -49,7 +50,8 @@ if HANGING or sys.argv[1] == "doze":
 wait_for_the_others()
 """
 
-FAST = ("--hang-timeout", "1")
+# Silence counts from a task's start: a Python that starts on a busy machine is not to be taken for a hang.
+FAST = ("--hang-timeout", "3")
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,8 @@ def test_a_task_that_hangs_is_named_and_the_run_ends(four: Desk, how: str, found
     assert [str(path) for path in whole] == [taken["file"]]
     (ended,) = desk.named("RunEnded")
     assert ended["cause_task"] == "worker/1"
-    assert ended["cause"].startswith("no word for 1.")
-    assert ended["cause"].endswith(taken["found"])
+    assert suspected["seconds"] >= 3.0
+    assert ended["cause"] == f"no word for {duration(suspected['seconds'])}: {taken['found']}"
     assert ended["last_lines"][-1] == "has stepped"
     assert taken["file"] in ended["hint"]
     assert "stopping the tasks: the tasks hang" in viewer.stderr
@@ -89,7 +91,7 @@ def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
     desk.script("t.py", TRAINER)
     viewer = desk.launch(*FAST, "--on-hang", "report", "--", "t.py", "doze")
     viewer.shows("all stacks: ")
-    assert "no task stands out: worker/[0-1] stand at t.py:23 in doze" in viewer.stderr
+    viewer.shows("no task stands out: worker/[0-1] stand at t.py:23 in doze")
     status = desk.start("status")
     assert status.wait() == ExitStatus.OK
     assert "silent, perhaps hanging: worker/[0-1]" in status.stdout
@@ -130,14 +132,14 @@ def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     viewer.wait()
     late = desk.start("stacks")
     assert late.wait() == ExitStatus.USAGE
-    assert f"run {run} is over" in late.stderr
+    assert f"run {run} has ended" in late.stderr
     desk.nothing_is_left(run)
 
 
 def test_a_task_on_a_host_that_is_lost_is_unknown_and_hangs_not(desk: Desk) -> None:
     desk.script("t.py", TRAINER)
-    viewer = desk.launch("--hang-timeout", "2", "--", "t.py", "deadlock")
-    viewer.shows("has stepped")
+    viewer = desk.launch("--hang-timeout", "5", "--", "t.py", "deadlock")
+    until("both have stepped", lambda: viewer.stdout.count("has stepped") == 2)
     server = desk.cluster.servers[1]
     desk.kill_sshd(server)
     until("the host is lost", lambda: desk.named("HostLost"))
@@ -146,18 +148,18 @@ def test_a_task_on_a_host_that_is_lost_is_unknown_and_hangs_not(desk: Desk) -> N
     assert f"warning: no stacks from {desk.cluster.hosts[1].name}: " in asked.stderr
     assert "t.py:8 in wait_for_the_others" in asked.stdout
     (lost,) = (event["at"] for event in desk.named("HostLost"))
-    until("long after", lambda: time.time() > lost + 3)
+    until("long after", lambda: time.time() > lost + 6)
     assert not desk.named("HangSuspected")
     desk.start_sshd(server)
     assert viewer.wait() == ExitStatus.RUN_FAILED
     (back,) = (event["at"] for event in desk.named("HostRecovered"))
     (suspected,) = (event["at"] for event in desk.named("HangSuspected"))
-    assert suspected >= back + 1.9
+    assert suspected >= back + 4.9
     desk.nothing_is_left(desk.run_id())
 
 
 def test_a_gang_that_hung_is_started_again_where_that_is_allowed(desk: Desk) -> None:
-    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (0.05,)"
+    desk.timings = {"pauses": [0.05]}
     desk.script(
         "t.py", 'import os\nif os.environ["ORCHESTRATE_ATTEMPT"] == "2":\n    raise SystemExit\n' + TRAINER
     )

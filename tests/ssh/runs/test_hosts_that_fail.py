@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
+from orchestrator.model import Host
+from tests.removal import remove
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
-from tests.ssh.runs.phases import hold, traceback_free
+from tests.ssh.runs.phases import hold, started, traceback_free
 
 # A host that hangs is given up after 20 s; the tests have less time.
-IMPATIENT = "import orchestrator.fleet.pulse as p; p.SILENCE, p.BEAT = 3.0, 0.5"
+IMPATIENT = {"silence": 3.0, "beat": 0.5}
 
 TICKING = """
 import os, sys, time
@@ -37,7 +39,8 @@ def stopped(pids: list[int]) -> Iterator[None]:
     """Processes that hang."""
     assert pids
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        with suppress(ProcessLookupError):  # a child of an agent's that was done
+            os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
@@ -52,7 +55,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
 @pytest.mark.parametrize("phase", ["preflight", "stage"])
 @pytest.mark.parametrize("how", ["agent killed", "agent hangs", "session hangs"])
 def test_a_host_that_fails_before_the_tasks_were_started_is_named(desk: Desk, phase: str, how: str) -> None:
-    desk.patch = IMPATIENT
+    desk.timings = IMPATIENT
     with ExitStack() as stack:
         held = hold(desk, phase, stack)
         viewer = desk.launch(*held.words, fast=held.fast)
@@ -62,7 +65,7 @@ def test_a_host_that_fails_before_the_tasks_were_started_is_named(desk: Desk, ph
             os.kill(victim[0], signal.SIGKILL)
         else:
             stack.enter_context(stopped(victim))
-        assert viewer.wait(30) == ExitStatus.CLUSTER, viewer.stderr
+        assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
         assert f"{desk.cluster.hosts[1].name} was lost" in viewer.stderr
         (ended,) = desk.named("RunEnded", run)
         assert ended["cause"].startswith(f"{phase}: {desk.cluster.hosts[1].name} was lost")
@@ -75,7 +78,7 @@ def test_a_host_that_fails_before_the_tasks_were_started_is_named(desk: Desk, ph
 def test_a_host_that_fails_during_the_validation_is_found_again(desk: Desk, how: str) -> None:
     desk.script("v.py", TICKING)
     desk.write_hosts(desk.cluster.hosts, job='[job]\ngrace = 1\nvalidate = "python3 v.py enough"\n')
-    desk.patch = IMPATIENT
+    desk.timings = IMPATIENT
     viewer = desk.launch("--skip-preflight", "--", "sh", "-c", "echo trained", fast=False)
     run = desk.run_id()
     log = desk.run_folder(run) / "logs" / "validate" / "worker-1.log"
@@ -97,8 +100,7 @@ def test_a_host_that_fails_during_the_validation_is_found_again(desk: Desk, how:
 def test_a_host_that_stays_lost_in_the_validation_is_given_up(desk: Desk) -> None:
     desk.script("v.py", TICKING)
     desk.write_hosts(desk.cluster.hosts, job='[job]\ngrace = 1\nvalidate = "python3 v.py enough"\n')
-    desk.patch = f"{IMPATIENT}; import orchestrator.phases.launch as l; l.RETURN = 1.0"
-    desk.patch += "; import orchestrator.phases.stop as s; s.IMPATIENT = 1.0"
+    desk.timings = {**IMPATIENT, "host_return": 1.0, "stop_impatient": 1.0}
     viewer = desk.launch("--skip-preflight", "--", "sh", "-c", "echo trained", fast=False)
     run = desk.run_id()
     logs = [desk.run_folder(run) / "logs" / "validate" / f"worker-{number}.log" for number in (0, 1)]
@@ -120,7 +122,7 @@ def test_a_host_that_stays_lost_in_the_validation_is_given_up(desk: Desk) -> Non
 
 @pytest.mark.parametrize("how", ["agent killed", "agent hangs", "session hangs"])
 def test_a_host_that_fails_while_it_trains_is_found_again(desk: Desk, how: str) -> None:
-    desk.patch = IMPATIENT
+    desk.timings = IMPATIENT
     desk.script("t.py", TICKING)
     viewer = desk.launch("--", "t.py", str(desk.folder / "enough"))
     viewer.shows("line 5")
@@ -150,7 +152,7 @@ def test_a_validation_on_a_host_that_was_lost_is_ended_too(desk: Desk) -> None:
         viewer.signal(signal.SIGINT)
         until("the other one is told", lambda: desk.named("StopRequested", run))
         desk.start_sshd(desk.cluster.servers[1])
-        assert viewer.wait(40) == ExitStatus.INTERRUPTED, viewer.stderr
+        assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
         (ended,) = desk.named("RunEnded", run)
         assert not ended["unproven"], ended
         desk.nothing_is_left(run)
@@ -169,13 +171,13 @@ def test_a_host_that_is_lost_during_the_stop_is_told_when_it_is_back(desk: Desk)
     viewer.signal(signal.SIGINT)
     until("the stop has begun", lambda: desk.named("StopRequested", run))
     desk.start_sshd(desk.cluster.servers[1])
-    assert viewer.wait(40) == ExitStatus.INTERRUPTED, viewer.stderr
+    assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
     assert not desk.named("RunEnded", run)[0]["unproven"]
     desk.nothing_is_left(run)
 
 
 def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk: Desk) -> None:
-    desk.patch = "import orchestrator.phases.stop as s; s.UNREACHABLE = s.IMPATIENT = 3.0"
+    desk.timings = {"stop_unreachable": 3.0, "stop_impatient": 3.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
     desk.script("t.py", FAMILY)
     viewer = desk.launch("--", "t.py")
@@ -185,7 +187,7 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
         desk.kill_sshd(server)
     until("the losses are told", lambda: len(desk.named("HostLost", run)) == 2)
     viewer.signal(signal.SIGINT)
-    assert viewer.wait(30) == ExitStatus.INTERRUPTED, viewer.stderr
+    assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert ended["unproven"] == [host.name for host in desk.cluster.hosts]
     assert "whether anything of the run is left there is unknown" in viewer.stderr
@@ -204,11 +206,12 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
 
 
 def test_a_stop_names_the_lost_host_that_it_waits_for(desk: Desk) -> None:
-    desk.patch = "import orchestrator.phases.stop as s; s.UNREACHABLE = 3.0"
+    desk.timings = {"stop_unreachable": 3.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
     desk.launch("--detach", "--", "sleep", "600").wait()
     run, host = desk.run_id(), desk.cluster.hosts[1]
-    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    # Lost while the keeper still asks for the start, a host is told otherwise.
+    until("both are followed", lambda: started(desk, "follow")(run))
     desk.kill_sshd(desk.cluster.servers[1])
     until("the loss is told", lambda: desk.named("HostLost", run))
     stop = desk.start("stop", run)
@@ -219,7 +222,7 @@ def test_a_stop_names_the_lost_host_that_it_waits_for(desk: Desk) -> None:
 
 def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Desk) -> None:
     """Given up as lost, it answers when the keeper makes sure that nothing is left: its task must end."""
-    desk.patch = "import orchestrator.phases.stop as s; s.UNREACHABLE, s._LAST_TRY = 1.0, 30.0"
+    desk.timings = {"stop_unreachable": 1.0, "last_try": 30.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1\nfailure_grace = 1")
     desk.script("family.py", FAMILY)
     waits = 'case $ORCHESTRATE_TASK in */worker/0/*) until test -e "$0"; do sleep 0.05; done; exit 3;; esac'
@@ -250,7 +253,7 @@ def test_a_task_whose_guard_or_supervisor_is_killed_fails_the_run(desk: Desk, vi
     run = desk.run_id()
     until("both families are up", lambda: desk.families_are_up(run, 2))
     os.kill(desk.machine_of(run, "worker-1", victim), signal.SIGKILL)
-    assert viewer.wait(30) == ExitStatus.RUN_FAILED, viewer.stderr
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert ended["cause_task"] == "worker/1", ended
     assert "was killed" in ended["cause"]
@@ -264,7 +267,7 @@ def test_a_supervisor_that_the_machine_tells_to_end_fails_the_run(desk: Desk) ->
     run = desk.run_id()
     until("both families are up", lambda: desk.families_are_up(run, 2))
     os.kill(desk.machine_of(run, "worker-1", "orch-supervisor"), signal.SIGTERM)
-    assert viewer.wait(30) == ExitStatus.RUN_FAILED, viewer.stderr
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert ended["cause_task"] == "worker/1", ended
     assert "told to end" in ended["cause"]
@@ -286,9 +289,9 @@ def with_a_dead_machine(desk: Desk) -> tuple[Viewer, str]:
 def test_a_node_that_forgot_its_run_is_told_as_lost(desk: Desk) -> None:
     """A reboot that empties the state folder, as seen from here."""
     viewer, run = with_a_dead_machine(desk)
-    shutil.rmtree(desk.cluster.hosts[1].state or "")
+    remove(Path(desk.cluster.hosts[1].state or "nowhere"))
     desk.start_sshd(desk.cluster.servers[1])
-    assert viewer.wait(40) == ExitStatus.RUN_FAILED, viewer.stderr
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert ended["cause_task"] == "worker/1", ended
     assert "knows nothing of it" in ended["cause"]
@@ -302,11 +305,11 @@ def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
     known = json.loads(state.read_text())
     state.write_text(json.dumps({**known, "incarnation": "another boot/1/1"}))
     desk.start_sshd(desk.cluster.servers[1])
-    assert viewer.wait(40) == ExitStatus.RUN_FAILED, viewer.stderr
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded", run)
     assert (ended["kind"], ended["cause_task"], ended["cause_host"]) == ("rebooted", "worker/1", host.name)
     assert f"error: {host.name}: the machine was restarted at " in viewer.stderr
-    assert f"journalctl -b -1, on {host.name}" in viewer.stderr
+    assert f"`journalctl -b -1` on {host.name}" in viewer.stderr
     status = desk.start("status", run)
     status.wait()
     assert ended["cause"] in status.stdout
@@ -316,7 +319,7 @@ def test_a_machine_that_was_restarted_is_the_cause(desk: Desk) -> None:
 
 
 def test_a_host_that_stays_silent_is_the_cause_when_the_others_fail_of_it(desk: Desk) -> None:
-    desk.patch = "import orchestrator.phases.stop as s; s.UNREACHABLE = 2.0"
+    desk.timings = {"stop_unreachable": 2.0}
     text = "tensorflow.python.framework.errors_impl.UnavailableError: failed to connect to all addresses"
     desk.script(
         "t.py",
@@ -355,6 +358,10 @@ exec(sys.argv[sys.argv.index("-c") + 1])
 """
 
 
+def has_ended(desk: Desk, host: Host, run: str, slug: str) -> bool:
+    return desk.node_state(host, run, slug) == "exited"
+
+
 def test_a_clock_that_is_an_hour_ahead_does_not_turn_the_story_round(desk: Desk) -> None:
     first, second = desk.cluster.hosts
     fast = desk.program("fast clock", "")
@@ -366,15 +373,21 @@ def test_a_clock_that_is_an_hour_ahead_does_not_turn_the_story_round(desk: Desk)
     desk.script(
         "t.py",
         "import os, sys, time\n"
-        "me, mark = os.environ['ORCHESTRATE_TASK'], sys.argv[1]\n"
         "print('up', flush=True)\n"
-        "if '/worker/1/' in me:\n"
-        "    open(mark, 'w'); print('I was the first', flush=True); sys.exit(5)\n"
-        "while not os.path.exists(mark): time.sleep(0.01)\n"
-        "time.sleep(0.2); sys.exit(6)\n",
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "if '/worker/1/' in os.environ['ORCHESTRATE_TASK']:\n"
+        "    print('I was the first', flush=True); sys.exit(5)\n"
+        "time.sleep(2); sys.exit(6)\n",  # a clock is known to the time that a hello takes to be read
     )
     viewer = desk.launch("--json", "--", "t.py", str(desk.folder / "mark"))
     began = time.time()
+    run = desk.run_id()
+    logs = [desk.run_folder(run) / "logs" / "1" / f"worker-{number}.log" for number in (0, 1)]
+    until("both are up", lambda: all(log.exists() and b"up" in log.read_bytes() for log in logs))
+    with stopped([desk.keeper(run)]):  # it hears of both at once: nothing but the clocks tells their order
+        (desk.folder / "mark").touch()
+        for host, slug in ((first, "worker-0"), (second, "worker-1")):
+            until("it has ended", partial(has_ended, desk, host, run, slug))
     assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
     (ended,) = desk.named("RunEnded")
     assert ended["cause_task"] == "worker/1", ended
@@ -424,9 +437,9 @@ def test_no_byte_is_lost_however_often_connections_are_cut(desk: Desk) -> None:
 CUT = """
 import orchestrator.fleet.session as s
 real, cut = s.Session.submit, set()
-def submit(self, op, /, payload=b"", **fields):
-    answer = real(self, op, payload, **fields)
-    if op == "start" and self.host.name.endswith("2") and not cut:
+def submit(self, request, payload=b""):
+    answer = real(self, request, payload)
+    if request.OP == "start" and self.host.name.endswith("2") and not cut:
         cut.add(1)
         self.link.close()
     return answer

@@ -7,6 +7,8 @@ import signal
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Role
 from tests.ssh.runs.desk import Desk, Viewer, kill_all, until
@@ -62,6 +64,7 @@ def test_tail_takes_over_from_a_killed_keeper(desk: Desk) -> None:
     run = desk.run_id()
     assert viewer.stdout.strip() == run
     until("lines arrive", (desk.run_folder() / "logs/1/worker-0.log").exists)
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
     os.kill(desk.keeper(run), signal.SIGKILL)
     assert len(desk.task_pids(run)) == 2
     tail = desk.start("tail", run)
@@ -157,7 +160,7 @@ def test_the_supervisors_end_is_told_as_lost(desk: Desk) -> None:
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     os.kill(desk.keeper(run), signal.SIGKILL)
     kill_all(desk.machinery(run))
-    until("nothing is left", lambda: not desk.task_pids(run), 10)
+    until("nothing is left", lambda: not desk.task_pids(run))
     status = desk.start("status", run)
     assert status.wait() == ExitStatus.OK, status.stderr
     assert "lost" in status.stdout
@@ -221,7 +224,7 @@ def with_a_failure(desk: Desk, grace: float) -> tuple[Viewer, str]:
 
 def test_a_keeper_killed_in_the_stop_after_a_failure(desk: Desk) -> None:
     """Nobody asked for the end: the restarts go on, and the failure is still the cause."""
-    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (0.05,)"
+    desk.timings = {"pauses": [0.05]}
     viewer, run = with_a_failure(desk, grace=3)
     until("it stops the tasks", lambda: desk.named("StopRequested", run))
     os.kill(desk.keeper(run), signal.SIGKILL)
@@ -232,12 +235,12 @@ def test_a_keeper_killed_in_the_stop_after_a_failure(desk: Desk) -> None:
 
 
 def test_a_keeper_killed_in_the_pause_after_tasks_were_stopped(desk: Desk) -> None:
-    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    desk.timings = {"pauses": [600.0]}
     viewer, run = with_a_failure(desk, grace=0.1)
     viewer.shows("restart 1 of 1")
     viewer.signal(signal.SIGKILL)
     os.kill(desk.keeper(run), signal.SIGKILL)
-    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (0.05,)"
+    desk.timings = {"pauses": [0.05]}
     with desk.elsewhere():  # only the nodes know how far it had come
         tail = desk.start("tail", run, "--hosts", str(desk.hosts))
         assert tail.wait() == ExitStatus.OK, tail.stderr
@@ -264,10 +267,7 @@ def test_a_keeper_killed_when_the_chief_is_done(four: Desk) -> None:
 
 
 def test_a_stop_of_what_a_failed_run_left_does_not_change_how_it_ended(desk: Desk) -> None:
-    desk.patch = (
-        "import orchestrator.phases.again as a; a.RETURN = 1.0;"
-        "import orchestrator.fleet.pulse as p; p.SILENCE, p.BEAT = 3.0, 0.5"
-    )
+    desk.timings = {"host_return": 1.0, "silence": 3.0, "beat": 0.5}
     desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     viewer = desk.launch("--max-restarts", "1", "--", "sh", "-c", HUSH, "sh", str(desk.folder / "enough"))
     run = desk.run_id()
@@ -284,3 +284,33 @@ def test_a_stop_of_what_a_failed_run_left_does_not_change_how_it_ended(desk: Des
     last = desk.named("RunEnded", run)[-1]
     assert last == {**first, "at": last["at"], "unproven": [], "hint": ""}
     desk.nothing_is_left(run)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
+def test_what_a_task_has_said_is_here_though_its_keeper_died_in_the_launch(desk: Desk, told: bool) -> None:
+    """One of two tasks was started when the keeper was killed: nobody has followed it."""
+    lost = "pass" if told else "run.bus.emit = lambda event: None"
+    dies = (
+        "import os, orchestrator.phases.launch as l\n"
+        "def start(run, attempt, specs, cwd, real=l.start):\n"
+        f"    {lost}\n"
+        "    real(run, attempt, specs[:1], cwd)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "l.start = start\n"
+    )
+    desk.patch = f"exec({dies!r})"
+    viewer = desk.launch("--", "sh", "-c", "echo said before the end; exec sleep 600")
+    run = desk.run_id()
+    host = desk.cluster.hosts[0]
+    said = desk.node_log(host, run, "worker-0")
+    until("the task has said it", lambda: said.exists() and said.read_bytes())
+    viewer.signal(signal.SIGKILL)
+    desk.patch = ""
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    ours = desk.run_folder(run) / "logs" / "1" / "worker-0.log"
+    assert ours.read_bytes() == said.read_bytes() == b"said before the end\n"
+    assert [event["task"] for event in desk.named("TaskStarted", run)] == ["worker/0"]
+    (exited,) = desk.named("TaskExited", run)
+    assert (exited["task"], exited["stopped"], exited["lost"]) == ("worker/0", True, "")
+    desk.hosts_are_quiet(run)

@@ -46,7 +46,7 @@ def test_parameter_servers_and_their_workers_end_and_a_chief_goes_on(four: Desk)
 def test_what_is_left_of_a_failed_attempt_ends_and_other_machines_go_on(desk: Desk) -> None:
     """A node knows of its own tasks: that one failed elsewhere is a keeper's to tell."""
     first, second = desk.cluster.hosts
-    run = unkept(desk, [replace(first, tasks=2), replace(second, task_port=first.task_port + 50)], 3)
+    run = unkept(desk, [replace(first, tasks=2), second], 3)
     killed = time.monotonic()
     until("the lifeline is over", lambda: time.monotonic() > killed + 2)
     assert len(desk.task_pids(run)) == 3

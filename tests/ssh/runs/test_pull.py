@@ -129,10 +129,10 @@ MISTAKES = [
     (["RUN", "checkpoints/step 7/*"], "holds latest, step 1, step 2"),
     (["RUN", "--from", "worker/7"], "it has worker/0 ("),
     (["RUN", ""], "error: an argument of orchestrate pull is empty"),
-    (["RUN", "logs", "--to", "train.py"], "error: train.py is no folder"),
-    (["RUN", "logs", "--all", "--to", "train.py"], "error: train.py is no folder"),
+    (["RUN", "logs", "--to", "train.py"], "error: train.py is not a folder"),
+    (["RUN", "logs", "--all", "--to", "train.py"], "error: train.py is not a folder"),
     (["RUN", "../../.."], "leads out of the run's work folder"),
-    (["checkpoints"], "paths come after the run: orchestrate pull RUN checkpoints"),
+    (["checkpoints"], "`orchestrate pull RUN checkpoints`: paths come after the run"),
 ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,12 +18,8 @@ import pytest
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk, kill_all, until
 
-FAST = (
-    "import orchestrator.restarts as r; r.PAUSES = (0.05,);"
-    "import orchestrator.phases.again as a; a.RETURN = 1.0;"
-    "import orchestrator.fleet.pulse as p; p.SILENCE, p.BEAT = 3.0, 0.5;"
-    "import orchestrator.phases.stop as s; s.UNREACHABLE = 1.0"
-)
+FAST = {"pauses": [0.05], "host_return": 1.0, "silence": 3.0, "beat": 0.5, "stop_unreachable": 1.0}
+LONG_PAUSE = {"pauses": [600.0]}
 
 # Takes 20 steps, reports each, goes on where the file in its own folder says; argv decides how it fails.
 TRAINER = """
@@ -34,7 +32,8 @@ print("attempt", attempt, "begins at", step, flush=True)
 exec(sys.argv[1])
 while step < 20:
     step += 1
-    saved.write_text(str(step))
+    saved.with_suffix(".new").write_text(str(step))  # who is ended here has the step before
+    saved.with_suffix(".new").replace(saved)
     with open(os.environ["ORCHESTRATE_REPORT"], "a") as report:
         report.write(json.dumps({"kind": "progress", "step": step, "loss": 1.0}) + "\\n")
     fail(step)
@@ -62,7 +61,7 @@ def spares(desk: Desk, *numbers: int, job: str = "") -> None:
 
 
 def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> None:
-    desk.patch = FAST
+    desk.timings = FAST
     how = "def fail(step):\n if me['index'] == 1 and attempt < 3 and step == 5 * attempt: sys.exit(7)"
     viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
     run = desk.run_id()
@@ -83,7 +82,7 @@ def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> Non
 
 
 def test_the_same_failure_at_the_same_place_ends_the_restarts(desk: Desk) -> None:
-    desk.patch = FAST
+    desk.timings = FAST
     how = "def fail(step):\n if step == 3: raise ValueError(f'shape {os.getpid()}')\nif attempt > 1: step = 0"
     viewer = desk.launch("--max-restarts", "9", "--", trainer(desk), how)
     assert viewer.wait() == ExitStatus.RUN_FAILED
@@ -92,7 +91,7 @@ def test_the_same_failure_at_the_same_place_ends_the_restarts(desk: Desk) -> Non
 
 
 def test_restarts_are_counted(desk: Desk) -> None:
-    desk.patch = FAST
+    desk.timings = FAST
     how = "def fail(step):\n if step == 2 * attempt: os.kill(os.getpid(), 9)"
     viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
     run = desk.run_id()
@@ -109,7 +108,7 @@ def test_without_restarts_nothing_is_said_of_them(desk: Desk) -> None:
 
 
 def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
-    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    desk.timings = LONG_PAUSE
     viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), "def fail(step): sys.exit(7)")
     run = desk.run_id()
     viewer.shows("restart 1 of 2 in 10 min")
@@ -121,7 +120,7 @@ def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
 
 def test_a_new_keeper_goes_on_with_the_restarts(desk: Desk) -> None:
     """Killed in the pause: the next keeper counts on, and has the secrets of its own environment."""
-    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    desk.timings = LONG_PAUSE
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["TOKEN"]\n')
     how = (
         "def fail(step):\n if attempt == 1: sys.exit(7)\nprint('token', len(os.environ['TOKEN']), flush=True)"
@@ -131,7 +130,7 @@ def test_a_new_keeper_goes_on_with_the_restarts(desk: Desk) -> None:
     viewer.shows("restart 1 of 1")
     viewer.signal(signal.SIGKILL)
     os.kill(desk.keeper(run), signal.SIGKILL)
-    desk.patch = FAST
+    desk.timings = FAST
     tail = desk.start("tail", run, TOKEN="12345")
     assert tail.wait() == ExitStatus.OK, tail.stderr
     assert "token 5" in log(desk, run, 2, "worker-0")
@@ -139,7 +138,7 @@ def test_a_new_keeper_goes_on_with_the_restarts(desk: Desk) -> None:
 
 
 def test_a_keeper_without_the_secrets_says_so(desk: Desk) -> None:
-    desk.patch = "import orchestrator.restarts as r; r.PAUSES = (600.0,)"
+    desk.timings = LONG_PAUSE
     desk.write_hosts(desk.cluster.hosts, job='[job]\nsecrets = ["TOKEN"]\n')
     viewer = desk.launch(
         "--max-restarts", "1", "--", trainer(desk), "def fail(step): sys.exit(7)", TOKEN="12345"
@@ -183,19 +182,25 @@ def power_off(desk: Desk, run: str, number: int) -> None:
 
 
 def _of_host(desk: Desk, run: str, mark: bytes) -> list[int]:
-    return [pid for pid in desk.task_pids(run) if mark in Path(f"/proc/{pid}/environ").read_bytes()]
+    found = []
+    for pid in desk.task_pids(run):
+        with contextlib.suppress(OSError):  # it has ended since
+            if mark in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(pid)
+    return found
 
 
 @pytest.mark.parametrize("chief_is_lost", [False, True])
 def test_a_spare_takes_the_place_of_a_lost_host(four: Desk, chief_is_lost: bool) -> None:
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
     run = desk.run_id()
     half_way(desk, run, 3)
     names = [host.name for host in desk.cluster.hosts]
     lost = 0 if chief_is_lost else 1
+    known = _ports(json.loads((desk.run_folder(run) / "plan.json").read_text()))
     power_off(desk, run, lost)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     assert f"{names[lost]}: cannot be reached; {names[3]} takes its place" in viewer.stderr
@@ -209,11 +214,36 @@ def test_a_spare_takes_the_place_of_a_lost_host(four: Desk, chief_is_lost: bool)
     assert f"{names[lost]}" not in json.dumps(plan["cluster"])
     assert [host["name"] for host in plan["retired"]] == [names[lost]]
     assert f"warning: {names[lost]}: no answer" in viewer.stderr
+    # Whatever the lost host still runs, nothing listens where it would call.
+    assert f"{names[lost]} may still run old tasks: the new ones listen on port" in viewer.stderr
+    assert _ports(plan).isdisjoint(known)
+
+
+def _ports(plan: dict[str, Any]) -> set[int]:
+    return {task["port"] for task in plan["tasks"]}
+
+
+def test_without_other_ports_what_a_lost_host_may_run_is_waited_for(four: Desk) -> None:
+    desk = four
+    desk.timings = {**FAST, "least_fence": 1.0, "fence_margin": 12.0}
+    desk.patch = "import orchestrator.run.restarts as r; r.MAX_PORT = 1"
+    spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    known = _ports(json.loads((desk.run_folder(run) / "plan.json").read_text()))
+    power_off(desk, run, 1)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    (lost,) = desk.named("HostLost", run)
+    again = next(event for event in desk.named("TaskStarted", run) if event["attempt"] == "2")
+    assert again["at"] - lost["at"] > 12.5  # the fence and the margin
+    plan = json.loads((desk.run_folder(run) / "plan.json").read_text())
+    assert known - _ports(plan) <= {desk.cluster.hosts[1].task_port}
 
 
 def test_with_min_hosts_a_run_goes_on_with_fewer(four: Desk) -> None:
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     how = WAIT + "\nif attempt > 1: print(os.environ['TF_CONFIG'], flush=True)"
     viewer = desk.launch("--max-restarts", "1", "--min-hosts", "3", "--", trainer(desk), how)
@@ -231,7 +261,7 @@ def test_with_min_hosts_a_run_goes_on_with_fewer(four: Desk) -> None:
 def test_a_stop_clears_a_host_that_was_left_out_and_answers_again(four: Desk) -> None:
     """As the run's last words say; how the run ended stays as it was."""
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     desk.write_hosts(desk.cluster.hosts[:2], job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     viewer = desk.launch("--max-restarts", "1", "--min-hosts", "1", "--", trainer(desk), WAIT)
     run = desk.run_id()
@@ -247,8 +277,20 @@ def test_a_stop_clears_a_host_that_was_left_out_and_answers_again(four: Desk) ->
     desk.hosts_are_quiet(run)
 
 
+def test_a_spare_that_cannot_serve_is_named_at_launch(desk: Desk) -> None:
+    """And the run goes on: it does not need the spare yet."""
+    spares(desk, 1)
+    name, port = desk.cluster.hosts[1].name, desk.cluster.hosts[1].task_port
+    with socket.create_server(("", port)):
+        viewer = desk.start(
+            "launch", "--hosts", str(desk.hosts), "--max-restarts", "1", "--no-validate", "--", "true"
+        )
+        assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert f"spare {name} cannot stand in for another host: port: {port} taken" in viewer.stderr
+
+
 def test_too_few_hosts_end_the_restarts(desk: Desk) -> None:
-    desk.patch = FAST
+    desk.timings = FAST
     desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     viewer = desk.launch("--max-restarts", "5", "--", trainer(desk), WAIT)
     run = desk.run_id()
@@ -263,7 +305,7 @@ def test_too_few_hosts_end_the_restarts(desk: Desk) -> None:
 
 def test_a_host_that_comes_back_in_time_keeps_its_place(four: Desk) -> None:
     desk = four
-    desk.patch = FAST + "; a.RETURN = 60.0"
+    desk.timings = {**FAST, "host_return": 60.0}
     spares(desk, 3, job="[job]\nhost_timeout = 60\nfailure_grace = 0.1\n")
     viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
     run = desk.run_id()
@@ -278,7 +320,8 @@ def test_a_host_that_comes_back_in_time_keeps_its_place(four: Desk) -> None:
 
 
 LOSES = """
-import orchestrator.phases.recovery as recovery
+import orchestrator.phases.restart.again as a
+import orchestrator.phases.restart.recovery as recovery
 def prove_free(run, real=a.prove_free, once=[True]):
     real(run)
     if once:
@@ -293,7 +336,8 @@ pass"""
 def test_a_host_lost_while_the_next_attempt_is_prepared_costs_no_restart(four: Desk, back: bool) -> None:
     """It is waited for, and a spare takes its place when it stays away."""
     desk = four
-    desk.patch = f"{FAST}; back = {back}; a.RETURN = {60.0 if back else 1.0}{LOSES}"
+    desk.timings = {**FAST, "host_return": 60.0 if back else 1.0}
+    desk.patch = f"back = {back}{LOSES}"
     spares(desk, 3, job="[job]\nfailure_grace = 0.1\n")
     viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), FAILS_ONCE)
     run = desk.run_id()
@@ -308,8 +352,9 @@ def test_a_host_lost_while_the_next_attempt_is_prepared_costs_no_restart(four: D
 def test_a_host_that_is_gone_after_the_pause_costs_no_restart(four: Desk) -> None:
     desk = four
     # A pause that ends when a session has ended, of which nobody else knows yet.
-    desk.patch = FAST + (
-        "; import time;"
+    desk.timings = FAST
+    desk.patch = (
+        "import time, orchestrator.phases.restart.again as a;"
         "a.rest = lambda run, _: [0 for _ in iter(lambda: all(s.alive for s in run.fleet.sessions.values())"
         " and not time.sleep(0.01), False)]"
     )
@@ -328,7 +373,7 @@ def test_a_host_that_is_gone_after_the_pause_costs_no_restart(four: Desk) -> Non
 def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
     """Also from a keeper that never had it: it takes it from a host that goes on."""
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
     how = WAIT + "\nprint('old code', pathlib.Path('data.txt').read_text(), flush=True)"
     desk.script("data.txt", "as it was")
@@ -345,9 +390,28 @@ def test_a_spare_gets_the_code_as_it_was_at_the_launch(four: Desk) -> None:
     assert "old code as it was" in log(desk, run, 2, "worker-1")
 
 
+def test_a_spare_gets_the_data_from_the_hosts_that_go_on(four: Desk) -> None:
+    desk = four
+    desk.timings = FAST
+    (desk.folder / "numbers").write_bytes(b"1 2 3\n" * 1_000_000)
+    job = '[data]\npaths = ["numbers"]\n[job]\nhost_timeout = 1\nfailure_grace = 0.1\n'
+    spares(desk, 3, job=job)
+    how = WAIT + "\nprint('read', len(open(os.environ['ORCHESTRATE_DATA'] + '/numbers').read()), flush=True)"
+    cache = str(desk.folder / "cache")
+    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), how, XDG_CACHE_HOME=cache)
+    run = desk.run_id()
+    half_way(desk, run, 3)
+    power_off(desk, run, 1)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert "read 6000000" in log(desk, run, 2, "worker-1")
+    spare = desk.cluster.hosts[3].name
+    (placed,) = [event for event in desk.named("DataPlaced", run) if event["host"] == spare]
+    assert (placed["sent"], placed["peers"]) == (0, 6_000_000)
+
+
 def test_the_backup_of_the_first_task_reaches_every_host(four: Desk) -> None:
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     spares(desk, 3, job='[job]\nhost_timeout = 1\nfailure_grace = 0.1\nbackup = "backup"\n')
     how = """
 backup = pathlib.Path("backup/step")
@@ -390,7 +454,7 @@ def fail(step):
 
 def test_a_host_whose_disk_forgot_its_folder_gets_the_backup_back(desk: Desk) -> None:
     """As after a restart of a machine, or of a container, that keeps nothing."""
-    desk.patch = FAST
+    desk.timings = FAST
     desk.write_hosts(desk.cluster.hosts, job='[job]\nfailure_grace = 0.1\nbackup = "backup"\n')
     how = """
 import shutil
@@ -416,7 +480,7 @@ def fail(step):
 def test_a_new_keeper_knows_what_a_spare_has_still_to_show(four: Desk) -> None:
     """Killed while the spare is examined: it is examined again, and the backup is not taken from it."""
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     desk.script(
         "v.py", "import os, time\nif '-04/' in os.getcwd(): print('here', flush=True); time.sleep(600)"
     )
@@ -434,7 +498,7 @@ def test_a_new_keeper_knows_what_a_spare_has_still_to_show(four: Desk) -> None:
     viewer.signal(signal.SIGKILL)
     os.kill(desk.keeper(run), signal.SIGKILL)
     desk.start_sshd(desk.cluster.servers[2])
-    desk.patch += "; import orchestrator.phases.validate as v; v.LIMIT = 1.0"
+    desk.timings = {**FAST, "validation": 6.0}  # one never ends, the other one takes a moment
     tail = desk.start("tail", run)
     assert tail.wait() == ExitStatus.OK, tail.stderr
     assert f"{names[3]} cannot stand in for another host (validate: had not finished" in tail.stderr
@@ -444,7 +508,7 @@ def test_a_new_keeper_knows_what_a_spare_has_still_to_show(four: Desk) -> None:
 
 
 def test_a_mistake_in_the_command_line_costs_two_attempts(desk: Desk) -> None:
-    desk.patch = FAST
+    desk.timings = FAST
     script = desk.script("a.py", "import argparse; argparse.ArgumentParser().parse_args()")
     viewer = desk.launch("--max-restarts", "9", "--", script, "--no-such-option")
     assert viewer.wait() == ExitStatus.RUN_FAILED
@@ -452,8 +516,9 @@ def test_a_mistake_in_the_command_line_costs_two_attempts(desk: Desk) -> None:
 
 
 def test_a_backup_that_finds_no_room_here_is_no_reason_to_begin_without_it(desk: Desk) -> None:
-    desk.patch = FAST + (
-        "; import orchestrator.sync.streams as f, types;"
+    desk.timings = FAST
+    desk.patch = (
+        "import orchestrator.sync.streams as f, types;"
         "f.shutil = types.SimpleNamespace(**{**vars(f.shutil), 'disk_usage': lambda _:"
         "types.SimpleNamespace(free=0)})"
     )
@@ -479,7 +544,7 @@ sys.exit("no TensorFlow here" if "-04/" in os.getcwd() else 0)
 def test_a_spare_that_is_no_use_is_left_out(desk_of_five: Desk) -> None:
     """One cannot be reached, one fails alone: the next one is taken, in the same attempt."""
     desk = desk_of_five
-    desk.patch = FAST
+    desk.timings = FAST
     desk.script("v.py", UNFIT)
     job = '[job]\nhost_timeout = 1\nfailure_grace = 0.1\nvalidate = "python3 v.py"\n'
     spares(desk, 2, 3, 4, job=job)
@@ -504,7 +569,7 @@ def test_a_spare_that_is_no_use_is_left_out(desk_of_five: Desk) -> None:
 
 
 def test_a_port_that_somebody_has_taken_meanwhile_is_named(desk: Desk) -> None:
-    desk.patch = FAST + "; import orchestrator.phases.free as f; f.PATIENCE = 0.5"
+    desk.timings = {**FAST, "release": 0.5}
     port = desk.cluster.hosts[1].task_port
     thief = (
         "import socket,time; s=socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
@@ -521,26 +586,35 @@ def test_a_port_that_somebody_has_taken_meanwhile_is_named(desk: Desk) -> None:
 
 
 def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> None:
-    """Its supervisor hangs, as one does whose task waits in the kernel."""
-    desk.patch = FAST + "; import orchestrator.phases.free as f; f.PATIENCE = 1.0"
+    """Its lock stays taken, as by a supervisor whose task waits in the kernel."""
+    desk.timings = {**FAST, "release": 1.0}
     desk.write_hosts(desk.cluster.hosts, job="[job]\nfailure_grace = 0.1\n")
     viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
     run = desk.run_id()
     half_way(desk, run, 2)
-    hung = [desk.machine_of(run, "worker-1", name) for name in ("orch-supervisor", "orch-guard")]
-    for pid in hung:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        for pid in desk.task_pids(run, "worker/0"):
-            os.kill(pid, signal.SIGKILL)
-        assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
-    finally:
-        for pid in hung:
-            os.kill(pid, signal.SIGCONT)
+    lock = desk.node_log(desk.cluster.hosts[1], run, "worker-1").with_name("lock")
+    ours = [desk.machine_of(run, "worker-1", name) for name in ("orch-supervisor", "orch-guard")]
+    with subprocess.Popen(["flock", "--no-fork", lock, "sleep", "600"]) as holder:
+        try:
+            until("it waits for the lock", lambda: _waits_for(holder.pid, lock))
+            kill_all(ours)
+            for pid in desk.task_pids(run, "worker/0"):
+                os.kill(pid, signal.SIGKILL)
+            assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+        finally:
+            holder.kill()
     name = desk.cluster.hosts[1].name
     assert f"{name} still runs worker/1 of the last attempt" in viewer.stderr
     assert not [event for event in desk.named("TaskStarted", run) if event["attempt"] == "2"]
-    until("it is gone", lambda: not desk.task_pids(run))
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.hosts_are_quiet(run)
+
+
+def _waits_for(pid: int, lock: Path) -> bool:
+    inode = str(lock.stat().st_ino)
+    waiters = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line)
+    return any(words[5] == str(pid) and words[6].endswith(f":{inode}") for words in waiters)
 
 
 @pytest.mark.parametrize("spare_is_there", [True, False])
@@ -548,7 +622,7 @@ def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(
     four: Desk, spare_is_there: bool
 ) -> None:
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     spares(desk, 2, 3)
     desk.kill_sshd(desk.cluster.servers[0])
     desk.kill_sshd(desk.cluster.servers[2])
@@ -575,7 +649,7 @@ def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(
 
 def test_a_launch_with_min_hosts_begins_with_fewer(four: Desk) -> None:
     desk = four
-    desk.patch = FAST
+    desk.timings = FAST
     spares(desk, 3)
     for number in (1, 3):
         desk.kill_sshd(desk.cluster.servers[number])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 from pathlib import Path
@@ -94,21 +95,19 @@ def test_a_host_whose_sshd_is_killed_is_lost_and_found(desk: Desk) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_logs_that_cannot_be_made_here_wait_on_the_nodes(desk: Desk) -> None:
-    """The tasks run by then: they are not ended for it, and their logs come when they can."""
+def test_a_name_that_is_taken_keeps_no_log_out(desk: Desk) -> None:
+    """The tasks run by then: what stands where their logs belong is moved aside."""
     desk.patch = (
-        "import orchestrator.phases.follow as f; f._AGAIN = 0.2;"
         "import orchestrator.store.folder as s; create = s.RunFolder.create;"
         # Leads nowhere: neither a folder nor a free name.
         "s.RunFolder.create = lambda self, plan:"
-        " [create(self, plan), (self.logs / '1').symlink_to(self.path / 'room')][0]"
+        " [create(self, plan), (self.logs / '1').symlink_to(self.path / 'nowhere')][0]"
     )
     viewer = desk.launch("--", "sh", "-c", "echo as it was")
-    viewer.shows("on this machine; its logs wait over there")
-    (desk.run_folder() / "room").mkdir()
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     desk.logs_are_identical(desk.run_id())
     assert viewer.stdout.count("as it was") == 2
+    assert (desk.run_folder() / "logs" / "1.damaged").is_symlink()
 
 
 def test_a_keeper_may_open_as_many_files_as_the_machine_allows(desk: Desk) -> None:
@@ -158,3 +157,29 @@ def test_a_reader_that_leaves_does_not_end_the_run(desk: Desk) -> None:
     (desk.folder / "enough").touch()
     until("the run has ended", lambda: desk.named("RunEnded", run))
     assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
+
+
+def test_a_flood_is_named_with_its_rate_and_a_stop_does_not_wait_for_all_of_it(desk: Desk) -> None:
+    viewer = desk.launch("--", "yes", "a line of a flood that nobody will ever read")
+    run = desk.run_id()
+
+    def named() -> list[str]:
+        return [event["text"] for event in desk.named("Noted", run) if "a second" in event["text"]]
+
+    until("the flood is named", named)
+    assert re.match(
+        r"worker/[01] prints [\d.]+ [MG]B a second: rehearsal-0\d and this machine keep", named()[0]
+    )
+    viewer.signal(signal.SIGINT)
+    until("the run is over", lambda: desk.named("RunEnded", run), 30.0)
+    viewer.signal(signal.SIGKILL)  # how fast a viewer is, is its own affair
+    assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
+    ends = desk.named("TaskExited", run)
+    assert sorted((end["task"], end["lost"]) for end in ends) == [("worker/0", ""), ("worker/1", "")]
+    gaps = {event["task"]: event["count"] for event in desk.named("LogGap", run)}
+    for host, slug in zip(desk.cluster.hosts, ("worker-0", "worker-1"), strict=True):
+        ours = (desk.run_folder(run) / "logs" / "1" / f"{slug}.log").stat().st_size
+        theirs = desk.node_log(host, run, slug).stat().st_size
+        assert ours + gaps.get(slug.replace("-", "/"), 0) == theirs
+        os.truncate(desk.node_log(host, run, slug), 0)
+    desk.hosts_are_quiet(run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, Viewer, until
+from tests.removal import remove
+from tests.ssh.runs.desk import FAMILY, Desk, Viewer, until
 from tests.ssh.runs.phases import hold, traceback_free
 
 # Counts until a file says that it is enough; in the end says how far it came.
@@ -169,15 +169,15 @@ def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
 
 
 _LATE = """
-import sys, time, orchestrator.cli.stop as verb
-read = verb.events_of
-def late(folder):
-    found = read(folder)
+import sys, time, orchestrator.cli.desk.history as verb
+read = verb.history
+def late(folder, quiet=False):
+    found = read(folder, quiet=quiet)
     print("it has looked", file=sys.stderr, flush=True)
     while folder.has_keeper():
         time.sleep(0.01)
     return found
-verb.events_of = late"""
+verb.history = late"""
 
 
 def test_a_run_that_ends_while_stop_looks_at_it_is_not_taken_over(desk: Desk) -> None:
@@ -186,7 +186,7 @@ def test_a_run_that_ends_while_stop_looks_at_it_is_not_taken_over(desk: Desk) ->
     desk.patch = _LATE
     late = desk.start("stop", run)
     late.shows("it has looked")
-    desk.patch = "pass"
+    desk.patch = ""
     assert desk.start("stop", run).wait() == ExitStatus.OK
     assert late.wait() == ExitStatus.OK, late.stderr
     (end,) = desk.named("RunEnded", run)
@@ -228,7 +228,8 @@ def test_a_damaged_plan_is_an_error_or_taken_from_the_nodes(desk: Desk) -> None:
         (desk.run_folder(run) / "plan.json").write_bytes(damage)
         helpless = desk.start("tail", run, "--hosts", "none.toml")
         assert helpless.wait() == ExitStatus.USAGE
-        assert "has no readable plan" in helpless.stderr
+        assert f"run {run} cannot be read" in helpless.stderr
+        assert str(desk.run_folder(run) / "plan.json") in helpless.stderr
     runs = desk.start("runs")
     assert runs.wait() == ExitStatus.OK, runs.stderr
     stop = desk.start("stop", run, "--hosts", str(desk.hosts))
@@ -242,18 +243,18 @@ def test_without_a_word_the_run_that_goes_on_is_meant(desk: Desk) -> None:
     assert desk.launch("--", "true").wait() == ExitStatus.CLUSTER  # refused: the ports are taken
     status = desk.start("status")
     assert status.wait() == ExitStatus.OK, status.stderr
-    assert f"run {run}, which goes on; the newest, {desk.run_id()}, is over" in status.stderr
+    assert f"run {run}, which continues; the newest, {desk.run_id()}, is over" in status.stderr
     assert status.stdout.startswith(f"run {run}: ")
     refused = desk.run_id()
     with desk.elsewhere():  # the nodes know of the one that was refused, too
         status = desk.start("status", "--hosts", str(desk.hosts))
         assert status.wait() == ExitStatus.OK, status.stderr
-        assert f"run {run}, which goes on; the newest, {refused}, is over" in status.stderr
+        assert f"run {run}, which continues; the newest, {refused}, is over" in status.stderr
         assert status.stdout.startswith(f"run {run}: ")
     assert desk.launch("--other-ports", "--", "true").wait() == ExitStatus.OK
     spared = desk.start("stop")  # to be sure that the newest is over: the one before it is not meant
     assert spared.wait() == ExitStatus.OK
-    assert f"going on: {run}" in spared.stderr
+    assert f"still running: {run}" in spared.stderr
     let_it_end(desk)
     assert launch.wait() == ExitStatus.OK, launch.stderr
 
@@ -268,7 +269,7 @@ def test_of_runs_with_one_name_the_one_that_goes_on_is_meant(desk: Desk) -> None
         assert status.stdout.startswith(f"run {run} (night): ")
     stop = desk.start("stop", "night")
     assert stop.wait() == ExitStatus.OK, stop.stderr
-    assert f"run {run}, which goes on" in stop.stderr
+    assert f"run {run}, which continues" in stop.stderr
     assert launch.wait() == ExitStatus.INTERRUPTED
 
 
@@ -294,9 +295,11 @@ def test_any_viewer_may_stop_and_stop_now_gives_no_grace(desk: Desk) -> None:
     tail = desk.start("tail", run)
     tail.shows("up")
     stop = desk.start("stop", run, "--now")
-    assert stop.wait(20) == ExitStatus.OK, stop.stderr
+    assert stop.wait() == ExitStatus.OK, stop.stderr
     assert (launch.wait(), tail.wait()) == (ExitStatus.INTERRUPTED, ExitStatus.INTERRUPTED)
-    assert [event["grace"] for event in desk.named("StopRequested", run)] == [0.0]
+    (asked,) = desk.named("StopRequested", run)
+    assert asked["grace"] == 0.0
+    assert all(one["ended"] - asked["at"] < 20 for one in desk.named("TaskExited", run))
     assert "30 s" not in stop.stderr + tail.stderr
     desk.nothing_is_left(run)
 
@@ -390,7 +393,7 @@ def test_stop_gets_through_when_the_disk_here_is_full(desk: Desk, disk: Path) ->
     run = desk.run_id()
     fill(disk)
     viewer.signal(signal.SIGINT)
-    until("they are gone", lambda: not desk.task_pids(run), 20)
+    until("they are gone", lambda: not desk.task_pids(run))
     while viewer.process.poll() is None:  # it waits for the logs; who has no patience goes
         viewer.signal(signal.SIGINT)
         time.sleep(0.3)
@@ -421,8 +424,8 @@ def test_a_run_in_a_folder_that_became_read_only(desk: Desk, disk: Path) -> None
 def test_a_keeper_whose_folder_is_removed_leaves_the_run_to_another(desk: Desk) -> None:
     counting(desk, "--detach").wait()
     run, keeper = desk.run_id(), desk.keeper()
-    shutil.rmtree(desk.run_folder(run))
-    until("it has left", lambda: not Path(f"/proc/{keeper}").exists(), 20)
+    remove(desk.run_folder(run))
+    until("it has left", lambda: not Path(f"/proc/{keeper}").exists())
     assert len(desk.task_pids(run)) == 2
     stop = desk.start("stop", run, "--hosts", str(desk.hosts))
     assert stop.wait() == ExitStatus.OK, stop.stderr
@@ -456,7 +459,7 @@ def test_a_reader_that_has_seen_enough(desk: Desk, json: tuple[str, ...]) -> Non
     assert viewer.wait() == ExitStatus.OK
     run = desk.run_id()
     assert len(viewer.stdout.splitlines()) == 1
-    assert f"run {run} goes on" in viewer.stderr
+    assert f"run {run} continues" in viewer.stderr
     assert "bug" not in viewer.stderr
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     let_it_end(desk)
@@ -465,14 +468,15 @@ def test_a_reader_that_has_seen_enough(desk: Desk, json: tuple[str, ...]) -> Non
 
 
 def test_a_killed_rehearsal_leaves_nothing(desk: Desk) -> None:
-    viewer = desk.start("rehearse", "-n", "2", "--skip-preflight", "--no-validate", "--", "sleep", "600")
+    words = ("rehearse", "-n", "2", "--skip-preflight", "--no-validate", "--", "sleep", "600")
+    viewer = desk.start(*words, shell='exec "$@"')  # by its environment it is found
     viewer.shows("worker/1")
     mark = f"XDG_STATE_HOME={desk.state}".encode()
     before = _with(mark)
     assert len(before) > 1
     viewer.signal(signal.SIGKILL)
     viewer.wait()
-    until("viewer, keeper and hosts are gone", lambda: not _with(mark), 20)
+    until("viewer, keeper and hosts are gone", lambda: not _with(mark))
 
 
 def _with(mark: bytes) -> list[int]:
@@ -485,3 +489,50 @@ def _with(mark: bytes) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_ctrl_c_ends_the_printing_of_a_flood_and_the_last_word_is_the_end(desk: Desk) -> None:
+    """The display is far behind: what is left of the logs is in their files, and is not printed first."""
+    slow = (
+        "import time, orchestrator.render.plain as p; handle = p.Plain.handle;"
+        "p.Plain.handle = lambda self, stamped:"
+        " (time.sleep(0.002) if 'LogLine' in str(type(stamped.event)) else None, handle(self, stamped))"
+    )
+    desk.patch = slow
+    viewer = desk.launch("--", "yes")
+    log = desk.run_folder() / "logs" / "1" / "worker-0.log"
+    until("there is a backlog", lambda: log.exists() and log.stat().st_size > 4_000_000)
+    viewer.signal(signal.SIGINT)
+    viewer.shows("was stopped after")
+    assert viewer.wait() == ExitStatus.INTERRUPTED
+    assert "continues" not in viewer.stderr
+    assert "not shown" in viewer.stderr
+
+
+def test_whoever_leaves_after_the_end_hears_of_the_end(desk: Desk) -> None:
+    """Ctrl-C, three times: the run had ended before, and only the printing went on."""
+    viewer = desk.launch("--", "sh", "-c", "yes | head -n 2000000")
+    run = desk.run_id()
+    until("it has ended", lambda: desk.named("RunEnded", run))
+    while viewer.process.poll() is None:
+        viewer.signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert "continues" not in viewer.stderr
+    assert "succeeded" in viewer.stderr
+
+
+def test_a_guard_that_is_killed_during_a_stop_changes_nothing_for_it(desk: Desk) -> None:
+    desk.script("t.py", FAMILY)
+    desk.launch("--detach", "--", "t.py").wait()
+    run = desk.run_id()
+    until("both swallow TERM", lambda: desk.families_are_up(run, 2))
+    stop = desk.start("stop", run)
+    stop.shows("TERM, then KILL")
+    leader = desk.named("TaskStarted", run)[0]["pid"]
+    for _ in range(2):  # its parent is the supervisor, whose parent is the guard
+        leader = int(Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(leader, signal.SIGKILL)
+    hurry = desk.start("stop", "--now", run)
+    assert hurry.wait() == ExitStatus.OK, hurry.stderr
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    desk.nothing_is_left(run)

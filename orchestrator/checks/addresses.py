@@ -1,0 +1,126 @@
+"""Whether each host's `address` is its own: compared with the interfaces of all hosts. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+
+from orchestrator.checks.seen import Seen
+from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.ranges import fold
+
+_EVERYWHERE = ("link-local", "loopback")
+
+
+def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterator[CheckReported]:
+    """What is wrong with an address, or which interface carries it; nothing where it cannot be told.
+
+    An address that no host has, and that leads to the right one all the same, is a NAT's: nothing is wrong.
+    """
+    owners = {ip: one for one in reversed(seen) for ip in _own(one)}
+    for one in seen:
+        own = _own(one)
+        if not own:
+            continue  # a kernel that does not say
+        tried = [pair for pair in pairs if pair.target == one.name and pair.resolved]
+        wrong = _loopback_name(one, tried) or _foreign(one, tried, owners, seen)
+        if wrong is not None:
+            yield wrong
+            continue
+        carrier = next((own[pair.resolved] for pair in tried if pair.resolved in own), None)
+        if carrier is not None:
+            yield one.says("address", Level.OK, carrier)
+            yield from _shared(one, tried, seen)
+
+
+def carriers(one: Seen) -> str:
+    """`10.0.0.4 on eth0, 10.1.0.4 on ib0`: what may be an `address`; "" for none."""
+    return ", ".join(f"{ip} on {name}" for ip, name in _own(one).items() if not _is(ip, *_EVERYWHERE, "v6"))
+
+
+def _own(one: Seen) -> Mapping[str, str]:
+    """Its addresses that mean this machine to others, and the interface of each."""
+    found = {interface.ip: interface.name for interface in one.facts.interfaces}
+    return {ip: name for ip, name in found.items() if not _is(ip, *_EVERYWHERE)}
+
+
+def _loopback_name(one: Seen, tried: Sequence[PairReported]) -> CheckReported | None:
+    """A name that means 127.x.x.x to some hosts: Debian's installer writes 127.0.1.1 into /etc/hosts."""
+    if _is(one.host.address, "ip"):
+        return None  # a loopback address as such is told by a check of its own
+    bad = [pair for pair in tried if _is(pair.resolved, "loopback")]
+    if not bad or len({pair.source for pair in tried}) < 2:
+        return None
+    where = fold(dict.fromkeys(pair.source for pair in bad))
+    return one.says(
+        "address",
+        Level.FAIL,
+        f"{one.host.address} means {bad[0].resolved} on {where}",
+        f"/etc/hosts there gives the name a loopback address: {where} would connect to itself; " + _has(one),
+        f"delete the name from the line of {bad[0].resolved} in /etc/hosts on {where}, or set `address` "
+        "to an IP address",
+    )
+
+
+def _foreign(
+    one: Seen, tried: Sequence[PairReported], owners: Mapping[str, Seen], seen: Sequence[Seen]
+) -> CheckReported | None:
+    """An address that is another machine's, a gateway's or nobody's."""
+    for pair in tried:
+        ip, owner = pair.resolved, owners.get(pair.resolved)
+        if ip in _own(one) or _is(ip, *_EVERYWHERE):
+            continue
+        said = f"{one.host.address}" if one.host.address == ip else f"{one.host.address} ({ip})"
+        if owner is not None and owner.machine != one.machine:
+            return _wrong(one, f"{said} is {owner.name}'s", f"{owner.name} has it on {_own(owner)[ip]}")
+        if any(other.tcp for other in tried):
+            continue  # it leads there: a NAT's
+        gateway = next((other.name for other in seen if ip in other.facts.gateways), None)
+        if gateway is not None:
+            return _wrong(one, f"{said} is a gateway", f"{gateway} reaches other networks through it")
+        if all(not other.tcp and not other.icmp for other in tried):
+            return _wrong(
+                one, f"{said} is not one of its addresses", "no host has it, and nothing answers there"
+            )
+        return _wrong(one, f"{said} is not one of its addresses", "another machine answers there")
+    return None
+
+
+def _shared(one: Seen, tried: Sequence[PairReported], seen: Sequence[Seen]) -> Iterator[CheckReported]:
+    """One that every machine has for itself, such as a bridge of Docker."""
+    ip = next((pair.resolved for pair in tried if pair.resolved in _own(one)), "")
+    others = [other for other in seen if other.machine != one.machine and ip in _own(other)]
+    if others:
+        name = _own(one)[ip]
+        yield _wrong(
+            one,
+            f"{ip} is also {others[0].name}'s own",
+            f"{name} carries it on both: {others[0].name} would connect to itself",
+        )
+
+
+def _wrong(one: Seen, found: str, why: str) -> CheckReported:
+    own = carriers(one)
+    first = own.partition(" ")[0]
+    hint = (
+        f'set `address = "{first}"` for it in hosts.toml' if first else "set `address` for it in hosts.toml"
+    )
+    return one.says("address", Level.FAIL, found, f"{why}; {_has(one)}", hint)
+
+
+def _has(one: Seen) -> str:
+    return f"{one.name} has {carriers(one) or 'no address of its own'}"
+
+
+def _is(text: str, *kinds: str) -> bool:
+    try:
+        ip = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    facts = {
+        "ip": True,
+        "loopback": ip.is_loopback,
+        "link-local": ip.is_link_local,
+        "v6": ip.version == 6,
+    }
+    return any(facts[kind] for kind in kinds)

@@ -1,0 +1,29 @@
+"""What preflight says of the data that [data] names, before anything trains on something else. Pure."""
+
+from __future__ import annotations
+
+from orchestrator import wire
+from orchestrator.events import CheckReported, Level
+from orchestrator.text import count, size
+
+
+def of_data(host: str, looked: wire.DataLooked, total: int, files: int) -> CheckReported:
+    """Whether a host has it, all `total` bytes; and if not, whether it has room for it."""
+    all_of_it = f"{size(total)} in {count(files, 'file')}"
+    hint = "`orchestrate push`"
+    match looked.state:
+        case wire.DataState.WHOLE | wire.DataState.UNSURE:
+            return CheckReported(host, "data", Level.OK, size(total))
+        case wire.DataState.DAMAGED:
+            found = f"damaged: {', '.join(looked.wrong)}; launch mends it"
+            return CheckReported(host, "data", Level.WARN, found, hint=hint)
+    if looked.free < total:
+        found = f"lacks {all_of_it}, and {size(looked.free)} are free"
+        hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
+        return CheckReported(host, "data", Level.FAIL, found, why=looked.path, hint=hint)
+    return CheckReported(host, "data", Level.WARN, f"lacks {all_of_it}; launch sends it", hint=hint)
+
+
+def not_prepared(host: str, what: str, hint: str) -> CheckReported:
+    """Nobody has it, since it was not made yet."""
+    return CheckReported(host, "data", Level.WARN, f"{what}; launch does it", hint=hint)

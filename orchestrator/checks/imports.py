@@ -1,0 +1,96 @@
+"""What a process like a task's could import: versions that are true, and why it could not. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from orchestrator.checks.seen import TENSORFLOW, Needs, Seen
+from orchestrator.events import CheckReported, Level
+
+# The distribution that brings a module, where it has another name; of tensorflow there are several.
+_BRINGS = {
+    "google.protobuf": "protobuf",
+    "absl": "absl-py",
+    "tf_keras": "tf_keras",
+    "tensorflow_datasets": "tensorflow-datasets",
+}
+_MISSING = "ModuleNotFoundError: No module named "
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REASONS = 400  # characters
+
+
+def of_imports(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
+    """An `import` that fails for the first module that cannot be imported; fine where all can."""
+    imported = seen.imported
+    if imported is None:
+        return
+    broken = next((one for one in imported.modules if one.error), None)
+    if broken is not None:
+        yield _broken(seen, needs, broken.name, broken.error)
+    elif imported.ended:
+        what = f"importing {imported.importing}" if imported.importing else "at its start"
+        yield seen.says("import", Level.FAIL, f"Python ended {what}", *_ended(seen, imported.ended))
+    else:
+        yield seen.says("import", Level.OK, "ok")
+        yield from _gpus(seen)
+
+
+def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
+    found = f"{module} cannot be imported"
+    why = error[:_REASONS]
+    if error.startswith("PermissionError") or "Permission denied" in error:
+        hint = "`chmod -R a+rX` on that folder, as its owner"
+        return seen.says("import", Level.FAIL, found, why, hint)
+    if needs.environment:
+        fix = _removal(seen)
+        hint = f"`orchestrate exec --only {seen.name} -- {shlex.join(fix)}`, then `orchestrate setup`"
+        return seen.says("import", Level.FAIL, found, why, hint if fix else "`orchestrate setup`", fix=fix)
+    if error.startswith(_MISSING):
+        module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
+    fix = _install(seen, module) if _NAME.fullmatch(module) else ()
+    return seen.says("import", Level.FAIL, found, why, f"`{shlex.join(fix)}`" if fix else "", fix=fix)
+
+
+def _install(seen: Seen, module: str) -> tuple[str, ...]:
+    """Again what is there, in the same version and of the same distribution; else what is missing."""
+    name = distribution(seen, module)
+    version = seen.facts.packages.get(name.replace("_", "-"))
+    if version:
+        return seen.pip("--force-reinstall", "--no-deps", f"{name}=={version}")
+    return seen.pip(name)
+
+
+def _removal(seen: Seen) -> tuple[str, ...]:
+    """An environment of ours that is complete by its name is not made again: first it has to go."""
+    folder = (seen.facts.python.path or "").removesuffix("/bin/python")
+    return ("rm", "-rf", folder) if "/envs/" in folder and not folder.endswith("/") else ()
+
+
+def distribution(seen: Seen, module: str) -> str:
+    """The distribution that is installed for a module."""
+    if module == "tensorflow":
+        return next((name for name in TENSORFLOW if seen.version(name)), "tensorflow")
+    return _BRINGS.get(module, module)
+
+
+def _ended(seen: Seen, ended: str) -> tuple[str, str]:
+    if ended == "killed by SIGILL":
+        return (
+            "SIGILL: the processor lacks an instruction that this build uses, such as AVX",
+            "install a build for it (`grep -c avx /proc/cpuinfo` there), or leave the host out",
+        )
+    if ended == "killed by SIGKILL":
+        return "SIGKILL: the kernel was out of memory, or a limit of the container", "look at `dmesg` there"
+    return ended, f"run `{seen.facts.python.path} -c 'import tensorflow'` there"
+
+
+def _gpus(seen: Seen) -> Iterator[CheckReported]:
+    """What TensorFlow sees counts, and not what nvidia-smi shows."""
+    count = seen.imported.gpus if seen.imported is not None else None
+    wanted = len(seen.host.devices or ()) // max(1, seen.host.tasks)
+    if count is not None and count < wanted:
+        why = f"`devices` gives each task {wanted}; the driver, CUDA and cuDNN do not fit this TensorFlow"
+        hint = "`nvidia-smi` there; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN along"
+        yield seen.says("gpu", Level.FAIL, f"TensorFlow sees {count} of {wanted}", why, hint)

@@ -1,0 +1,125 @@
+"""Options that several verbs have. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.args import readings
+
+
+def command(parser: argparse.ArgumentParser, usage: str) -> None:
+    """The verb takes a command, after `--`."""
+    parser.usage = f"orchestrate {usage}"
+    parser.set_defaults(command=())
+
+
+def takes_command(parser: argparse.ArgumentParser) -> bool:
+    return parser.get_default("command") is not None
+
+
+def hosts(parser: argparse.ArgumentParser) -> None:
+    text = "the inventory, or hosts: gpu-01,gpu-02 (default: hosts.toml, here or in a folder above)"
+    parser.add_argument("--hosts", metavar="FILE", default=None, help=text)
+
+
+def as_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="machine-readable lines on stdout, nothing else")
+
+
+def fold(parser: argparse._ActionsContainer) -> None:
+    from orchestrator.model import Fold
+
+    parser.add_argument(
+        "--fold",
+        choices=[one.value for one in Fold],
+        default=None,
+        help="show once what several tasks print within a moment: equal lines, or also Keras' similar ones "
+        "(default: similar on a terminal, none elsewhere)",
+    )
+
+
+def run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of it, or name (default: the newest)")
+
+
+def task(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument(
+        "--task", action="append", default=[], type=readings.task, metavar="worker/1", help=text
+    )
+
+
+def chosen(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", metavar="HOSTS", default=None, help="only these: gpu-[01-03],head")
+    parser.add_argument("--exclude", metavar="HOSTS", default=None, help="all but these")
+
+
+def launching(parser: argparse.ArgumentParser) -> None:
+    from orchestrator.model import OnHang, Revalidate
+
+    parser.add_argument("--name", type=readings.name, default="", help="a name to find the run by")
+    parser.add_argument(
+        "--code",
+        default=None,
+        metavar="DIR",
+        help="the folder to send; tasks run where you stand in it (default: the top of the git repository)",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        type=readings.assignment,
+        help="environment of every task",
+    )
+    parser.add_argument(
+        "--hang-timeout",
+        type=readings.seconds,
+        default=None,
+        metavar="TIME",
+        help="take all stacks when no task prints or reports for so long, or one stays behind (0: never)",
+    )
+    parser.add_argument(
+        "--on-hang",
+        choices=[one.value for one in OnHang],
+        default=None,
+        help="what follows then: only the report, or the end of the run or of the attempt (default: restart)",
+    )
+    parser.add_argument("--skip-preflight", action="store_true", help="do not check the hosts and pairs")
+    parser.add_argument(
+        "--validate",
+        choices=[one.value for one in Revalidate],
+        default=None,
+        help="train alone on each host first: always, only where something changed since it did within the "
+        "last day, or never (default: changed)",
+    )
+    parser.add_argument(
+        "--no-validate", dest="validate", action="store_const", const="never", help="the same as never"
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=readings.whole,
+        default=None,
+        metavar="N",
+        help="start all tasks again after a failure, up to N times",
+    )
+    parser.add_argument(
+        "--min-hosts",
+        type=readings.positive,
+        default=None,
+        metavar="N",
+        help="with --max-restarts: when hosts are lost and no spare is left, continue with as few as N",
+    )
+    parser.add_argument(
+        "--lifeline",
+        type=readings.span,
+        default=None,
+        metavar="TIME",
+        help="without a keeper, end parameter servers and an attempt with a failed task after it (default: "
+        "1h; 0: never)",
+    )
+    parser.add_argument(
+        "--no-legacy-keras", action="store_true", help="do not set TF_USE_LEGACY_KERAS=1 (see docs/launch.md)"
+    )
+    task(parser, "show only this task's lines")
+    fold(parser)
+    as_json(parser)

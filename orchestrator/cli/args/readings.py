@@ -1,0 +1,156 @@
+"""What the values of options are read as; argparse says which option was wrong."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.model import TaskId
+
+_LONGEST_NAME = 100  # characters
+_NO_TIME = "{!r} is not a time (a time is written 600 or 10m)"
+
+
+def assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
+    return name, value
+
+
+def task(text: str) -> TaskId:
+    from orchestrator.model import TaskId
+
+    try:
+        return TaskId.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a task (a task is written worker/1)") from error
+
+
+def seconds(text: str) -> float:
+    """Like `span`, and parts of a second."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = span(text)
+    if not 0 <= seconds <= 365 * 24 * 3600:
+        raise argparse.ArgumentTypeError(_NO_TIME.format(text))
+    return seconds
+
+
+def pause(text: str) -> float:
+    """Seconds between two looks."""
+    if (found := seconds(text)) < 0.1:
+        raise argparse.ArgumentTypeError(f"{text!r} is too short (0.1 and more)")
+    return found
+
+
+def name(text: str) -> str:
+    """It is shown in tables and titles, also to others, and typed to find the run."""
+    if not text:  # the default; the parser has refused it where it was written
+        return text
+    if not (text.isprintable() and text.strip() and len(text) <= _LONGEST_NAME):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name (1 to {_LONGEST_NAME} characters that can be printed)"
+        )
+    return text
+
+
+def count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 64")
+    return int(text)
+
+
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _amount(text: str, units: Mapping[str, int], bare: int | None) -> int | None:
+    """A number with one of the units, or with none where `bare` says what it counts then; 0 needs none."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
+    if not (number.isascii() and number.isdigit() and len(number) < 7):
+        return None
+    if not unit and bare is None and int(number):
+        return None
+    return int(number) * (units[unit] if unit else bare or 0)
+
+
+def age(text: str) -> float:
+    found = _amount(text, _TIMES, None)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age (an age is written 12h or 7d)")
+    return float(found)
+
+
+def span(text: str) -> float:
+    found = _amount(text, _TIMES, 1)
+    if found is None:
+        raise argparse.ArgumentTypeError(_NO_TIME.format(text))
+    return float(found)
+
+
+def amount_of_bytes(text: str) -> int:
+    found = _amount(text.removesuffix("B"), _SIZES, None)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size (a size is written 500M or 20G)")
+    return found
+
+
+def rate(text: str) -> float:
+    """Bytes per second; not 0."""
+    if not (found := amount_of_bytes(text.removesuffix("/s"))):
+        raise argparse.ArgumentTypeError(f"{text!r} would send nothing (a rate is written 20M)")
+    return float(found)
+
+
+def whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    if not (found := whole(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return found
+
+
+def since(text: str) -> float:
+    """A moment, in seconds since the epoch: so long ago, or a date (and time), local without a zone."""
+    ago = _amount(text, _TIMES, None)
+    if ago is not None:
+        return time.time() - ago
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time (a time is written 10m, 2h or 2026-11-22T14:30)"
+        ) from error
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def port(text: str) -> int:
+    if not 1 <= (found := whole(text)) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
+    return found
+
+
+def lines(text: str) -> float:
+    if text == "all":
+        return math.inf
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor `all`")
+    return int(text)

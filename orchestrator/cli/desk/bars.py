@@ -1,0 +1,32 @@
+"""What hosts are given, shown as it goes: a bar for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from orchestrator.cli.desk.out import facts, tell
+from orchestrator.eventjson import encode
+from orchestrator.events import DataPlaced, DataStepped, EnvironmentMade, EnvironmentStepped, Noted, Stamped
+from orchestrator.render.words import data_placed, environment_made
+
+HERE = "this machine"
+
+
+def shown(draw: Callable[[str, str, int, int], None], *, json: bool) -> Callable[[Stamped], None]:
+    """What is done with each event: a line of JSON; or the host's bar, and a line when it is done."""
+
+    def show(stamped: Stamped) -> None:
+        event = stamped.event
+        if json:
+            facts(encode(stamped))
+            sys.stdout.flush()
+        elif isinstance(event, DataStepped | EnvironmentStepped):
+            draw(event.host or HERE, event.step, event.done, event.total)
+        elif isinstance(event, Noted):
+            tell(event.text)
+        elif isinstance(event, DataPlaced | EnvironmentMade):
+            draw(event.host, "ready", 1, 1)
+            tell(data_placed(event) if isinstance(event, DataPlaced) else environment_made(event))
+
+    return show

@@ -1,0 +1,102 @@
+"""What a launch sends, as the command line says it: the code's folder, and the list of a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.model import Inventory, Job
+from orchestrator.store import runs_root
+
+if TYPE_CHECKING:
+    from orchestrator.phases.context import Source
+    from orchestrator.sync import Tree
+    from orchestrator.sync.listing import Listing
+    from orchestrator.sync.roots import CodeRoot
+
+_ROWS = 30  # lines of a list
+
+
+def root(job: Job, wish: str | None, here: Path | None = None) -> CodeRoot:
+    """The folder of the code; raise UsageError for one that is not a project."""
+    from orchestrator.sync.roots import find_root
+
+    return find_root(here or Path.cwd(), wish or job.code, runs_root().parent)
+
+
+@dataclass(frozen=True)
+class Project:
+    """The user's code as it lies here; listed once, for the checks and for the keeper."""
+
+    root: CodeRoot
+    ignore: tuple[str, ...]
+    own: tuple[Path, ...]
+    listing: Listing
+
+    def source(self) -> Source:
+        """What the keeper of a run reads."""
+        from orchestrator.phases.context import Source
+
+        return Source(self.root.path, self.ignore, self.own, self.listing)
+
+    def sent(self) -> Sent:
+        """What would be sent."""
+        from orchestrator.sync import read_tree
+
+        return Sent(self.root, read_tree(self.root.path, self.ignore, self.own, listing=self.listing))
+
+
+def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> Project:
+    """The code of somebody who stands `here`; raise UsageError for what is not a project."""
+    from orchestrator.sync.listing import list_files
+    from orchestrator.sync.roots import own_folders
+
+    found, ignore = root(inventory.job, wish, here), inventory.job.ignore
+    local = (host.workdir for host in inventory.hosts if host.is_local)
+    own = own_folders(runs_root(), local)
+    return Project(found, ignore, own, list_files(found.path, ignore, own))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The code as a dry run shows it."""
+
+    root: CodeRoot
+    tree: Tree
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "root": str(self.root.path),
+            "cwd": self.root.cwd,
+            "bytes": self.tree.size,
+            "files": [
+                {"path": entry.path, "bytes": getattr(entry, "size", 0)}
+                for entry in self.tree.manifest.entries
+            ],
+            "left_out": dict(self.tree.left_out),
+        }
+
+    def as_text(self) -> Iterator[str]:
+        from orchestrator.sync import remarks
+        from orchestrator.text import count, plain, size
+
+        why = " (the top of the git repository)" if self.root.from_git and self.root.cwd else ""
+        yield ""
+        yield plain(f"code: {self.root.path}{why}: {count(self.tree.files, 'file')}, {size(self.tree.size)}")
+        if self.root.cwd:
+            yield plain(f"  the tasks run in {self.root.cwd}/; --code . sends that folder alone")
+        rows = remarks.folders(self.tree.manifest)
+        for path, many, files in rows[:_ROWS]:
+            inside = f"  {count(files, 'file')}" if path.endswith("/") else ""
+            yield plain(f"  {size(many):>8}  {path}{inside}")
+        if len(rows) > _ROWS:
+            rest = sum(many for _, many, _ in rows[_ROWS:])
+            yield f"  {size(rest):>8}  in {len(rows) - _ROWS} more; --json lists every file"
+        for reason, paths in remarks.by_reason(self.tree.left_out):
+            yield plain(f"  left out ({reason}): {', '.join(paths)}")
+        for path in list(self.tree.left_out)[:1]:
+            yield plain(f"  {remarks.how_to_send(path)}")
+        listed = set(remarks.left_out(self.tree.left_out))
+        yield from (plain(f"note: {note}") for note in self.tree.notes if note not in listed)

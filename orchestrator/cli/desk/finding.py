@@ -1,0 +1,237 @@
+"""Finding the run that a person means: here, or on the nodes of an inventory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from orchestrator import wire
+from orchestrator.cli.desk import inventory as inventories
+from orchestrator.cli.desk.asking import asking_with
+from orchestrator.cli.desk.keeping import key_or_none
+from orchestrator.cli.desk.logins import logins
+from orchestrator.cli.desk.out import tell
+from orchestrator.errors import HostError, OrchestrateError, SeveralErrors, UsageError
+from orchestrator.events import Outcome, RunEnded
+from orchestrator.model import Inventory, Role, RunPlan
+from orchestrator.names import NotANameError, RunId, shown
+from orchestrator.planning.seal import opened
+from orchestrator.planning.takeover import Known, Telling, adopt, differing_places, incoherent, join
+from orchestrator.store import RunFolder, find, runs, runs_root
+from orchestrator.store.known import ambiguous, matches_run, named
+from orchestrator.store.planfile import decode_plan
+from orchestrator.store.reader import events_of
+
+if TYPE_CHECKING:
+    from orchestrator.ssh.keys import Secrets
+
+
+def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) -> RunFolder:
+    """The run's folder, made from what the nodes know when this machine does not have it.
+
+    Without a word, and of those with one name, the newest run is meant, or when that is over the newest
+    that continues, with a note.
+    `to_stop`: never another one than the newest that was started. Whoever wants to be sure that it is
+    over must not end one that was launched before it.
+    Raise UsageError when nobody knows such a run, or several are meant.
+    """
+    folder = _newest(runs(), to_stop=to_stop) if wanted is None else _meant(wanted, to_stop=to_stop)
+    path = inventories.locate(hosts)
+    if folder is not None:
+        try:
+            plan = folder.read_plan()
+        except UsageError:
+            if not inventories.is_there(hosts):
+                raise
+            wanted = folder.run  # its nodes know its plan
+        else:
+            return folder if to_stop else _vouched_now(folder, plan, hosts)
+    if not inventories.is_there(hosts):
+        raise _unknown(wanted, f"nor is there a {path}, whose hosts could be asked")
+    inventory = inventories.load(hosts)
+    found = discover(inventory)
+    matching = [
+        one
+        for one in found.known
+        if wanted is None or matches_run(one.plan.run, wanted) or one.plan.name == wanted
+    ]
+    if not matching:
+        but = f", and {', '.join(found.silent)} could not be asked" if found.silent else ""
+        raise _unknown(wanted, f"and the hosts of {path} know none either{but}")
+    # A node may tell of runs whose ids begin with the one that is meant: the whole id means that one.
+    matching = [one for one in matching if one.plan.run == wanted] or matching
+    named = [one for one in matching if one.plan.name == wanted]
+    if wanted is not None and not named and len(matching) > 1:
+        raise ambiguous(wanted, [one.plan.run for one in matching])
+    return _take(_choose(named or matching, to_stop=to_stop), inventory, found)
+
+
+def _take(known: Known, inventory: Inventory, found: Discovery) -> RunFolder:
+    """The folder of a run that nodes told of; raise for one that leads elsewhere than to our hosts."""
+    plan = adopt(known, inventory, found.answering)
+    if plan.hearsay:
+        for line in differing_places(known.plan, inventory):
+            tell(line)
+    folder = RunFolder(runs_root(), RunId(plan.run))
+    folder.create(plan)
+    return folder
+
+
+def _vouched_now(folder: RunFolder, plan: RunPlan, hosts: str | None) -> RunFolder:
+    """A run that nodes had told of is asked for again where the key may have come since."""
+    if plan.hearsay and inventories.is_there(hosts) and key_or_none() is not None and not folder.has_keeper():
+        with contextlib.suppress(OrchestrateError):
+            inventory = inventories.load(hosts)
+            found = discover(inventory)
+            for known in found.known:
+                if known.plan.run == plan.run and not adopt(known, inventory, found.answering).hearsay:
+                    return _take(known, inventory, found)
+    return folder
+
+
+def _meant(wanted: str, *, to_stop: bool) -> RunFolder | None:
+    found = find(wanted)
+    if found is None or matches_run(found.run, wanted):
+        return found
+    return _newest(named(wanted), to_stop=to_stop)
+
+
+def _newest(candidates: Iterable[RunFolder], *, to_stop: bool) -> RunFolder | None:
+    found = list(candidates)
+    newest = found[0] if found else None
+    try:
+        end = None if newest is None else _end(newest)
+    except UsageError:  # damaged: whoever means it is told
+        return newest
+    if newest is None or end is None or (to_stop and end.outcome is not Outcome.CLUSTER):
+        return newest
+    going = next((folder for folder in found if folder.has_keeper()), None)
+    if going is None or going == newest:
+        return newest
+    _say_which(going.run, newest.run)
+    return going
+
+
+def _choose(known: Sequence[Known], *, to_stop: bool) -> Known:
+    """The same among runs that the nodes told of: those that were refused are known there too.
+
+    Those with our seal come first: a node may tell of a newer run, so that ours is not the one that is meant.
+    """
+    by_age = sorted(known, key=lambda one: (one.authentic, one.plan.created), reverse=True)
+    newest = by_age[0]
+    going = next((one for one in by_age if one.goes_on), newest)
+    if going is newest or (to_stop and newest.started):
+        return newest
+    _say_which(going.plan.run, newest.plan.run)
+    return going
+
+
+def _say_which(run: str, newest: str) -> None:
+    tell(f"run {run}, which continues; the newest, {newest}, is over")
+
+
+def is_over(folder: RunFolder) -> bool:
+    """Whether the run's end has been told."""
+    return _end(folder) is not None
+
+
+def _end(folder: RunFolder) -> RunEnded | None:
+    events = [stamped.event for stamped in events_of(folder)]
+    return next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What the hosts of an inventory know of runs."""
+
+    known: list[Known]
+    answering: tuple[str, ...]
+    silent: tuple[str, ...]
+
+
+def discover(inventory: Inventory) -> Discovery:
+    """Ask the hosts of an inventory for their runs; what cannot be one is left out, with a line that says so.
+
+    Raise when no host answers.
+    """
+    from orchestrator.cli.desk.apart import apart
+
+    asked = logins(inventory.hosts)
+    found = msgspec.json.decode(apart(lambda: _ask(inventory, asked)), type=_Found)
+    if len(found.bad) == len(inventory.hosts):
+        raise SeveralErrors(
+            HostError(host, what, kind=kind, why=why, hint=hint) for host, what, kind, why, hint in found.bad
+        )
+    key = key_or_none()
+    tellings: list[Telling] = []
+    ignored: dict[str, list[str]] = {}
+    for host, run, text, goes_on, started in found.plans:
+        try:
+            tellings.append(_telling(host, run, text, key, goes_on=goes_on, started=started))
+        except NotANameError as error:
+            ignored.setdefault(host, []).append(error.what)
+        except (msgspec.ValidationError, msgspec.DecodeError):  # of another version, or cut
+            continue
+    for host, reasons in ignored.items():
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        tell(f"{host}: a run that it tells of is ignored: {reasons[0]}{more}")
+    silent = sorted(bad[0] for bad in found.bad)
+    answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
+    return Discovery(join(tellings), answering, tuple(silent))
+
+
+def _telling(host: str, run: str, text: str, key: bytes | None, *, goes_on: bool, started: bool) -> Telling:
+    """What a host tells of a run; raise NotANameError, or msgspec's errors for what is not a plan."""
+    RunId(run)
+    sealed = opened(text, key)
+    plan = decode_plan(sealed.plan)
+    if plan.run != run:
+        raise NotANameError(f"{shown(run)} has the plan of another run")
+    if wrong := incoherent(plan):
+        raise NotANameError(f"{run} has a plan that cannot be: {wrong}")
+    return Telling(host, plan, sealed.authentic, goes_on, started)
+
+
+@dataclass(frozen=True)
+class _Found:
+    plans: tuple[tuple[str, str, str, bool, bool], ...]  # (host, run, its plan there, continues, has tasks)
+    bad: tuple[tuple[str, str, str, str, str], ...]  # (host, what, kind, why, hint)
+
+
+def _ask(inventory: Inventory, asked: Secrets | None) -> bytes:
+    with asking_with(inventory.hosts, asked) as (fleet, bad):
+        answers = fleet.ask(wire.States(run=None))
+    runs = [(name, run) for name, reply in answers.good.items() for run in reply.runs]
+    errors = {**bad, **answers.bad}.values()
+    found = _Found(
+        tuple((name, run.run, run.plan, run.active, bool(run.tasks)) for name, run in runs if run.plan),
+        tuple((error.host, error.what, error.kind, error.why, error.hint) for error in errors),
+    )
+    return msgspec.json.encode(found)
+
+
+def _unknown(wanted: str | None, where: str) -> UsageError:
+    what = "there is no run yet" if wanted is None else f"there is no run {wanted!r}"
+    hint = "`orchestrate launch` starts one" if wanted is None else "`orchestrate runs` lists what is known"
+    return UsageError(what, why=f"none in {runs_root()}, {where}", hint=hint)
+
+
+def source_of(plan: RunPlan, wanted: str | None) -> str:
+    """The host to pull from: named, or of a task; without either the chief's, who writes checkpoints."""
+    if wanted is None:
+        order = (Role.CHIEF, Role.WORKER)
+        tasks = [spec for role in order for spec in plan.tasks if spec.id.role is role]
+        if not (specs := tasks or list(plan.tasks)):
+            raise UsageError(f"run {plan.run} has no task", why="its plan names none")
+        return specs[0].host
+    for spec in plan.tasks:
+        if wanted in (str(spec.id), spec.id.slug, spec.host):
+            return spec.host
+    known = ", ".join(f"{spec.id} ({spec.host})" for spec in plan.tasks)
+    raise UsageError(
+        f"run {plan.run} has no {wanted}", why=f"it has {known}", hint="`--from worker/0`, or a host"
+    )

@@ -1,0 +1,117 @@
+"""The inventory that a command line means: a file, one in a folder above, or the hosts named by `--hosts`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+from orchestrator import config, ranges
+from orchestrator.cli.desk.out import tell
+from orchestrator.config.mistakes import Wrong
+from orchestrator.config.targets import read_target
+from orchestrator.errors import HostError, UsageError
+from orchestrator.model import Host, Inventory
+
+NAME = "hosts.toml"
+_OF_OTHERS = re.compile(r"[{*[\]]|\.\.")  # ranges half written, or as shells and other tools write them
+
+
+def load(wanted: str | None) -> Inventory:
+    """What `--hosts` says, or the hosts.toml of this folder or of one above it; raise UsageError."""
+    if wanted is not None and (named := named_hosts(wanted)):
+        return _of_names(named)
+    path = locate(wanted)
+    if wanted is None and not path.exists():
+        raise UsageError(
+            f"there is no {NAME}",
+            why=f"it was looked for in {_looked()}",
+            hint="`orchestrate init gpu-01 gpu-02` writes one for these hosts; or name a file with --hosts",
+        )
+    if wanted is None and path != Path(NAME):
+        _check_owner(path)
+        tell(f"inventory: {path}")
+    return config.load(path)
+
+
+def locate(wanted: str | None) -> Path:
+    """The file; `hosts.toml`, as it would be here, when there is none here or above."""
+    if wanted is not None:
+        return Path(wanted)
+    for folder in _folders():
+        if (file := folder / NAME).is_file():
+            return Path(os.path.relpath(file))
+    return Path(NAME)
+
+
+def named_hosts(wanted: str) -> tuple[str, ...]:
+    """The hosts of `--hosts gpu-01,gpu-02`; () when it is the name of a file.
+
+    One host alone is written with a comma behind it: a single word is taken for a missing file.
+    """
+    if "/" in wanted or wanted.endswith(".toml") or Path(wanted).exists():
+        return ()
+    if len(words := wanted.split()) > 1:
+        raise UsageError(
+            f"--hosts {wanted!r} is neither a file nor hosts",
+            why="commas stand between hosts",
+            hint=f"`--hosts {','.join(word.strip(',') for word in words)}`",
+        )
+    if "," not in wanted and not ranges.has_range(wanted) and not _OF_OTHERS.search(wanted):
+        return ()
+    try:
+        return ranges.expand_all(wanted)
+    except ValueError as error:
+        raise UsageError(
+            f"--hosts {wanted}: {error}", hint="write --hosts gpu-[01-03],gpu-07, or name a file"
+        ) from error
+
+
+def is_there(wanted: str | None) -> bool:
+    """Whether `load` would find hosts."""
+    return bool(wanted and named_hosts(wanted)) or locate(wanted).exists()
+
+
+def _of_names(words: tuple[str, ...]) -> Inventory:
+    """An inventory of these hosts alone, whose addresses are the HostNames that ssh_config gives them."""
+    from orchestrator.ssh.resolve import resolve
+
+    text = ""
+    try:
+        for word in words:
+            target = read_target(word)
+            target_host = Host(target.host, ssh=target.host, address="", user=target.user, port=target.port)
+            keys = {"name": target.host, "ssh": word, "address": resolve(target_host).hostname}
+            text += "[[host]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        inventory = config.parse(text, "--hosts")
+    except HostError as error:
+        raise UsageError(f"--hosts: {error.host} {error.what}", why=error.why, hint=error.hint) from error
+    except Wrong as wrong:
+        raise UsageError(f"--hosts {','.join(words)}: {wrong}", hint="`--hosts gpu-01,gpu-02`") from wrong
+    tell(
+        f"hosts: {ranges.fold(host.name for host in inventory.hosts)}, as --hosts names them; no file is read"
+    )
+    return inventory
+
+
+def _folders() -> list[Path]:
+    here = Path.cwd()
+    return [here, *here.parents]
+
+
+def _looked() -> str:
+    first, *others = _folders()
+    return f"{first}" + (" and every folder above it" if others else "")
+
+
+def _check_owner(file: Path) -> None:
+    """Raise UsageError for a file that somebody else may have put above us: it says what is run."""
+    about = file.stat()
+    if about.st_uid not in {os.getuid(), 0} or about.st_mode & stat.S_IWOTH:
+        raise UsageError(
+            f"{file} is not used",
+            why="it belongs to another user, or others may write it, and it says what is run",
+            hint=f"`--hosts {file}`, if you trust it",
+        )

@@ -1,0 +1,174 @@
+"""How a run starts here: its plan, its folder, its keeper, and who watches it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from orchestrator import findings
+from orchestrator.cli.desk import code, keeping, notebook, notified, program, watch
+from orchestrator.cli.desk.data import check_data, with_own_set
+from orchestrator.cli.desk.environment import planned_environment
+from orchestrator.cli.desk.out import tell
+from orchestrator.errors import UsageError
+from orchestrator.events import Stamped
+from orchestrator.model import Admission, Fold, Inventory, OnHang, Revalidate, RunPlan, TaskId
+from orchestrator.names import RunId
+from orchestrator.planning import environ, plan
+from orchestrator.program import grammar, lint
+from orchestrator.render import Look, Renderer, choose
+from orchestrator.store import RunFolder, RunReader, new_run_id, runs_root
+from orchestrator.store.key import key_path, own_key
+from orchestrator.store.notes import Notes
+
+_UNSEALED = "from another machine this run can be followed and stopped, and not started again"
+BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
+
+
+def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.Interrupts) -> int:
+    """Watch a run that was started here until it ends."""
+    tasks = {str(task) for task in arguments.task}
+
+    def wanted(task: str) -> bool:
+        return not tasks or task in tasks
+
+    fold = Fold(arguments.fold) if arguments.fold else None
+    notes = Notes(Path.cwd())
+    look = Look(fold=fold, notes=notes.read(), wanted=wanted)
+    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
+    if sys.stdout.isatty() and not arguments.json:
+        renderer = _Hearing(renderer, notes)
+    behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
+    return watch.own(folder, RunReader(folder, wanted=wanted, drop_behind=behind), renderer, interrupts)
+
+
+def wanted_tasks(tasks: Iterable[TaskId], plan: RunPlan, whose: str) -> set[str]:
+    """The tasks that were named, none for all; raise UsageError for one that there is not."""
+    wanted = {str(task) for task in tasks}
+    if unknown := wanted - {str(spec.id) for spec in plan.tasks}:
+        raise UsageError(
+            f"{whose} has no task {min(unknown)}",
+            hint=f"name one of its tasks: {', '.join(str(spec.id) for spec in plan.tasks)}",
+        )
+    return wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class _Hearing:
+    """A renderer whose notes are remembered: the next launch need not give them again."""
+
+    renderer: Renderer
+    notes: Notes
+
+    def handle(self, stamped: Stamped) -> None:
+        self.notes.hear(stamped)
+        self.renderer.handle(stamped)
+
+    def tick(self) -> None:
+        self.renderer.tick()
+
+    def close(self) -> None:
+        self.notes.write()
+        self.renderer.close()
+
+
+def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: bool) -> RunFolder:
+    """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made."""
+    now = time.time()
+    run = new_run_id(now)
+
+    planned, project, found = make_plan(inventory, arguments, run, now)
+    wanted_tasks(arguments.task, planned, "the run")
+    planned = dataclasses.replace(planned, notes=(*planned.notes, *map(str, found)))
+    admission = dataclasses.replace(planned.admission, other_ports=other_ports)
+    planned = dataclasses.replace(planned, admission=admission)
+    told = notified.command(inventory.job, getattr(arguments, "notify", None))
+    secrets = environ.secret_values(inventory.job.secrets, os.environ)
+    key = own_key()
+    folder = RunFolder(runs_root(), run)
+    folder.create(planned)
+    if told:
+        folder.write_notify(told)
+    if key is None:
+        tell(f"warning: no key could be made ({key_path()}): {_UNSEALED}")
+    keeping.keep_new(folder, planned, project, secrets, key)
+    return folder
+
+
+def make_plan(
+    inventory: Inventory, arguments: argparse.Namespace, run: RunId, created: float
+) -> tuple[RunPlan, code.Project | None, tuple[findings.Finding, ...]]:
+    """The plan, the user's code where it is to be sent, and what will probably go wrong; raise UsageError."""
+    given = {
+        "legacy_keras": False if arguments.no_legacy_keras else None,
+        "max_restarts": arguments.max_restarts,
+        "min_hosts": arguments.min_hosts,
+        "lifeline": arguments.lifeline,
+        "hang_timeout": arguments.hang_timeout,
+        "validation": Revalidate(arguments.validate) if arguments.validate else None,
+        "on_hang": OnHang(arguments.on_hang) if arguments.on_hang else None,
+    }
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, **changes))
+    if arguments.on_hang and not inventory.job.hang_timeout:
+        raise UsageError(
+            f"--on-hang {arguments.on_hang} needs --hang-timeout",
+            hint=f"`--hang-timeout 600 --on-hang {arguments.on_hang}`",
+        )
+    arguments.command = notebook.as_script(arguments.command, Path.cwd())
+    command = plan.choose_command(inventory.job, arguments.command)
+    project = None if plan.is_builtin(command) else code.project(inventory, arguments.code)
+    around = program.look(inventory, project, dict(arguments.env))
+    lint.check(command, around)
+    program.check_options(command)
+    inventory, sent = with_own_set(inventory, command, dict(arguments.env))
+    check_data(inventory)
+    inventory, environment = planned_environment(inventory)
+    sources = program.read(command, around)
+    planned = plan.assign(
+        inventory,
+        command=arguments.command,
+        env=dict(arguments.env),
+        name=arguments.name,
+        run=str(run),
+        owner=keeping.owner(),
+        created=created,
+        environ=os.environ,
+        sources=tuple(source.text for source in sources),
+    )
+    # What a command of the user's own looks at is not known: it may be the network.
+    usual = Revalidate.ALWAYS if inventory.job.validate else Revalidate.CHANGED
+    when = inventory.job.validation or usual
+    admission = Admission(
+        preflight=not arguments.skip_preflight,
+        validate=when is not Revalidate.NEVER,
+        recall=when is Revalidate.CHANGED,
+        validate_command=inventory.job.validate,
+    )
+    cwd = "" if project is None else project.root.cwd
+    sharded = inventory.job.auto_shard is not None
+    scene = findings.Scene(planned, sources, around.read, around.sent, sharded=sharded)
+    found = findings.find(scene, inventory.job.lint_ignore)
+    ignored = inventory.job.lint_ignore
+    needs_python, needs_python_at = grammar.least((one.path, one.text) for one in sources)
+    later = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
+    planned = dataclasses.replace(
+        planned,
+        admission=admission,
+        cwd=cwd,
+        environment=environment,
+        if_shared=tuple(str(one) for one in later if one not in found),
+        find_program=findings.PROGRAM not in ignored,
+        needs_python=needs_python,
+        needs_python_at=needs_python_at,
+        data=inventory.data,
+        notes=(*planned.notes, *sent),
+        r_packages=() if findings.PACKAGES in ignored else program.r_packages(command, around),
+    )
+    return planned, project, found

@@ -1,0 +1,32 @@
+"""What `--notify` and `[job] notify` mean on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from orchestrator.config.commands import notify
+from orchestrator.config.mistakes import Wrong
+from orchestrator.errors import UsageError
+from orchestrator.model import Job
+
+
+def command(job: Job, wanted: str | None) -> tuple[str, ...]:
+    """The argv that tells of the end, its program as an absolute path; () for none.
+
+    Raise UsageError for one that could not be run: at the end of a night it would be too late.
+    """
+    try:
+        argv = job.notify if wanted is None else notify(wanted)
+    except Wrong as wrong:
+        raise UsageError(f"--notify {wrong}", hint="`--notify 'mail -s trained me@example.org'`") from wrong
+    if not argv:
+        return ()
+    program = shutil.which(os.path.expanduser(argv[0]))  # noqa: PTH111 - a name without a slash stays one
+    if program is None:
+        raise UsageError(
+            f"--notify: this machine has no program {argv[0]}",
+            why="it is run here, by no shell, when the run has ended",
+            hint="write its whole path; a script needs `chmod +x`",
+        )
+    return (os.path.abspath(program), *argv[1:])  # noqa: PTH100 - a link is run by its own name

@@ -1,0 +1,32 @@
+"""What verbs print goes through here: the one door between words from elsewhere and the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+from orchestrator.text import json_safe, plain
+
+
+def say(*lines: str) -> None:
+    """Print lines on stdout, each made harmless."""
+    show(sys.stdout, lines)
+
+
+def tell(*lines: str) -> None:
+    """The same on stderr: what is about the work, and not its result."""
+    show(sys.stderr, lines)
+
+
+def facts(*lines: str | bytes) -> None:
+    """Print lines of JSON on stdout."""
+    show(sys.stdout, (line.decode() if isinstance(line, bytes) else line for line in lines), json=True)
+
+
+def show(stream: TextIO, lines: Iterable[str], *, json: bool = False) -> None:
+    """Write lines; what the stream's encoding cannot say is written as an escape."""
+    encoding = stream.encoding or "utf-8"
+    for line in lines:
+        text = json_safe(line.encode("utf-8", "backslashreplace")).decode() if json else plain(line)
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")

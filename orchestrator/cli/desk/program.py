@@ -1,0 +1,110 @@
+"""The program that is to be launched, and the code around it, as the checks before a launch ask for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import posixpath
+import re
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from orchestrator.cli.desk import code
+from orchestrator.findings.flow import Source
+from orchestrator.model import Inventory
+from orchestrator.node.base.paths import filesystem, is_remote
+from orchestrator.program import lint, sources
+from orchestrator.sync.builtin import builtin_parser
+
+_LIBRARY = re.compile(r"^library\(['\"]?([A-Za-z][A-Za-z0-9.]*)['\"]?\)", re.MULTILINE)
+_LONGEST = 2 << 20  # bytes of a source that is read
+
+
+def look(
+    inventory: Inventory,
+    project: code.Project | None,
+    env: Collection[str] = (),
+    here: Path | None = None,
+) -> lint.Code:
+    """What the checks may ask; `project` is None for worker_entry, `env` are the variables of `--env`.
+
+    Paths are relative to the current folder (`here`), where the tasks run.
+    """
+    job, here = inventory.job, here or Path.cwd()
+    hosts = {name for host in inventory.hosts for name in host.env}
+    local = all(host.is_local for host in inventory.hosts)
+    return lint.Code(
+        root=str(here),
+        sent=frozenset() if project is None else _sent(project),
+        read=lambda path: _text(here / path),
+        exists=lambda path: (here / path).exists(),
+        executable=lambda path: os.access(here / path, os.X_OK),
+        installed=_installed,
+        everywhere=lambda path: local or _shared(path),
+        pythonpath="PYTHONPATH" in {*env, *job.env, *job.forward, *hosts} or bool(job.setup),
+    )
+
+
+def _sent(project: code.Project) -> frozenset[str]:
+    return frozenset(posixpath.relpath(path, project.root.cwd or ".") for path in project.listing.paths)
+
+
+def read(command: Sequence[str], around: lint.Code) -> tuple[Source, ...]:
+    """The program, and the modules beside it that it imports, if it is Python or a shell runs it."""
+    words = tuple(command)
+    if not words:
+        return ()
+    within = lint.in_shell(lint.shell_text(words, around.read))
+    if within:
+        found = (source for one in within for source in read(one, around))
+        return tuple({source.path: source for source in found}.values())
+    name = lint.program(words)
+    module = lint.module_name(words)
+    if module is not None:
+        path = module.replace(".", "/")
+        name = next((one for one in (f"{path}.py", f"{path}/__main__.py") if one in around.sent), None)
+    if name is None or not name.endswith(".py"):
+        return ()
+    return tuple(Source(path, text) for path, text in sources.closure(name, around.read))
+
+
+def r_packages(command: Sequence[str], around: lint.Code) -> tuple[str, ...]:
+    """What an R script surely loads; nothing of one that installs what it needs."""
+    name = lint.program(tuple(command))
+    text = around.read(name) if name is not None and name.endswith((".R", ".r")) else None
+    if text is None or "install.packages" in text:
+        return ()
+    return tuple(dict.fromkeys(_LIBRARY.findall(text)))
+
+
+def check_options(command: Sequence[str]) -> None:
+    """Let worker_entry's own parser judge its options; a wrong one ends this program with status 2."""
+    if command and command[0].startswith("-"):
+        builtin_parser().parse_args(list(command))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        if not path.is_file() or path.stat().st_size > _LONGEST:
+            return None
+        return path.read_text(encoding="utf-8", errors="replace").removeprefix("\ufeff")
+    except OSError:
+        return None
+
+
+def _installed(name: str) -> bool:
+    if shutil.which(name) is not None:
+        return True
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _shared(path: str) -> bool:
+    """Whether it lies on a file system that other machines have, too."""
+    try:
+        return is_remote(filesystem(path))
+    except OSError:
+        return False

@@ -1,0 +1,294 @@
+"""Watching a run: its folder is read, the renderer draws, the user's signals become requests."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Self
+
+from orchestrator.cli.desk import keeping
+from orchestrator.cli.desk.history import history
+from orchestrator.cli.desk.keyboard import Keyboard
+from orchestrator.cli.desk.out import tell
+from orchestrator.errors import ExitStatus, RunError
+from orchestrator.events import (
+    HostConnected,
+    HostFailed,
+    PhaseEnded,
+    PhaseStarted,
+    RunAdopted,
+    RunEnded,
+    RunLeft,
+    RunPlanned,
+    Stamped,
+    StopBy,
+    StopRequested,
+)
+from orchestrator.model import Order
+from orchestrator.render import Board, DisplayGoneError, Renderer, Wish
+from orchestrator.run.vitals import decode
+from orchestrator.store import RunFolder, RunReader
+
+_IDLE = 0.03  # seconds between two looks at the folder
+_LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
+_ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks at the tasks
+_LOOK_EVERY = 0.5  # seconds between two looks at what they use
+_STALE = 20.0  # seconds after which that tells nothing any more
+_PATIENCE = 2  # requests to stop that a keeper may leave without an effect before the viewer leaves it alone
+_MOST_KEEPERS = 3  # that come to nothing
+
+
+# What a keeper says that has only begun: one after the other may say so, and come to nothing.
+_OF_A_START = (RunAdopted, RunPlanned, PhaseStarted, PhaseEnded, HostConnected, HostFailed, StopRequested)
+
+
+class Interrupts:
+    """A context in which Ctrl-C and SIGTERM are counted and passed on, none lost.
+
+    Those that come before `pass_on` is called are passed on then.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._told: Callable[[int], None] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pass_on(self, told: Callable[[int], None]) -> None:
+        self._told = told
+        if self.count:
+            told(self.count)
+
+    def add(self) -> None:
+        """As if Ctrl-C had been pressed."""
+        self._came(signal.SIGINT, None)
+
+    def _came(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self._told is not None:
+            self._told(self.count)
+
+
+def own(
+    folder: RunFolder,
+    reader: RunReader,
+    renderer: Renderer,
+    interrupts: Interrupts,
+    stop: Order | None = None,
+) -> int:
+    """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
+
+    A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already.
+    """
+
+    def wanted() -> Order | None:
+        if not interrupts.count:
+            return stop
+        return Order.KILL if interrupts.count > 1 or stop is Order.KILL else Order.STOP
+
+    def ask(count: int) -> None:
+        reader.hurry()
+        folder.ask_keeper(Order.STOP if count == 1 else Order.KILL)
+
+    interrupts.pass_on(ask)
+    return _Watch(
+        folder,
+        reader,
+        renderer,
+        leave=lambda: interrupts.count > _PATIENCE,
+        stopping=lambda: wanted() is not None,
+        adopt=lambda: keeping.keep_adopted(folder, folder.read_plan(), stop=wanted()),
+        stop=interrupts.add,
+    ).loop()
+
+
+def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
+    """Watch a run without owning it: Ctrl-C only stops watching."""
+    asked = 0
+
+    def ask() -> None:
+        nonlocal asked
+        asked += 1
+        reader.hurry()
+        folder.ask_keeper(Order.STOP if asked == 1 else Order.KILL)
+
+    with Interrupts() as interrupts:
+        return _Watch(
+            folder,
+            reader,
+            renderer,
+            leave=lambda: interrupts.count > 0,
+            stopping=lambda: False,
+            adopt=lambda: keeping.keep_adopted(folder, folder.read_plan()),
+            stop=ask,
+        ).loop()
+
+
+@dataclass
+class _Watch:
+    """Draws until the run has ended; replaces a keeper that vanished."""
+
+    folder: RunFolder
+    reader: RunReader
+    renderer: Renderer
+    leave: Callable[[], bool]  # whether the user wants to go
+    stopping: Callable[[], bool]  # whether the end of the run was asked for
+    adopt: Callable[[], bool]
+    stop: Callable[[], None]  # what the key for it does
+    _status: int = int(ExitStatus.BUG)
+    _shown: bool = True  # somebody sees what is drawn
+    _left: Stamped | None = None
+    _stopped: bool = False  # by a user, whoever that is
+    _keepers: int = 0  # that were started one after the other, and came to nothing
+    _detached: bool = False  # by a key
+    _asked: float = -math.inf  # when the keeper was last told that somebody looks at the tasks
+    _measured: float = -math.inf
+
+    def loop(self) -> int:
+        """The run's exit status, or the one that says why it was not watched to its end."""
+        with Keyboard(self._hide) if self._board else contextlib.nullcontext() as keyboard:
+            try:
+                return self._watch(keyboard)
+            finally:
+                if self._shown:
+                    self.renderer.close()
+
+    @property
+    def _board(self) -> Board | None:
+        return self.renderer if isinstance(self.renderer, Board) else None
+
+    def _hide(self, hidden: bool) -> None:
+        if self._board is not None:
+            self._board.hide(hidden=hidden)
+
+    def _watch(self, keyboard: Keyboard | None) -> int:
+        checked = time.monotonic()
+        while True:
+            drawn = self._draw()
+            if keyboard is not None and self._board is not None:
+                self._use_keys(keyboard, self._board)
+                self._measure(self._board)
+            if self.reader.ended:
+                return self._status
+            if self._detached:
+                self._close()
+                self._say_that_it_goes_on()
+                return int(ExitStatus.OK)
+            if self.leave():
+                self._say_that_it_goes_on()
+                return int(ExitStatus.INTERRUPTED)
+            if not self._shown and not self.stopping():
+                self._say_that_it_goes_on()
+                return int(ExitStatus.OK)
+            if drawn:
+                continue
+            if time.monotonic() - checked > _LOOK_FOR_KEEPER:
+                checked = time.monotonic()
+                # It may have written its last event between our look at the folder and at the lock.
+                if not self.folder.has_keeper() and not self._draw():
+                    if self.reader.left and self._left is not None:
+                        self._show(self._left)
+                        return int(ExitStatus.CLUSTER)
+                    with keyboard.released() if keyboard is not None else contextlib.nullcontext():
+                        self._replace_keeper()
+            time.sleep(_IDLE)
+
+    def _close(self) -> None:
+        if self._shown:
+            self.renderer.close()
+            self._shown = False
+
+    def _use_keys(self, keyboard: Keyboard, board: Board) -> None:
+        """What the user's keys ask for."""
+        if keyboard.ours:
+            board.press("")
+        for key in keyboard.read():
+            match board.press(key):
+                case Wish.DETACH:
+                    self._detached = True
+                case Wish.STOP:
+                    self.stop()
+                case Wish.STACKS:
+                    self.folder.ask_keeper(Order.STACKS)
+                case None:
+                    pass
+
+    def _measure(self, board: Board) -> None:
+        """Let the keeper know that somebody looks, and hand over what it finds out then."""
+        now = time.monotonic()
+        if now - self._asked >= _ASK_EVERY:
+            self._asked = now
+            self.folder.ask_keeper(Order.VITALS)
+        if now - self._measured >= _LOOK_EVERY:
+            self._measured = now
+            found = decode(self.folder.read_vitals())
+            if found is not None and time.time() - found.at < _STALE:
+                board.measured(found)
+
+    def _draw(self) -> bool:
+        """Show what is new; False when there was nothing."""
+        drawn = False
+        for stamped in self.reader.poll():
+            drawn = True
+            if isinstance(stamped.event, StopRequested):
+                self._stopped |= stamped.event.by is StopBy.USER
+            if isinstance(stamped.event, RunEnded):
+                self._status = stamped.event.status
+            if isinstance(stamped.event, RunLeft):
+                self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
+                continue
+            if not isinstance(stamped.event, _OF_A_START):
+                self._keepers = 0
+            self._show(stamped)
+            if self.leave():
+                break
+        self._use(self.renderer.tick)
+        return drawn
+
+    def _show(self, stamped: Stamped) -> None:
+        self._use(lambda: self.renderer.handle(stamped))
+
+    def _use(self, show: Callable[[], None]) -> None:
+        if self._shown:
+            try:
+                show()
+            except DisplayGoneError:  # `| head` has seen enough
+                self._shown = False
+
+    def _replace_keeper(self) -> None:
+        """Raise RunError when keepers come to nothing."""
+        if self._keepers >= _MOST_KEEPERS:
+            raise RunError(
+                f"run {self.folder.run} cannot be kept",
+                why=f"{self._keepers} keepers ended before they had done anything",
+                hint=f"see {self.folder.debug_log}",
+            )
+        self._keepers += self.adopt()
+
+    def _say_that_it_goes_on(self) -> None:
+        run = self.folder.run
+        known = [stamped.event for stamped in history(self.folder, quiet=True)]
+        ends = [event for event in known if isinstance(event, RunEnded | RunAdopted)]
+        if ends and isinstance(ends[-1], RunEnded):
+            from orchestrator.render.tables import state_word  # with rich, which a launch waits for
+
+            said = f"run {run} is over: {state_word(ends[-1].outcome)}; orchestrate tail {run} shows its end"
+        elif self._stopped or self.stopping():
+            said = f"run {run} is being stopped; orchestrate tail {run} shows its end"
+        else:
+            said = f"run {run} continues; orchestrate stop {run} ends it"
+        with contextlib.suppress(OSError):
+            tell(said)

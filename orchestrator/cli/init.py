@@ -1,0 +1,238 @@
+"""`orchestrate init`: look at the hosts that there are, and write a hosts.toml of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orchestrator
+from orchestrator import ranges
+from orchestrator.cli.args import readings
+from orchestrator.cli.desk.out import say, tell
+from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.text import count, size
+
+if TYPE_CHECKING:
+    from orchestrator.hostlists.candidate import Candidate
+    from orchestrator.hostlists.machine import Machine
+    from orchestrator.model import Host, Inventory
+
+SUMMARY = "look at the hosts that you have, and write a hosts.toml of them"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "host",
+        nargs="*",
+        metavar="HOST",
+        help="as for ssh: gpu-[01-04], train@head:2200 (default: a Slurm job's, else ssh_config's)",
+    )
+    parser.add_argument(
+        "--hostfile",
+        default=None,
+        metavar="FILE",
+        help="take the hosts of a hostfile (`host slots=4`) or an Ansible inventory; HOST chooses among them",
+    )
+    parser.add_argument("--ssh-config", default=None, metavar="FILE", help="in place of ~/.ssh/config")
+    parser.add_argument(
+        "--to", default="hosts.toml", metavar="FILE", help="where to write (default: hosts.toml)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument(
+        "--yes", action="store_true", help="ask nothing: take all hosts, accept keys that are not known yet"
+    )
+    parser.add_argument(
+        "--task-port",
+        type=readings.port,
+        default=2222,
+        metavar="PORT",
+        help="where tasks listen; hosts that are one machine count up (default: 2222)",
+    )
+    parser.add_argument("--no-preflight", action="store_true", help="do not check the hosts at the end")
+    parser.add_argument("--example", action="store_true", help="print an inventory with every key, and end")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    from orchestrator import config
+    from orchestrator.cli.desk.choosing import choose
+
+    if arguments.example:
+        say(*example().removesuffix("\n").split("\n"))
+        return int(ExitStatus.OK)
+    file = Path(arguments.to)
+    if os.path.lexists(file) and not arguments.force:
+        raise UsageError(
+            f"there is a {file} already",
+            why="it is not written over",
+            hint="`--to other.toml` writes another file, `--force` replaces this one",
+        )
+    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not arguments.yes else None
+    ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
+    candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
+    hosts = _hosts(candidates, ssh_config)
+
+    def accept(keys: int) -> bool:
+        if arguments.yes:
+            tell(f"{count(keys, 'key')} written to known_hosts, as --yes says")
+            return True
+        if ask is None:
+            tell("nobody can be asked: `--yes` accepts these keys")
+            return False
+        tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
+        return ask(f"Write {count(keys, 'key')} to known_hosts and continue? [y/N] ").strip().lower() in {
+            "y",
+            "yes",
+        }
+
+    machines, bad = _look(hosts, accept)
+    text = _text(candidates, hosts, machines, bad, task_port=arguments.task_port, ssh_config=ssh_config)
+    _replace(file, text)
+    say(*_seen(machines))
+    say(f"{file}: {count(len(hosts), 'host')}")
+    made = config.load(file)  # what it cannot say by itself is said now, with its lines
+    return _end(file, bad, made, arguments)
+
+
+def _ask(question: str) -> str:
+    """A person's answer; the end of the input is a Ctrl-C."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    if not (answer := sys.stdin.readline()):
+        raise KeyboardInterrupt
+    return answer
+
+
+def example() -> str:
+    """hosts.example.toml; in a clone it lies at the top, in a wheel beside the package's files."""
+    package = Path(orchestrator.__file__).parent
+    files = (package / "hosts.example.toml", package.parent / "hosts.example.toml")
+    return next(file for file in files if file.is_file()).read_text(encoding="utf-8")
+
+
+def _hosts(candidates: Sequence[Candidate], ssh_config: str | None) -> list[Host]:
+    from orchestrator.cli.desk.choosing import host as read
+    from orchestrator.config.mistakes import Wrong
+
+    try:
+        hosts = [read(candidate, ssh_config) for candidate in candidates]
+    except Wrong as wrong:
+        raise UsageError(f"a host {wrong}", hint="`orchestrate init gpu-01 gpu-02`") from wrong
+    if twice := [name for name, times in Counter(host.name for host in hosts).items() if times > 1]:
+        raise UsageError(f"{twice[0]} is named twice", hint="name every host once")
+    return hosts
+
+
+def _look(
+    hosts: Sequence[Host], accept: Callable[[int], bool]
+) -> tuple[dict[str, Machine], dict[str, HostError]]:
+    from orchestrator.cli.desk.choosing import hostname
+    from orchestrator.cli.desk.logins import logins
+    from orchestrator.cli.desk.trust import connect
+    from orchestrator.phases.survey import survey
+
+    fleet, bad = connect(hosts, logins(hosts), accept)
+    try:
+        machines, silent = survey(fleet, {host.name: hostname(host) for host in hosts})
+    finally:
+        fleet.close()
+    return machines, {**bad, **silent}
+
+
+def _text(
+    candidates: Sequence[Candidate],
+    hosts: Sequence[Host],
+    machines: Mapping[str, Machine],
+    bad: Mapping[str, HostError],
+    *,
+    task_port: int,
+    ssh_config: str | None,
+) -> str:
+    from orchestrator.cli.desk.choosing import hostname
+    from orchestrator.config.targets import is_loopback
+    from orchestrator.hostlists import write
+    from orchestrator.hostlists.machine import choose_addresses, choose_pythons, choose_workdir
+
+    addresses = choose_addresses(machines) if machines else {}
+    pythons = choose_pythons(machines.items())
+    ports: Counter[str] = Counter()
+    entries = []
+    for candidate, host in zip(candidates, hosts, strict=True):
+        machine = machines.get(host.name)
+        address = addresses.get(host.name) or hostname(host)
+        place = "this machine" if is_loopback(address) else machine.place if machine else address
+        entries.append(
+            write.Entry(
+                name=candidate.name,
+                ssh=candidate.ssh,
+                address=address,
+                task_port=task_port + ports[place],
+                tasks=candidate.tasks,
+                gpus=machine.gpus if machine else (),
+                python=pythons.each[host.name].path if pythons.each and machine else "",
+                note=f"not looked at: {host.name} {bad[host.name].what}" if host.name in bad else "",
+            )
+        )
+        ports[place] += candidate.tasks
+    workdir = choose_workdir(machines.values())
+    return write.text(entries, write.Whole(pythons, workdir, ssh_config, bool(machines)))
+
+
+def _replace(file: Path, text: str) -> None:
+    """All of it or nothing."""
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError(f"cannot write {file}", why=why, hint="name another place with --to") from error
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _seen(machines: Mapping[str, Machine]) -> list[str]:
+    """What a person wants to know of them; hosts that are alike in one line, with the least room of any."""
+    alike: dict[str, list[str]] = {}
+    for name, machine in machines.items():
+        gpus = [f"{times} x {kind}" for kind, times in Counter(machine.gpus).items()] or ["no GPU"]
+        python = machine.pythons[0] if machine.pythons else None
+        training = f"TensorFlow {python.tensorflow} in {python.path}" if python else "no TensorFlow seen"
+        alike.setdefault(", ".join([*gpus, training]), []).append(name)
+    lines = []
+    for seen, names in alike.items():
+        free = [room.free for name in names for room in machines[name].rooms if room.path == "~"]
+        lines.append(f"{ranges.fold(names)}: {seen}" + (f", {size(min(free))} free" if free else ""))
+    return lines
+
+
+def _end(
+    file: Path, bad: Mapping[str, HostError], inventory: Inventory, arguments: argparse.Namespace
+) -> int:
+    """Preflight, when all could be logged in to; else what keeps us from it."""
+    from orchestrator.cli import preflight
+    from orchestrator.cli.desk.inventory import NAME
+    from orchestrator.render.errors import report
+
+    own = None if file == Path(NAME) else str(file)
+    to_name = f" --hosts {shlex.quote(own)}" if own else ""
+    if bad:
+        report(SeveralErrors(bad.values()), sys.stderr)
+        tell(f"{file} names them all the same; when they answer: orchestrate preflight{to_name}")
+        return int(ExitStatus.CLUSTER)
+    if inventory.environment is not None:
+        then = f"then: orchestrate preflight{to_name}"
+        tell(f"next: orchestrate setup{to_name} makes their Python environment; {then}")
+        return int(ExitStatus.OK)
+    if arguments.no_preflight:
+        return int(ExitStatus.OK)
+    return preflight.main(
+        argparse.Namespace(
+            hosts=own, only=None, exclude=None, json=False, bandwidth=False, fix=False, html=None
+        )
+    )

@@ -1,0 +1,128 @@
+"""`orchestrate push`: bring the data of [data], or a folder or file, to every host that lacks it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.args import options, readings
+from orchestrator.cli.desk.out import say
+from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
+from orchestrator.text import count, size
+
+if TYPE_CHECKING:
+    from orchestrator.events import Event
+    from orchestrator.fleet import Fleet
+    from orchestrator.model import Data, Inventory
+    from orchestrator.sync import Dataset
+
+SUMMARY = "bring the data of [data] to every host that lacks it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="a folder or file of this machine (default: all that [data] names)",
+    )
+    options.hosts(parser)
+    options.chosen(parser)
+    parser.add_argument(
+        "--limit",
+        type=readings.rate,
+        default=None,
+        metavar="RATE",
+        help="bytes that leave this machine in a second, as 20M (default: what the line gives)",
+    )
+    parser.add_argument(
+        "--direct", action="store_true", help="send from here to each host, nothing from host to host"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="have hosts read all that they have, and mend what is damaged"
+    )
+    options.as_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.asking import asking
+    from orchestrator.cli.desk.bars import HERE, shown
+    from orchestrator.cli.desk.inventory import load
+    from orchestrator.phases.data import bring
+    from orchestrator.phases.transfer import Wish
+    from orchestrator.planning.selection import narrow
+    from orchestrator.render.progress import steps
+    from orchestrator.store.bus import Bus
+
+    inventory = load(arguments.hosts)
+    data = _wanted(inventory, arguments.paths)
+    chosen = narrow(inventory, arguments.only, arguments.exclude).hosts
+    wish = Wish(arguments.direct, arguments.limit, arguments.verify)
+    with asking(chosen) as (fleet, bad):
+        hosts = [host for host in chosen if host.name in fleet.sessions and host.name not in bad]
+        with steps([HERE, *(host.name for host in hosts)], quiet=arguments.json) as draw:
+            bus = Bus(shown(draw, json=arguments.json))
+            if hosts:
+                dataset = _dataset(inventory, data, fleet, bus.emit)
+                placed, failed = bring(fleet, hosts, dataset, bus.emit, wish)
+                bad.update(failed)
+    if not arguments.json and hosts and placed:
+        _sum_up(dataset, data, placed)
+    if bad:
+        raise SeveralErrors(bad.values())
+    return int(ExitStatus.OK)
+
+
+def _wanted(inventory: Inventory, paths: list[str]) -> Data:
+    """What is to be sent; raise UsageError when nothing is."""
+    if paths:
+        from orchestrator.config.mistakes import Wrong
+        from orchestrator.config.values import data_paths
+        from orchestrator.model import Data
+
+        for path in paths:
+            if not Path(path).exists():
+                raise UsageError(f"there is no {path}", hint="name a folder or a file of this machine")
+        try:
+            return Data(paths=data_paths([str(Path(path).absolute()) for path in paths]))
+        except Wrong as error:
+            raise UsageError(f"orchestrate push: {error}") from None
+    if inventory.data is None:
+        raise UsageError(
+            f"{inventory.source} has no [data], and no PATH is given",
+            hint="`orchestrate push DIR`; or write [data] into it, so that `launch` sends it by itself",
+        )
+    from orchestrator.cli.desk.data import check_data
+
+    check_data(inventory)
+    return inventory.data
+
+
+def _dataset(inventory: Inventory, data: Data, fleet: Fleet, emit: Callable[[Event], None]) -> Dataset:
+    """Read it; a set that is prepared nowhere yet is prepared on a host, in its training environment."""
+    from orchestrator.cli.desk.environment import planned_environment
+    from orchestrator.phases.data import data_cache, read_sources
+    from orchestrator.phases.prepare import Maker, NotPreparedError, sources
+
+    try:
+        found = sources(data, inventory.hosts, data_cache())
+    except NotPreparedError:
+        inventory, _ = planned_environment(inventory)
+        maker = Maker(fleet, inventory.job.setup, emit)
+        found = sources(data, inventory.hosts, data_cache(), maker)
+    return read_sources(found, emit)
+
+
+def _sum_up(dataset: Dataset, data: Data, placed: dict[str, str]) -> None:
+    from orchestrator.planning.environ import of_data
+
+    name, path = next(iter(placed.items()))
+    where = f"  (on {name})" if len(set(placed.values())) > 1 else ""
+    say(
+        f"{count(len(placed), 'host')} with data {dataset.digest}: {size(dataset.total)} in"
+        f" {count(len(dataset.files), 'file')}"
+    )
+    for variable, value in of_data(path, data).items():
+        say(f"  {variable}={value}{where}")

@@ -1,0 +1,50 @@
+"""`orchestrate setup`: make the environment of [env] on every host that lacks it."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import say
+from orchestrator.errors import ExitStatus, SeveralErrors
+from orchestrator.text import count
+
+SUMMARY = "make the environment of [env] on every host that lacks it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.hosts(parser)
+    parser.add_argument(
+        "--upgrade", action="store_true", help="resolve the packages again, to the newest that fit"
+    )
+    options.as_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.asking import asking
+    from orchestrator.cli.desk.bars import shown
+    from orchestrator.cli.desk.environment import with_environment
+    from orchestrator.cli.desk.inventory import load
+    from orchestrator.phases.setup import make_environments, runs_in
+    from orchestrator.render.progress import steps
+    from orchestrator.store.bus import Bus
+
+    inventory = load(arguments.hosts)
+    if inventory.environment is None:
+        if not arguments.json:
+            say(f"nothing to do: {inventory.source} has no [env], so its hosts' Pythons are the user's own")
+        return int(ExitStatus.OK)
+    inventory, plan, lock = with_environment(inventory, renew=arguments.upgrade)
+    own = [host.name for host in inventory.hosts if not runs_in(host, plan)]
+    wanted = [host for host in inventory.hosts if host.name not in own]
+    with asking(wanted) as (fleet, bad):
+        connected = [host for host in wanted if host.name in fleet.sessions and host.name not in bad]
+        with steps([host.name for host in connected], quiet=arguments.json) as draw:
+            bus = Bus(shown(draw, json=arguments.json))
+            bad.update(make_environments(fleet, connected, plan, lock, bus.emit))
+    if bad:
+        raise SeveralErrors(bad.values())
+    if not arguments.json:
+        apart = f"; {', '.join(own)}: a `python` of the user's own" if own else ""
+        say(f"{count(len(wanted), 'host')} ready with the environment {plan.name}{apart}")
+    return int(ExitStatus.OK)

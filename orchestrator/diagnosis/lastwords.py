@@ -1,0 +1,244 @@
+"""What the last lines of a task say: the exception, whether a peer is to blame, and what helps. Pure.
+
+Written from what TensorFlow 2.21 prints when a task is killed, raises, freezes, or is configured unlike the
+others. One failing task makes its peers fail with words about *it*: those are consequences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from orchestrator.diagnosis import rules, tracebacks
+from orchestrator.diagnosis.tracebacks import Raised
+
+LONGEST = 240  # characters of an exception that are repeated in one line
+
+_DECORATION = re.compile(
+    r"\{\{(?:function_)?node [^}]*\}\}\s*|Collective ops is aborted by: "
+    r"|(?:^|(?<=^Error: ))tensorflow\.python\.framework\.errors_impl\.|^__main__\."
+    r"|(?<=\]) name:?\s*$"
+)
+# What TensorFlow and its libraries say of themselves, with no bearing on why a program ended.
+_NOISE = re.compile(
+    r"[IW]\d{4} \d\d:\d\d:[\d.]+ |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
+    r"|WARNING: All log messages before absl::InitializeLog\(\)|To enable the following instructions:"
+    r"|I\d{4} \d\d:\d\d|WARNING:absl:"
+)
+
+_PEER = re.compile(r"/job:(chief|worker|ps|evaluator)(?:/replica:\d+)?/task:(\d+)")
+_ACCUSED = re.compile(
+    r"remote target (/job:\S+)|error reported from (/job:\S+)|^\s*(/job:\S+)$", re.IGNORECASE
+)
+
+# Programs that end without a traceback and say why in one line: R, argparse, shells, interpreters.
+_COMPLAINT = re.compile(
+    r"(?P<r>Error(?: in .*?)? ?: ?.*|Error in .*)$|(?P<usage>\S+: error: .*)$|(?P<plain>error: .*)$"
+    r"|(?P<shell>(?:\S*bash|\S*sh)?: (?:line )?\d+: .*)$|(?P<python>\S*python[\d.]*: .*)$"
+    r"|(?P<fatal>(?:Fatal|fatal)(?: Python)? error: .*)$|(?P<flags>FATAL Flags parsing error: .*)$"
+)
+# What native code says before it gives up: TensorFlow and absl, C++, the C library.
+_NATIVE = re.compile(
+    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: F |F\d{4} \d\d:\d\d:[\d.]+ +\d+ )(?P<log>\S+[:\d]+\] .*)$"
+    r"|(?P<c>(?:terminate called |libc\+\+abi: |double free|free\(\): |(?:m|c|re)alloc\w*\(\): |munmap_chunk"
+    r"|corrupted |\*\*\* stack smashing|.*: Assertion `).*)$"
+)
+_WHAT = re.compile(r"\s*what\(\):\s*")  # of a C++ exception, below its type
+# Lines of training, after which a traceback is history and not the end.
+_TRAINING = re.compile(r"\s*(?:Epoch\b|[Ss]tep\b|\d+/(?:\d+|Unknown)\b|.*\b(?:ETA|loss)\b)")
+
+_WANTED = re.compile(r"Failed to add port to server: .*:(\d{1,5})\b")
+IN_A_RUN = re.compile(r"^.*/(?:runs|trees)/[^/]+/(?:work/)?")  # where a node keeps what a task runs
+_LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
+LOOKED_AT = 5000  # lines of a log's end in which a traceback is searched
+_NATIVE_WITHIN = 1000  # lines of a log's end: a dump of all threads follows
+_WORDS = 20  # lines that count as the last words where no exception is seen
+_WHERE = re.compile(r'Detected at node|\s+File "|\s*\[\[')  # how a graph's error begins: where it was made
+_INNER = re.compile(r"\s+[A-Za-z_.]*(?:Error|Exception): ")
+_OPEN = ("=", "(", "[", "{", ",")
+_MESSAGE = 400  # lines of an exception's message that are looked at
+_SHOWN = 40  # lines of a traceback; its middle is the least telling
+
+
+def exception(lines: Sequence[str]) -> str:
+    """The exception that ended it, in one line without TensorFlow's decoration; "" when there is none."""
+    raised = _ending(lines)
+    words = final(lines)
+    if raised is None:
+        return next((_short(line) for line in words if "Collective ops is aborted by" in line), "")
+    return one_line(raised.name, words)
+
+
+def one_line(name: str, words: Sequence[str]) -> str:
+    """An exception of this name, whose text is `words`, in one line: its reason may stand further down."""
+    said = _short(tracebacks.bare(words[0])).rstrip()
+    if said.endswith(_OPEN):  # it shows a value of many lines first
+        known = rules.classify(words)
+        telling = next((line.strip() for line in words[1:] if known and known.pattern.search(line)), "")
+        return _short(f"{said[: LONGEST // 2]} \u2026 {telling}") if telling else said
+    if not said.endswith(":"):
+        return said
+    if said.endswith("in user code:"):  # Keras: the exception itself stands at the end, indented
+        inner = [line.strip() for line in words[1:] if _INNER.match(line)]
+        return _short(inner[-1]) if inner else said.removesuffix(":")
+    reason = _reason(words[1:])
+    head = f"{_short(name)}:"
+    own = said.removesuffix("Graph execution error:").rstrip() if said.startswith(head) else head
+    return _short(f"{own} {reason}") if reason else said.removesuffix(":")
+
+
+def complaint(lines: Sequence[str]) -> str:
+    """What a program without a traceback says of its end (`Error in library(x) : ...`); "" for nothing."""
+    heard = [line for line in map(tracebacks.bare, last(lines)) if line.strip()]
+    found = [place for place, line in enumerate(heard) if _COMPLAINT.match(line)]
+    if not found:
+        return ""
+    said = heard[found[-1]]
+    if re.match(r"Error in .*(?::|\))\s*$", said) and found[-1] + 1 < len(heard):  # R breaks long lines
+        said = f"{said.rstrip()} {heard[found[-1] + 1].strip()}"
+    return _short(re.sub(r" : ", ": ", said, count=1))
+
+
+def native(lines: Sequence[str]) -> str:
+    """Why native code gave up (`Check failed: ...`); "" where it does not say."""
+    place = _native(lines)
+    if place is None:
+        return ""
+    match = _NATIVE.match(lines[place])
+    assert match is not None
+    said = match["log"] or match["c"]
+    what = next((line for line in lines[place + 1 : place + 3] if _WHAT.match(line)), "")
+    return _short(f"{said}: {_WHAT.sub('', what)}" if what else said)
+
+
+def _native(lines: Sequence[str]) -> int | None:
+    first = max(0, len(lines) - _NATIVE_WITHIN)
+    return next((at for at in range(len(lines) - 1, first - 1, -1) if _NATIVE.match(lines[at])), None)
+
+
+def closing(lines: Sequence[str]) -> str:
+    """The very last line, where that is no line of training; "" otherwise."""
+    heard = [line for line in last(lines) if line.strip()]
+    return "" if not heard or _TRAINING.match(heard[-1]) else _short(tracebacks.bare(heard[-1]))
+
+
+def port_wanted(lines: Sequence[str]) -> int:
+    """The port that TensorFlow's server could not get; 0 where none is named."""
+    found = (_WANTED.search(line) for line in reversed(lines))
+    return next((int(match[1]) for match in found if match), 0)
+
+
+def caused_by(lines: Sequence[str]) -> str:
+    """What the exception was raised from, the first of its chain: `KeyError: 'images' (data.py, line 4)`."""
+    raised = _ending(lines)
+    return told(lines, raised.cause) if raised and raised.cause else ""
+
+
+def where(lines: Sequence[str]) -> str:
+    """Where the exception was raised; "" where the log does not say."""
+    raised = _ending(lines)
+    return place(raised.file, raised.line) if raised else ""
+
+
+def told(lines: Sequence[str], raised: Raised) -> str:
+    """One printed exception in a few words, and where it was raised."""
+    said = tracebacks.message(lines, raised)
+    at = place(raised.file, raised.line)
+    return _short(f"{raised.name}: {said}" if said else raised.name) + (f" ({at})" if at else "")
+
+
+def place(file: str, line: int) -> str:
+    """`train.py, line 6`, a library's file by its name there; "" where it is not known."""
+    return f"{_LIBRARY.sub('', IN_A_RUN.sub('', file))}, line {line}" if file and line else ""
+
+
+def before(lines: Sequence[str], *, child: bool) -> str:
+    """What failed before the exception that ended it, and may well be why: a thread; the child it ran.
+
+    A child's words are a traceback of its own, or its last line.
+    """
+    raised = _ending(lines)
+    if raised is None:
+        return ""
+    found = tracebacks.before(lines, raised)
+    if found and (found[1] or child):
+        return f"{'a thread had failed' if found[1] else 'the child had said'}: {told(lines, found[0])}"
+    heard = [line for line in lines[: raised.begins] if line.strip() and not _NOISE.match(line)]
+    return f"the child had said: {_short(tracebacks.bare(heard[-1]))}" if child and heard else ""
+
+
+def _reason(words: Sequence[str]) -> str:
+    known = rules.classify(words)
+    aborted = next((line for line in words if "Collective ops is aborted by" in line), "")
+    telling = next((line for line in words if known and known.pattern.search(line)), "")
+    others = (line for line in words if line.strip() and not _WHERE.match(line) and not _NOISE.match(line))
+    return (aborted or telling or next(others, "")).strip()
+
+
+def blames_peer(lines: Sequence[str]) -> bool:
+    """Whether its last words are about another task."""
+    return rules.blames_peer(final(lines))
+
+
+def accused(lines: Sequence[str]) -> str:
+    """The task its last words are about, as `worker/1`; "" when none is named."""
+    return accused_in(final(lines))
+
+
+def accused_in(words: Sequence[str]) -> str:
+    for line in words:
+        found = _ACCUSED.search(line)
+        named = _PEER.search(next(filter(None, found.groups()))) if found else None
+        if named:
+            return f"{named[1]}/{named[2]}"
+    return ""
+
+
+def last(lines: Sequence[str]) -> tuple[str, ...]:
+    """The last lines of a log, few enough to be shown, without noise where there is anything else."""
+    telling = [line for line in lines if not _NOISE.match(line)]
+    return tuple((telling or lines)[-_WORDS:])
+
+
+def excerpt(lines: Sequence[str]) -> tuple[str, ...]:
+    """What to show of a log's end: its last traceback when that is what ended it, else its last lines.
+
+    Of one that is very long the middle is left out.
+    """
+    raised = _ending(lines)
+    if raised is None or raised.begins == raised.at:
+        given_up = _native(lines)
+        return _bounded(lines[given_up:], ()) if given_up is not None else last(lines)
+    shown = [line for line in lines[raised.begins :] if not _NOISE.match(line)]
+    before = [line for line in lines[: raised.begins] if not _NOISE.match(line)]
+    shown = [*before[-max(0, _WORDS - len(shown)) :], *shown] if len(shown) < _WORDS else shown
+    return _bounded(shown, (tracebacks.bare(lines[raised.at]),))
+
+
+def _bounded(shown: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+    if len(shown) <= _SHOWN:
+        return tuple(shown)
+    head, tail = shown[: _SHOWN // 3], shown[-(_SHOWN - _SHOWN // 3) :]
+    seen = {tracebacks.bare(line) for line in (*head, *tail)}
+    named = tuple(_short(line) for line in needed if line not in seen)
+    return (*head, f"[{len(shown) - _SHOWN} lines are left out]", *named, *tail)
+
+
+def _ending(lines: Sequence[str]) -> Raised | None:
+    """The exception that ended it: the last one, unless the program trained on after it."""
+    raised = tracebacks.last(lines)
+    if raised is None:
+        return None
+    after = [line for line in lines[raised.ends + 1 :] if not _NOISE.match(line)]
+    return raised if len(after) < _WORDS or not any(map(_TRAINING.match, after)) else None
+
+
+def final(lines: Sequence[str]) -> Sequence[str]:
+    """Of the last words those from the last exception's line on; all when none is seen."""
+    raised = _ending(lines)
+    return lines[raised.at :][:_MESSAGE] if raised else lines[-_WORDS:]
+
+
+def _short(line: str) -> str:
+    text = _DECORATION.sub("", line.strip())
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"

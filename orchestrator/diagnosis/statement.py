@@ -1,0 +1,203 @@
+"""What is known of why one task ended: what it reported itself, else what its log says. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from orchestrator.diagnosis import lastwords, rules, tracebacks
+from orchestrator.diagnosis.rules import Rule
+from orchestrator.events import Kind
+from orchestrator.text import plain
+
+MESSAGE = 4000  # characters of a report's message
+_SHORT = 300
+_CHAIN = 6
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception as the task's own Python reported it; printable, and of bounded length."""
+
+    type: str  # "" for a program's own error
+    message: str
+    file: str = ""
+    line: int = 0
+    how: str = (
+        ""  # in a chain: "cause" (raised from it), "context" (while it was handled), "part" (of a group)
+    )
+    note: str = ""  # that the program added to it
+    why: str = ""  # of a program's own error, as `hint`
+    hint: str = ""
+    chain: tuple[Raised, ...] = ()
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Self:
+        """Read an `error` record, which is input from a stranger: whatever does not fit is left out."""
+        chain = data.get("chain")
+        line = data.get("line")
+        links = [one for one in chain if isinstance(one, dict)] if isinstance(chain, list) else []
+        return cls(
+            type=_text(data.get("type"), _SHORT),
+            message=_text(data.get("message"), MESSAGE, lines=True),
+            file=_text(data.get("file"), _SHORT),
+            line=line if isinstance(line, int) and 0 < line < 10**9 else 0,
+            how=_text(data.get("how"), 20),
+            note=_text(data.get("note"), _SHORT),
+            why=_text(data.get("why"), _SHORT),
+            hint=_text(data.get("hint"), _SHORT),
+            chain=tuple(Raised.parse({**one, "chain": []}) for one in links[:_CHAIN]),
+        )
+
+    @property
+    def is_exit(self) -> bool:
+        """Whether it is `sys.exit("...")` and no exception that somebody made."""
+        return self.type == "SystemExit"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As Python prints it, without the traceback."""
+        first, *rest = self.message.split("\n")
+        name = "" if self.is_exit else self.type
+        head = f"{name}: {first}" if name and first else name or first
+        return tuple(line for line in (head, *rest) if line.strip())
+
+    @property
+    def in_one_line(self) -> str:
+        return lastwords.one_line(self.type, self.words) if self.words else self.type
+
+    @property
+    def where(self) -> str:
+        """`train.py, line 6`; "" where it is not known."""
+        return lastwords.place(self.file, self.line)
+
+    @property
+    def inner(self) -> str:
+        """The exception of another process or of a data set's function, whose traceback is its message."""
+        rows = self.message.split("\n")
+        found = tracebacks.last(rows)
+        return lastwords.told(rows, found) if found is not None and found.file else ""
+
+    @property
+    def told(self) -> str:
+        """In a few words, with its place."""
+        if self.type.endswith("RemoteTraceback") and self.inner:
+            return self.inner
+        return f"{self.in_one_line} ({self.where})" if self.where else self.in_one_line
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The last lines of a task's log, and its own report of an error if it made one."""
+
+    lines: tuple[str, ...]
+    report: Raised | None = None
+    port: int = 0  # of the task; 0 where it is not known
+    others: frozenset[int] = frozenset()  # the ports of the run's other tasks
+
+    @cached_property
+    def words(self) -> Sequence[str]:
+        """From the exception's own line on."""
+        return self.report.words if self.report else lastwords.final(self.lines)
+
+    @cached_property
+    def exception(self) -> str:
+        """In one line; "" where nothing tells of one."""
+        return self.report.in_one_line if self.report else lastwords.exception(self.lines)
+
+    @cached_property
+    def rule(self) -> Rule | None:
+        found = rules.classify(self.words) or self._rule_of_chain
+        if found is None or found.kind is not Kind.PORT or not self.port:
+            return found
+        wanted = lastwords.port_wanted(self.lines)
+        if wanted in (0, self.port):
+            return found
+        return rules.PORT_OF_ANOTHER if wanted in self.others else rules.PORT_OF_NOBODY
+
+    @property
+    def _rule_of_chain(self) -> Rule | None:
+        """What it was raised from may be known where its own words are the program's."""
+        chain = self.report.chain if self.report else ()
+        return next(filter(None, (rules.classify(one.words) for one in chain)), None)
+
+    @cached_property
+    def blames_peer(self) -> bool:
+        """Also in words of the program's own, raised from those of TensorFlow."""
+        chain = self.report.chain if self.report else ()
+        return any(rules.blames_peer(words) for words in (self.words, *(one.words for one in chain)))
+
+    @property
+    def accused(self) -> str:
+        chain = self.report.chain if self.report else ()
+        named = (lastwords.accused_in(words) for words in (self.words, *(one.words for one in chain)))
+        return next(filter(None, named), "")
+
+    @property
+    def raised(self) -> bool:
+        """Whether it ends in an exception of its own making."""
+        return (
+            bool(self.exception)
+            and not self.blames_peer
+            and not (self.report and self.report.is_exit)
+            and not self.exception.startswith(("KeyboardInterrupt", "SystemExit"))
+        )
+
+    @property
+    def why(self) -> str:
+        """Where the exception was raised, from which other one, and what had failed before it."""
+        if self.report is not None and self.report.why:
+            return self.report.why
+        return "; ".join(filter(None, (self._origin, self.report.note if self.report else "", self._before)))
+
+    @property
+    def _origin(self) -> str:
+        if self.report is None:
+            where, cause = lastwords.where(self.lines), lastwords.caused_by(self.lines)
+            where = f"raised at {where}" if where else ""
+            return f"{where or 'raised'}, because of {cause}" if cause else where
+        where = f"raised at {self.report.where}" if self.report.where else ""
+        parts = [one.told for one in self.report.chain if one.how == "part"]
+        if parts:
+            return f"{where or 'raised'}; it holds {', '.join(parts)}"
+        if self.report.chain:
+            first = self.report.chain[0]
+            how = "while it handled" if first.how == "context" else "because of"
+            return f"{where or 'raised'}, {how} {first.told}"
+        inner = self.report.inner
+        return f"{where or 'raised'}, because of {inner}" if inner else where
+
+    @property
+    def _before(self) -> str:
+        name = self.exception.partition(":")[0]
+        return lastwords.before(self.lines, child=name.endswith("CalledProcessError")) if name else ""
+
+    @cached_property
+    def alike(self) -> str:
+        """The same for tasks that failed of the same thing: numbers may differ."""
+        return _NUMBER.sub("#", self.exception or self.complaint or self.closing)
+
+    @cached_property
+    def complaint(self) -> str:
+        return lastwords.complaint(self.lines)
+
+    @cached_property
+    def native(self) -> str:
+        """Why native code gave up."""
+        return lastwords.native(self.lines)
+
+    @cached_property
+    def closing(self) -> str:
+        """Its very last line, where that says anything."""
+        return lastwords.closing(self.lines)
+
+
+def _text(value: object, longest: int, *, lines: bool = False) -> str:
+    if not isinstance(value, str):
+        return ""
+    rows = value[:longest].split("\n") if lines else [value[:longest].replace("\n", " ")]
+    return "\n".join(plain(row) for row in rows)

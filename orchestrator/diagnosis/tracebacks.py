@@ -1,0 +1,174 @@
+"""Tracebacks as Python 3.8 to 3.14 print them: chained, in groups, with notes, carets and colours. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+_HEADER = re.compile(r"(?P<before>[ |+-]*)(?:Exception Group )?Traceback \(most recent call last\):$")
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in .*)?$')
+_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_<]\w*>?)*)(?::(?: (?P<message>.*))?)?$")
+# Of a traceback whose beginning is out of sight, and of R or a library that words it alike.
+_NAMED = re.compile(
+    r"\s{0,4}(?P<name>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
+    r"(?::(?: (?P<message>.*))?)?$"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_GROUP = re.compile(r"[ ]*(?:\|[ ]?|\+-[+-]*)")
+
+DIRECT = "The above exception was the direct cause of the following exception:"
+DURING = "During handling of the above exception, another exception occurred:"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One printed exception; lines are counted in the text that was read."""
+
+    name: str
+    begins: int  # the line of its header, of the chain's first one where it is chained
+    at: int  # its own line: `ValueError: ...`
+    file: str = ""
+    line: int = 0
+    cause: Raised | None = None  # what it was raised from, or while it was handled, or holds as a group
+    last: int = -1  # the last line of a group's frame
+
+    @property
+    def ends(self) -> int:
+        """The last line that is surely its own; its message may go on."""
+        return max(self.at, self.last)
+
+
+def last(lines: Sequence[str]) -> Raised | None:
+    """The last exception in a text; None when there is none.
+
+    One that Python only tells of (in a thread, in a destructor) counts when there is no other.
+    """
+    plain = [bare(line) for line in lines]
+    chains: list[Raised] = []
+    for one in _all(lines, plain):
+        if chains and _is_chained(plain, chains[-1], one):
+            before = chains.pop()
+            one = replace(one, begins=before.begins, cause=before)  # noqa: PLW2901
+        chains.append(one)
+    deadly = [one for one in chains if not _is_aside(plain, one.begins)]
+    found = deadly[-1] if deadly else chains[-1] if chains else None
+    named = [place for place, line in enumerate(plain) if _NAMED.match(line)]
+    if named and (found is None or _stands_alone(plain, chains, named[-1])):
+        match = _NAMED.match(plain[named[-1]])
+        assert match is not None
+        return Raised(match["name"], named[-1], named[-1])
+    return found
+
+
+def before(lines: Sequence[str], ending: Raised) -> tuple[Raised, bool] | None:
+    """The exception that was printed right before that one, and whether it ended a thread.
+
+    One of a thread may stand further up: the program went on without it.
+    """
+    plain = [bare(line) for line in lines[: ending.begins]]
+    found = list(_all(lines[: ending.begins], plain))
+    threads = [one for one in found if "Exception in thread" in _above(plain, one.begins)]
+    if threads:
+        return threads[-1], True
+    near = found and not any(line.strip() for line in plain[found[-1].ends + 1 :])
+    return (found[-1], False) if near and not _is_aside(plain, found[-1].begins) else None
+
+
+def bare(line: str) -> str:
+    """The line without colours, and without the frame that a group draws around it."""
+    text = _COLOUR.sub("", line).rstrip()
+    return _GROUP.sub("", text, count=1) if text.lstrip().startswith(("|", "+-")) else text
+
+
+def message(lines: Sequence[str], raised: Raised) -> str:
+    """The first line of what it says."""
+    match = _NAME.match(bare(lines[raised.at])) or _NAMED.match(bare(lines[raised.at]))
+    return (match["message"] or "") if match else ""
+
+
+def _all(lines: Sequence[str], plain: Sequence[str]) -> Iterator[Raised]:
+    place = 0
+    while place < len(plain):
+        header = _HEADER.match(_COLOUR.sub("", lines[place]).rstrip()) or _HEADER.match(plain[place])
+        lone = not header and _is_lone_syntax_error(plain, place)
+        one = None
+        if header:
+            group = "+" in header["before"]
+            one = _read(plain, place, place + 1, 0 if group else len(header["before"]))
+            if one is not None and group:
+                one = _with_parts(lines, one)
+        elif lone:
+            one = _read(plain, place, place, 0)
+        if one is not None:
+            yield one
+            place = one.ends
+        place += 1
+
+
+def _with_parts(lines: Sequence[str], group: Raised) -> Raised:
+    """What a group holds stands in a frame below it; the first of it is the cause."""
+    end = group.at
+    while end + 1 < len(lines) and _COLOUR.sub("", lines[end + 1]).lstrip().startswith(("|", "+-")):
+        end += 1
+    inner = [bare(bare(line)) for line in lines[group.at + 1 : end + 1]]
+    first = next(_all(inner, inner), None)
+    place = next((at for at, line in enumerate(inner) if _NAME.match(line)), None)
+    if first is None and place is not None:
+        first = Raised(inner[place].partition(":")[0], place, place)
+    if first is not None:
+        shift = group.at + 1
+        first = replace(first, begins=first.begins + shift, at=first.at + shift)
+    return replace(group, cause=first, last=end)
+
+
+def _read(lines: Sequence[str], begins: int, place: int, indent: int) -> Raised | None:
+    """The exception whose frames begin at `place`; None when they never end in one."""
+    file, number = "", 0
+    for at in range(place, len(lines)):
+        text = lines[at]
+        if frame := _FRAME.match(text):
+            if not file or not _is_library(frame["file"]):
+                file, number = frame["file"], int(frame["line"])
+        elif _HEADER.match(text):
+            return None
+        elif len(text) - len(text.lstrip()) <= indent and (match := _NAME.match(text.strip())):
+            return Raised(match["name"], begins, at, file, number)
+    return None
+
+
+def _is_lone_syntax_error(lines: Sequence[str], place: int) -> bool:
+    """Python prints no header for a script that it cannot compile."""
+    if not lines[place].startswith("  File ") or not _FRAME.match(lines[place]) or ", in " in lines[place]:
+        return False
+    after = lines[place + 1 : place + 5]
+    return any(
+        re.match(r"(?:Syntax|Indentation|Tab)Error\b", line) and index <= 3
+        for index, line in enumerate(after)
+    )
+
+
+def _is_chained(lines: Sequence[str], first: Raised, then: Raised) -> bool:
+    between = (line.strip() for line in lines[max(first.at + 1, then.begins - 3) : then.begins])
+    return any(line in (DIRECT, DURING) for line in between)
+
+
+def _is_aside(lines: Sequence[str], begins: int) -> bool:
+    return _above(lines, begins).startswith(("Exception ignored ", "Exception in thread ", "Error in atexit"))
+
+
+def _above(lines: Sequence[str], begins: int) -> str:
+    return next((line for line in reversed(lines[max(0, begins - 2) : begins]) if line.strip()), "")
+
+
+def _stands_alone(lines: Sequence[str], chains: Sequence[Raised], place: int) -> bool:
+    """Whether that line is no part of a traceback nor of its message: a message may quote others."""
+    last_line = max((one.ends for one in chains), default=-1)
+    return place > last_line and not lines[place].startswith((" ", "\t"))
+
+
+def _is_library(file: str) -> bool:
+    made = (
+        "-packages/" in file or "__autograph_generated_file" in file or file.endswith("/site_tensorflow.py")
+    )
+    return made or "/lib/python3" in file or file.startswith("<frozen")

@@ -1,0 +1,218 @@
+"""Which task failed first, and why: the one thing a person wants to know of a failed run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from orchestrator import ranges
+from orchestrator.diagnosis import lastwords
+from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOBODY, Rule
+from orchestrator.diagnosis.statement import Statement
+from orchestrator.events import Kind, Loss, TaskExited
+from orchestrator.run.ends import end, end_after, failed
+from orchestrator.text import duration, signal_name, size
+
+Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
+
+_INTERRUPT, _ABORT, _KILL = 2, 6, 9
+
+_SIGNAL_HINTS = {
+    1: "`journalctl` on {host}: SIGHUP comes from a session or terminal that was closed",
+    2: "look for a person's Ctrl-C or a `kill -INT` on {host}, or for KeyboardInterrupt in the program",
+    4: "install another build of TensorFlow: this one uses an instruction that {host}'s CPU lacks",
+    6: "read its last lines: native code gave up (abort) and said why",
+    7: "`df -h /dev/shm` on {host}: a mapped file or shared memory is full or gone",
+    9: "`dmesg -T | grep -i oom` on {host}: SIGKILL is `kill -9` or the kernel's out-of-memory killer",
+    11: "set PYTHONFAULTHANDLER=1 under [job.env]: it shows where native code crashed",
+    15: "`journalctl` on {host}: a shutdown, a batch system or a person sent it TERM",
+    24: "`ulimit -t` on {host}: it reached its limit of CPU time",
+    25: "`ulimit -f` on {host}: it reached its limit of file size",
+}
+
+_CODE_HINTS = {
+    126: "`chmod +x` on that file, and look at its first line: it is not executable on {host}",
+    127: "check `setup` in [job] and PATH on {host}: a command was not found there",
+}
+
+_KIND_HINTS = {
+    Kind.OUT_OF_MEMORY: "use a smaller batch, fewer tasks on {host}, or more memory for them",
+    Kind.REBOOTED: "`last -x` and `journalctl -b -1` on {host}: power, an update or a person restarted it",
+    Kind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
+}
+
+_LOSSES = {
+    Loss.NONE: Kind.LOST,
+    Loss.RESTARTED: Kind.REBOOTED,
+    Loss.UNREACHABLE: Kind.HOST_LOST,
+    Loss.UNSTARTED: Kind.START,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: Kind
+    task: str  # "" when no task is to blame
+    host: str
+    cause: str  # one line: who and why
+    last_lines: tuple[str, ...]  # its last traceback where that ended it, else the end of its log
+    hint: str
+    why: str = ""  # where its exception was raised, and from which other one
+
+
+NOBODY = Verdict(Kind.NONE, "", "", "no task failed by itself", (), "")
+
+
+def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
+    """The first cause among the exits of a run (of its last attempt).
+
+    It is the earliest failure that is no consequence of another. Tasks that we stopped are no causes,
+    unless nothing else is and their last words are an exception (they hung while they went down), or
+    their host is silent.
+    """
+    exits = [one for one in exits if one.attempt == exits[-1].attempt] if exits else []
+    known = {one.task: hear(one.task, one.attempt) for one in exits}
+    by_time = sorted(exits, key=lambda one: one.ended)
+    bad = [one for one in by_time if failed(one)]
+    first = _first([one for one in bad if not _is_consequence(one, known[one.task])])
+    if first is None:
+        first = next((one for one in by_time if one.stopped and known[one.task].raised), None)
+    if first is None and bad:
+        first = next((one for one in by_time if one.loss is Loss.UNREACHABLE), None)
+    if first is None:  # the kill may have been another's: the kernel counts them by machine
+        first = _first([one for one in bad if one.oom_kills])
+    if first is not None:
+        return _verdict(first, known, _alike(first, exits, known))
+    if bad:
+        return _by_hearsay(bad[0], {one.task: one for one in exits}, known)
+    return NOBODY
+
+
+def _alike(
+    first: TaskExited, exits: Sequence[TaskExited], known: Mapping[str, Statement]
+) -> list[TaskExited]:
+    """All tasks that ended as this one did, of the same exception; a stop may have come in between."""
+    said = known[first.task].alike
+    if not said or first.lost or first.signal is not None or first.oom_kills:
+        return [first]
+    same = (one for one in exits if one.code == first.code or (one.stopped and known[one.task].exception))
+    return [one for one in same if known[one.task].alike == said]
+
+
+def _first(roots: list[TaskExited]) -> TaskExited | None:
+    """The earliest whose end is known; the time of a lost task's end is only when we gave it up."""
+    return min(roots, key=lambda one: (bool(one.lost), one.ended), default=None)
+
+
+def _is_consequence(exited: TaskExited, said: Statement) -> bool:
+    """TensorFlow ends with an exception, or aborts, when a peer is gone; nothing else is the peer's doing."""
+    by_itself = exited.lost or exited.signal not in (None, _ABORT)
+    return not by_itself and said.blames_peer
+
+
+def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[str, Statement]) -> Verdict:
+    """All that failed name a peer: the peer they name, if it is one of ours and did not fail itself."""
+    said = known[first.task]
+    peer = exits.get(said.accused)
+    if peer is None or failed(peer):
+        return _verdict(first, known, [first])
+    rule = said.rule
+    kind = rule.kind if rule and rule.kind in OF_A_PEER else Kind.PEER
+    if rule and kind is Kind.INCARNATION:
+        what, hint = "was started again alone", rule.advice
+    elif peer.code == 0 and not peer.stopped:
+        what = "finished while the others still needed it"
+        hint = "give all tasks equal steps_per_epoch, epochs and amounts of data"
+    elif kind is Kind.TIMEOUT:
+        what = "was not ready in time"
+        hint = f"read the end of its log; it hung, or was too slow, before it reached {first.host}"
+    else:
+        what = "stopped answering"
+        hint = f"`orchestrate preflight`, which tests every pair; {peer.task} may also have been frozen"
+    cause = f"{peer.task} on {peer.host} {what}, says {first.task} on {first.host}"
+    return Verdict(kind, peer.task, peer.host, cause, lastwords.excerpt(known[peer.task].lines), hint)
+
+
+def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:
+    said = known[exited.task]
+    kind = _kind(exited, said)
+    number = exited.signal or (exited.code or 0) - 128
+    general = _KIND_HINTS.get(kind) or _SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
+    rule = next(filter(_knows_the_port, (known[one.task].rule for one in alike)), said.rule)
+    special = rule.advice if rule and kind is rule.kind else ""
+    own = said.report.hint if said.report and _speaks(exited) else ""
+    hint = own or special or general.format(host=exited.host)
+    cause = _cause(exited, kind, said, _who(exited, alike, len(known)))
+    why = said.why if _speaks(exited) else ""
+    return Verdict(kind, exited.task, exited.host, cause, _shown(exited, said), hint, why)
+
+
+def _knows_the_port(rule: Rule | None) -> bool:
+    """The task whose port another one took by mistake cannot tell; the other can."""
+    return rule in (PORT_OF_ANOTHER, PORT_OF_NOBODY)
+
+
+def _speaks(exited: TaskExited) -> bool:
+    """Whether its last exception can be why it ended."""
+    return not exited.lost and exited.signal in (None, _INTERRUPT, _ABORT)
+
+
+def _kind(exited: TaskExited, said: Statement) -> Kind:
+    if exited.oom_kills and exited.loss is Loss.NONE:
+        return Kind.OUT_OF_MEMORY
+    if exited.lost:
+        return _LOSSES[exited.loss]
+    if exited.signal not in (None, _ABORT) and not exited.stopped:
+        return Kind.SIGNAL
+    if said.rule is not None:
+        return said.rule.kind
+    if said.exception and not (said.report and said.report.is_exit):
+        return Kind.EXCEPTION
+    return Kind.SIGNAL if exited.signal or (exited.code or 0) > 128 else Kind.EXIT
+
+
+def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
+    """`worker/2 on gpu-03`, `all 4 tasks`, `worker/[0-2] (3 of 4 tasks)`."""
+    if len(alike) < 2:
+        return f"{exited.task} on {exited.host}"
+    if len(alike) == total:
+        return f"all {total} tasks"
+    return f"{ranges.fold(one.task for one in alike)} ({len(alike)} of {total} tasks)"
+
+
+def _cause(exited: TaskExited, kind: Kind, said: Statement, who: str) -> str:
+    """`worker/2 on gpu-03 was killed by SIGKILL after 41 s`, and the exception where there is one."""
+    if kind in (Kind.REBOOTED, Kind.HOST_LOST):
+        return f"{exited.host}: {exited.lost}, and {exited.task} is lost with it"
+    how = f"{who} {end_after(exited)}"
+    raised = said.exception if exited.signal is None or (said.report and _speaks(exited)) else ""
+    if exited.oom_kills and kind is Kind.OUT_OF_MEMORY:
+        return _out_of_memory(exited, exited.lost or raised)
+    if exited.lost:
+        return f"{how}: {exited.lost}"
+    if exited.code is not None and exited.code > 128 and not raised:
+        return f"{how} (128 + {exited.code - 128}: killed by {signal_name(exited.code - 128)})"
+    native = said.native if exited.signal == _ABORT else ""
+    if because := raised or exited.note or native or said.complaint:
+        return f"{how}: {because}"
+    closing = said.closing if (exited.code or exited.signal == _ABORT) and not exited.stopped else ""
+    return f"{how}; its last line: {closing}" if closing else how
+
+
+def _out_of_memory(exited: TaskExited, why: str) -> str:
+    """What the kernel killed: the task itself, or one of its processes, of which it then failed."""
+    limit = f" (limit {size(exited.oom_limit)})" if exited.oom_limit else ""
+    who = f"{exited.task} on {exited.host}"
+    itself = exited.signal == _KILL or exited.code == 128 + _KILL
+    after = f" after {duration(exited.seconds)}" if exited.seconds else ""
+    if itself:
+        return f"{who} ran out of memory{after}: the kernel killed it{limit}"
+    how = f"{end(exited)}: {why}" if why else end(exited)
+    return f"{who} ran out of memory{after}: the kernel killed a process of it{limit}, and it {how}"
+
+
+def _shown(exited: TaskExited, said: Statement) -> tuple[str, ...]:
+    """No traceback of long ago where a signal ended it."""
+    by_signal = exited.signal not in (None, _INTERRUPT, _ABORT)
+    return lastwords.last(said.lines) if by_signal else lastwords.excerpt(said.lines)

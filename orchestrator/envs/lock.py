@@ -1,0 +1,168 @@
+"""From the [env] table to a lock: every package with its version, one for all hosts, kept for later ones."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from orchestrator.envs import uv
+from orchestrator.errors import UsageError
+from orchestrator.model import Environment
+
+OLDEST = "3.11"  # the Python that a lock is good for, and newer ones, where [env] names no version
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+_NEVER = "tensorflow; sys_platform == 'never'"
+_CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
+_FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Requirement lines with exact versions and markers; its environments have its name."""
+
+    text: str
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The packages that Linux machines may need."""
+        lines = map(Requirement, requirement_lines(self.text))
+        linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+        return tuple(one.name for one in lines if one.marker is None or one.marker.evaluate(linux))
+
+
+def named(text: str, environment: Environment) -> Lock:
+    """The lock of an [env] table whose text is known."""
+    return Lock(text, name_of(text, environment.python))
+
+
+def name_of(text: str, python: str | None) -> str:
+    """The name of a lock, which says what is in it: a kept one that has another name is damaged."""
+    key = "\n".join((python or "", *requirement_lines(text)))
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def resolve(environment: Environment) -> Lock:
+    """A new lock, of the newest versions that fit.
+
+    Raise UsageError for requirements that cannot go to other machines, ClusterError when uv cannot resolve.
+    """
+    text = _resolve(environment)
+    for line in requirement_lines(text):
+        _check(line)
+    return named(text, environment)
+
+
+def recipe_digest(environment: Environment) -> str:
+    """What changes when the table does, or a file that it names; raise UsageError for a missing file."""
+    parts = [environment.python or "", environment.index or "", *environment.packages, *environment.extras]
+    if environment.requirements is not None:
+        parts += [environment.requirements, *_contents(Path(environment.requirements), set())]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def requirement_lines(text: str) -> Iterator[str]:
+    """The lines of a lock without comments and options."""
+    for line in text.split("\n"):
+        content = line.partition(" #")[0].strip()
+        if content and not content.startswith("#"):
+            yield content
+
+
+def _contents(path: Path, known: set[Path]) -> Iterator[str]:
+    """A requirements file and those that it includes."""
+    if path in known:
+        return
+    known.add(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read {path}, the `requirements` of [env]",
+            why=getattr(error, "strerror", None) or str(error),
+            hint="name a requirements file, a lock or a pyproject.toml, relative to hosts.toml",
+        ) from error
+    yield text
+    for match in re.finditer(r"^\s*(?:-r|--requirement|-c|--constraint)[ =]\s*(\S+)", text, re.MULTILINE):
+        yield from _contents(path.parent / match[1], known)
+
+
+def _resolve(environment: Environment) -> str:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "packages.in").write_text(
+            "".join(f"{line}\n" for line in environment.packages), encoding="utf-8"
+        )
+        sources, texts = [str(folder / "packages.in")], list(environment.packages)
+        if environment.requirements is not None:
+            path = Path(environment.requirements)
+            texts += _wanted(path)
+            if path.name == "uv.lock":
+                export = [
+                    "export",
+                    "--frozen",
+                    "--no-hashes",
+                    "--no-emit-project",
+                    "--no-header",
+                    "--no-annotate",
+                ]
+                extras = [word for extra in environment.extras for word in ("--extra", extra)]
+                return uv.run(f"read {path}", [*export, *extras, "--project", str(path.parent)])
+            sources.append(str(path))
+        arguments = ["pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
+        arguments += ["--no-emit-index-url", "--python-version", _minimum(environment)]
+        arguments += [word for extra in environment.extras for word in ("--extra", extra)]
+        if environment.index is not None:
+            arguments += ["--default-index", environment.index]
+        if overrides := overrides_of("\n".join(texts)):
+            (folder / "overrides.txt").write_text("\n".join(overrides), encoding="utf-8")
+            arguments += ["--overrides", str(folder / "overrides.txt")]
+        return uv.run("resolve the packages of [env]", [*arguments, *sources])
+
+
+def overrides_of(listing: str) -> list[str]:
+    """What replaces other packages' wish for tensorflow where tensorflow-cpu is listed.
+
+    tf-keras, for one, would bring the full one beside the lighter one, and the two overwrite each other.
+    """
+    if not _CPU.search(listing):
+        return []
+    return [line.strip() for line in _FULL.findall(listing)] or [_NEVER]
+
+
+def _wanted(path: Path) -> list[str]:
+    contents = list(_contents(path, set()))
+    if path.name != "pyproject.toml":
+        return contents
+    try:
+        project = tomllib.loads(contents[0]).get("project", {})
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"cannot read {path}", why=str(error)) from error
+    dependencies = project.get("dependencies", []) if isinstance(project, dict) else []
+    return [str(one) for one in dependencies]
+
+
+def _minimum(environment: Environment) -> str:
+    wanted = environment.python or ""
+    return wanted if _VERSION.fullmatch(wanted) else OLDEST
+
+
+def _check(line: str) -> None:
+    """Raise UsageError for a line that means something on this machine alone."""
+    try:
+        local = (Requirement(line).url or "").startswith("file:")
+    except InvalidRequirement:
+        local = True
+    if local:
+        raise UsageError(
+            f"[env] asks for {line.split(' @ ', maxsplit=1)[0]!r}, which is on this machine alone",
+            why=f"the hosts cannot install {line!r}",
+            hint="leave it out: the code that you launch is sent anyway; or name a release of it",
+        )

@@ -1,0 +1,73 @@
+"""The uv that came with this installation: to resolve packages here, and to be sent to hosts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.errors import ClusterError, HostError, UsageError
+from orchestrator.node.stock.envs import environment
+
+_LINES = 12
+
+
+def binary() -> Path:
+    """The program; raise UsageError when the installation lacks it."""
+    try:
+        from uv import find_uv_bin  # noqa: PLC0415 - only those who make environments need it
+
+        return Path(find_uv_bin())
+    except (ImportError, FileNotFoundError) as error:
+        raise UsageError(
+            "uv is missing from this installation",
+            why=str(error),
+            hint="install orchestrate again with pip: uv is one of its dependencies",
+        ) from error
+
+
+def run(
+    what: str, arguments: Sequence[str], environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> str:
+    """What uv prints; raise ClusterError ("cannot WHAT") with uv's last lines when it fails."""
+    done = subprocess.run(
+        [str(binary()), *arguments],
+        env=environment(os.environ if environ is None else environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=cwd,
+        check=False,
+    )
+    if done.returncode:
+        lines = [line.rstrip() for line in done.stderr.split("\n") if line.strip()]
+        raise ClusterError(
+            f"cannot {what}",
+            why="\n".join(lines[-_LINES:]),
+            hint="mend what uv says; for an index of your own set `index` under [env], or UV_DEFAULT_INDEX",
+        )
+    return done.stdout
+
+
+def version() -> str:
+    """Of the program, for the name under which hosts keep it."""
+    return importlib.metadata.version("uv")
+
+
+def binary_for(machine: str, host: str) -> Path:
+    """The program for a Linux machine of that architecture; raise HostError when there is none."""
+    own = platform.machine() if sys.platform == "linux" else f"{sys.platform}'s"
+    if own == machine:
+        return binary()
+    raise HostError(
+        host,
+        f"needs uv for {machine}",
+        kind="env",
+        why=f"this installation brings uv for {own} alone",
+        hint=f"set `python` of {host} to an environment that you make there",
+    )

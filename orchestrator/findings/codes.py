@@ -1,0 +1,24 @@
+"""The code of each finding, and what it is about in a few words; docs/lint.md has a section for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CONFIG, LEGACY, EARLY, BATCH, SAVING, FILES, SERVERS, UNUSED = (f"O10{number}" for number in range(1, 9))
+PROGRAM, PACKAGES = "O201", "O202"  # found on the hosts
+PROXY, EPHEMERAL = "O301", "O302"
+
+CODES: Mapping[str, str] = {
+    CONFIG: "the program writes TF_CONFIG",
+    LEGACY: "the program sets TF_USE_LEGACY_KERAS against the run",
+    EARLY: "something computes before the strategy is made",
+    BATCH: "a batch that the workers cannot share equally",
+    SAVING: "several tasks write one path",
+    FILES: "fewer files of data than workers",
+    SERVERS: "every task makes a ParameterServerStrategy",
+    UNUSED: "a strategy that nothing uses",
+    PROGRAM: "a host without the command's program",
+    PACKAGES: "a host whose R lacks what the script loads",
+    PROXY: "gRPC follows a proxy",
+    EPHEMERAL: "a task port in the range of outgoing connections",
+}

@@ -1,0 +1,141 @@
+"""What a program's data tell: files that are fewer than workers, batches that do not divide."""
+
+from __future__ import annotations
+
+import ast
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+
+from orchestrator.findings import codes
+from orchestrator.findings.flow import Source, argument, dotted, keyword, text
+from orchestrator.findings.look import Finding, Scene
+from orchestrator.findings.programs import Rule
+
+# Of tensorflow-datasets those whose training part is one file.
+_ONE_FILE = frozenset(
+    [
+        "mnist",
+        "fashion_mnist",
+        "kmnist",
+        "emnist",
+        "cifar10",
+        "cifar100",
+        "iris",
+        "titanic",
+        "imdb_reviews",
+        "penguins",
+        "wine_quality",
+    ]
+)
+_FILES = ("TFRecordDataset", "TextLineDataset")
+_POLICY = re.compile(r"auto_?shard_?policy|distribute_datasets_from_function|\.shard\(", re.IGNORECASE)
+_OWN_BATCHES = ("distribute_datasets_from_function", "DatasetCreator", "dataset_fn", "InputContext")
+
+
+def files(scene: Scene) -> Iterator[Finding]:
+    if not scene.spread or scene.sharded or any(_POLICY.search(one.text) for one in scene.sources):
+        return
+    for source in scene.sources:
+        for call in source.plain_calls:
+            found = _files_of(scene, source, call)
+            if found is None or found[1] >= scene.workers:
+                continue
+            what, many = found
+            are = "are one file" if many == 1 else f"are {many} files"
+            yield Finding(
+                codes.FILES,
+                f"the data of {what} {are}, which {scene.workers} workers cannot share file by file",
+                'set `auto_shard = "data"` under [job], so that each reads all and keeps its part; or'
+                " AutoShardPolicy.DATA or OFF in the program, or write the data in more files",
+                source.path,
+                call.lineno,
+            )
+
+
+def batch(scene: Scene) -> Iterator[Finding]:
+    if not scene.spread or any(word in one.text for one in scene.sources for word in _OWN_BATCHES):
+        return
+    for source in scene.sources:
+        for call in source.plain_calls:
+            name = dotted(call.func).rpartition(".")[2]
+            if name not in ("fit", "experimental_distribute_dataset"):
+                continue
+            size = source.number(keyword(call, "batch_size"))
+            if size is None:
+                size = _batch_of(source, argument(call, 0, "x"))
+            if size is not None and size % scene.workers:
+                yield Finding(
+                    codes.BATCH,
+                    f"a batch of {size} is not shared equally by {scene.workers} workers: in each step some"
+                    " wait for others",
+                    f"choose a multiple of {scene.workers}, or {size} for each: {size * scene.workers}",
+                    source.path,
+                    call.lineno,
+                )
+
+
+RULES: tuple[Rule, ...] = (files, batch)
+
+
+def _files_of(scene: Scene, source: Source, call: ast.Call) -> tuple[str, int] | None:
+    """What is loaded, and how many files it surely has; None where that cannot be known."""
+    called = source.called(call)
+    if called in ("tensorflow_datasets.load", "tensorflow_datasets.builder"):
+        name = text(argument(call, 0, "name"))
+        if name is None:
+            return None
+        folder = keyword(call, "data_dir")
+        bare = re.split("[:/]", name)[0]
+        if folder is not None:
+            where = text(folder)
+            many = _of_a_set(scene, where, bare) if where is not None else None
+            return None if many is None else (f'tfds.{called.rpartition(".")[2]}("{name}")', many)
+        return (f'tfds.{called.rpartition(".")[2]}("{name}")', 1) if bare in _ONE_FILE else None
+    kind = called.rpartition(".")[2]
+    if kind not in _FILES or not called.startswith("tensorflow."):
+        return None
+    given = argument(call, 0, "filenames")
+    if isinstance(given, ast.Name):
+        given = source.bound(given.id)
+    if (one := text(given)) is not None:
+        if re.search(r"[*?\[{%]", one):
+            return None
+        return f'{kind}("{one}")', 1
+    if isinstance(given, ast.List | ast.Tuple) and all(text(one) is not None for one in given.elts):
+        many = len(given.elts)
+        return (f'{kind}(["{text(given.elts[0])}"{", ..." if many > 1 else ""}])', many) if many else None
+    return None
+
+
+def _of_a_set(scene: Scene, folder: str, name: str) -> int | None:
+    """The files of the part `train` of a set that is sent with the code."""
+    beginning = posixpath.normpath(f"{folder}/{name}") + "/"
+    infos = [
+        path for path in scene.sent if path.startswith(beginning) and path.endswith("/dataset_info.json")
+    ]
+    if len(infos) != 1:
+        return None
+    try:
+        told = json.loads(scene.read(infos[0]) or "")
+        parts = {part["name"]: len(part["shardLengths"]) for part in told["splits"]}
+    except (ValueError, TypeError, LookupError):
+        return None
+    return parts.get("train")
+
+
+def _batch_of(source: Source, node: ast.expr | None) -> int | None:
+    """The batch size of a data set, followed through the names and methods that it is made by."""
+    for _ in range(10):
+        if isinstance(node, ast.Name):
+            node = source.bound(node.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("batch", "padded_batch"):
+                return source.number(argument(node, 0, "batch_size"))
+            if node.func.attr == "experimental_distribute_dataset":
+                return None  # it is told where that is called
+            node = node.func.value
+        else:
+            return None
+    return None

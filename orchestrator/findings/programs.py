@@ -1,0 +1,240 @@
+"""What a program's statements tell: environment, order, strategies, what is written where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from orchestrator.findings import codes
+from orchestrator.findings.flow import Source, Step, argument, dotted, text
+from orchestrator.findings.look import Finding, Scene, each_strategy
+from orchestrator.model import KerasHook, Role
+
+Rule: TypeAlias = Callable[[Scene], Iterator[Finding]]
+
+# Each of these made TensorFlow 2.21 initialize its context, after which the strategy is refused.
+_COMPUTE = frozenset(
+    f"tensorflow.{name}"
+    for name in [
+        "constant",
+        "Variable",
+        "zeros",
+        "ones",
+        "range",
+        "convert_to_tensor",
+        "cast",
+        "one_hot",
+        "reshape",
+        "expand_dims",
+        "eye",
+        "stack",
+        "concat",
+        "fill",
+        "linspace",
+        "random.normal",
+        "random.uniform",
+        "data.Dataset.from_tensor_slices",
+        "data.Dataset.range",
+        "data.Dataset.list_files",
+        "data.Dataset.from_generator",
+        "data.TFRecordDataset",
+        "config.list_logical_devices",
+    ]
+)
+_LOADS = frozenset(("tensorflow_datasets.load",))
+_GRAPHS = ("disable_v2_behavior", "disable_eager_execution", ".Graph(")  # there, tensors are only planned
+_HARMLESS = frozenset(("num_replicas_in_sync", "cluster_resolver", "extended"))
+
+
+def config(scene: Scene) -> Iterator[Finding]:
+    for source in scene.sources:
+        for step in source.steps:
+            if _sets(source, step, "TF_CONFIG") is not None:
+                yield Finding(
+                    codes.CONFIG,
+                    "the program writes TF_CONFIG itself, over what orchestrate sets: tasks may then take"
+                    " themselves for others",
+                    "remove that line, or let it stand where TF_CONFIG is not set yet",
+                    source.path,
+                    step.lineno,
+                )
+            elif scene.workers > 1 and _removes(source, step, "TF_CONFIG"):
+                yield Finding(
+                    codes.CONFIG,
+                    f"the program removes TF_CONFIG: each of the {scene.workers} workers then trains alone",
+                    "remove that line, or launch on one host",
+                    source.path,
+                    step.lineno,
+                )
+
+
+def legacy(scene: Scene) -> Iterator[Finding]:
+    if scene.plan.recipe.legacy_keras is None or (scene.workers < 2 and not scene.ps):
+        return
+    for source in scene.sources:
+        for step in source.steps:
+            value = _sets(source, step, "TF_USE_LEGACY_KERAS")
+            if value is not None and text(value) in ("0", "False", "false", ""):
+                yield Finding(
+                    codes.LEGACY,
+                    "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
+                    " fails on several tasks",
+                    "remove that line; for Keras 3 write `import keras` throughout: it is mended",
+                    source.path,
+                    step.lineno,
+                )
+
+
+def early(scene: Scene) -> Iterator[Finding]:
+    """With one worker too: the strategy is refused whenever TF_CONFIG is set."""
+    for source in scene.sources[:1]:
+        made = next(each_strategy(source), None)
+        if made is None or any(word in source.text for word in _GRAPHS):
+            continue
+        for step in source.steps[:made]:
+            name = source.called(step)
+            if name in _COMPUTE | _LOADS:
+                yield Finding(
+                    codes.EARLY,
+                    f"{name} computes before the strategy of line {source.steps[made].lineno} is made: "
+                    '"Collective ops must be configured at program startup"',
+                    "make the strategy first",
+                    source.path,
+                    step.lineno,
+                )
+                return
+
+
+def saving(scene: Scene) -> Iterator[Finding]:
+    """Where a host has several tasks, or hosts turn out to share their folders: the tasks' folder is one."""
+    crowds = [
+        host.name
+        for host in scene.plan.hosts
+        if sum(t.host == host.name and t.id.role in (Role.CHIEF, Role.WORKER) for t in scene.plan.tasks) > 1
+    ]
+    if not scene.spread or not (crowds or scene.one_folder):
+        return
+    who = f"those of {crowds[0]} share their folder" if crowds else "these hosts share their working folder"
+    for source in scene.sources:
+        fitted = {_receiver(call) for call in source.calls if _is_method(call, "fit")}
+        for step in source.steps:
+            path = _saved(source, step, fitted, scene.plan.recipe.keras is KerasHook.MEND)
+            if path:
+                yield Finding(
+                    codes.SAVING,
+                    f"all tasks write {path}, and {who}",
+                    "name the task in the path, as orchestrate's ORCHESTRATE_TASK or the resolver's task_id"
+                    " tells it",
+                    source.path,
+                    step.lineno,
+                )
+
+
+def servers(scene: Scene) -> Iterator[Finding]:
+    joined = "\n".join(source.text for source in scene.sources)
+    if not scene.ps or "Server(" in joined or "task_type" in joined or "TF_CONFIG" in joined:
+        return
+    for source in scene.sources:
+        for step in source.steps:
+            if source.called(step).endswith(".ParameterServerStrategy"):
+                yield Finding(
+                    codes.SERVERS,
+                    "every task makes a ParameterServerStrategy, which only the chief may: the others fail"
+                    " with a port that is taken",
+                    "let workers and ps start a tf.distribute.Server and join() it",
+                    source.path,
+                    step.lineno,
+                )
+
+
+def unused(scene: Scene) -> Iterator[Finding]:
+    """A strategy whose scope nobody enters: each task then trains a model of its own."""
+    if not scene.spread or any("scope" in source.text for source in scene.sources):
+        return
+    for source in scene.sources:
+        for step in source.steps:
+            if not isinstance(step, ast.Assign) or len(step.targets) != 1:
+                continue
+            name = dotted(step.targets[0]) if isinstance(step.targets[0], ast.Name) else ""
+            value: ast.AST = step.value
+            made = source.called(value).endswith(".MultiWorkerMirroredStrategy")
+            if made and name and not _is_used(source, name):
+                yield Finding(
+                    codes.UNUSED,
+                    f"nothing uses the strategy {name}: each of the {scene.workers} workers trains alone",
+                    f"build and compile the model inside `with {name}.scope():`",
+                    source.path,
+                    step.lineno,
+                )
+
+
+RULES: tuple[Rule, ...] = (config, legacy, early, saving, servers, unused)
+
+
+def _sets(source: Source, step: Step, name: str) -> ast.expr | None:
+    """The value that a statement gives to a variable of the environment."""
+    if isinstance(step, ast.Assign):
+        return step.value if any(_is_variable(source, one, name) for one in step.targets) else None
+    if not isinstance(step, ast.Call):
+        return None
+    called = source.called(step)
+    if called == "os.putenv" and text(argument(step, 0, "key")) == name:
+        return argument(step, 1, "value")
+    if called == "os.environ.update":
+        for one in step.args:
+            if isinstance(one, ast.Dict):
+                pairs = zip(one.keys, one.values, strict=True)
+                return next((value for key, value in pairs if text(key) == name), None)
+        return next((one.value for one in step.keywords if one.arg == name), None)
+    return None
+
+
+def _removes(source: Source, step: Step, name: str) -> bool:
+    if isinstance(step, ast.Delete):
+        return any(_is_variable(source, one, name) for one in step.targets)
+    popped = source.called(step) in ("os.environ.pop", "os.unsetenv")
+    return popped and isinstance(step, ast.Call) and text(argument(step, 0, "key")) == name
+
+
+def _is_variable(source: Source, node: ast.AST, name: str) -> bool:
+    if not isinstance(node, ast.Subscript) or text(node.slice) != name:
+        return False
+    first, dot, rest = dotted(node.value).partition(".")
+    return source.modules.get(first, first) + dot + rest == "os.environ"
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == name
+
+
+def _receiver(call: ast.Call) -> str:
+    """`model` of `model.fit(...)`."""
+    return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _saved(source: Source, step: Step, models: set[str], keras_3: bool) -> str | None:
+    """The path, written out, that a statement makes every task write."""
+    if not isinstance(step, ast.Call) or not isinstance(step.func, ast.Attribute | ast.Name):
+        return None
+    name = source.called(step).rpartition(".")[2]
+    if name in ("save", "save_weights") and isinstance(step.func, ast.Attribute):
+        return text(argument(step, 0, "filepath")) if _receiver(step) in models - {""} else None
+    if name == "ModelCheckpoint" and keras_3:  # that of tf_keras writes elsewhere where it is no chief
+        return text(argument(step, 0, "filepath"))
+    if name == "BackupAndRestore" and keras_3:
+        return text(argument(step, 0, "backup_dir"))
+    return None
+
+
+def _is_used(source: Source, name: str) -> bool:
+    harmless = {
+        id(node.value) for node in source.nodes if isinstance(node, ast.Attribute) and node.attr in _HARMLESS
+    }
+    return any(
+        isinstance(node, ast.Name | ast.Attribute)
+        and dotted(node) == name
+        and isinstance(node.ctx, ast.Load)
+        and id(node) not in harmless
+        for node in source.nodes
+    )

@@ -1,0 +1,46 @@
+"""What the plan itself tells, without the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator import ranges
+from orchestrator.findings import codes
+from orchestrator.findings.look import Finding, Scene
+from orchestrator.findings.programs import Rule
+
+USUAL = (32768, 60999)  # net.ipv4.ip_local_port_range, unless it was changed; preflight asks each host
+
+
+def proxy(scene: Scene) -> Iterator[Finding]:
+    """GRPC asks grpc_proxy before https_proxy and http_proxy, and our default is that it is empty."""
+    if len(scene.plan.tasks) < 2:
+        return
+    led = {
+        str(task.id): task.env["grpc_proxy"]
+        for task in scene.plan.tasks
+        if task.env.get("grpc_proxy") and not (task.env.get("no_grpc_proxy") or task.env.get("no_proxy"))
+    }
+    if led:
+        who = "all tasks" if len(led) == len(scene.plan.tasks) else ranges.fold(led)
+        yield Finding(
+            codes.PROXY,
+            f"grpc_proxy={next(iter(led.values()))} leads {who} to each other through that proxy: they then"
+            " wait without a word",
+            "leave grpc_proxy out, or name the hosts in no_grpc_proxy",
+        )
+
+
+def ephemeral(scene: Scene) -> Iterator[Finding]:
+    low, high = USUAL
+    inside = [task for task in scene.plan.tasks if low <= task.port <= high]
+    if inside:
+        yield Finding(
+            codes.EPHEMERAL,
+            f"task port {inside[0].port} of {inside[0].host} lies in {low}-{high}, from which Linux takes"
+            " ports for outgoing connections unless told otherwise: it may be taken when the task starts",
+            "choose a `task_port` below that",
+        )
+
+
+RULES: tuple[Rule, ...] = (proxy, ephemeral)

@@ -1,0 +1,1 @@
+"""Lists of hosts that other tools keep -> candidates for hosts.toml."""

@@ -1,0 +1,21 @@
+"""A host that some list names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`ssh` is what `ssh` would be given, a port behind a colon."""
+
+    name: str
+    ssh: str
+    tasks: int = 1
+    groups: frozenset[str] = frozenset()
+
+
+def login(host: str, user: str = "", port: str = "") -> str:
+    """`user@host:port`, with the parts that are known."""
+    bracketed = f"[{host}]" if ":" in host and port else host
+    return (f"{user}@" if user else "") + bracketed + (f":{port}" if port else "")

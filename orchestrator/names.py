@@ -1,0 +1,71 @@
+"""Names that come from outside, as types that can only be names: none leads out of a folder."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Self
+
+from orchestrator.errors import UsageError
+
+_SHOWN = 60  # characters of what is no name
+
+
+class NotANameError(UsageError, ValueError):
+    """What was given cannot be a name of this kind."""
+
+
+class _Name(str):
+    """Text of one pattern; making one of any other text raises NotANameError."""
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+    PATTERN: ClassVar[re.Pattern[str]]
+
+    def __new__(cls, text: object) -> Self:
+        if not isinstance(text, str) or not cls.PATTERN.fullmatch(text):
+            raise NotANameError(f"{shown(text)} is not {cls.KIND}", hint="`orchestrate runs` lists the runs")
+        return super().__new__(cls, text)
+
+
+class RunId(_Name):
+    """`20261121-010203-abcd`; the name of a folder here and on every node."""
+
+    __slots__ = ()
+    KIND = "the id of a run"
+    PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+
+
+class AttemptName(_Name):
+    """`1`, `2`, ...: an attempt at the training; `validate`, `validate-2`, `validate-2-1`: before it."""
+
+    __slots__ = ()
+    KIND = "the name of an attempt"
+    PATTERN = re.compile(r"[1-9][0-9]{0,5}|validate(-[1-9][0-9]{0,5}){0,2}", re.ASCII)
+
+    @property
+    def number(self) -> int | None:
+        """Which attempt at the training it is; None for a validation."""
+        return int(self) if self.isdigit() else None
+
+
+class TaskSlug(_Name):
+    """`worker-1`: a task as the name of a file."""
+
+    __slots__ = ()
+    KIND = "the file name of a task"
+    PATTERN = re.compile(r"(chief|worker|ps|evaluator)-[0-9]{1,6}", re.ASCII)
+
+
+class Digest(_Name):
+    """The name of a tree of code."""
+
+    __slots__ = ()
+    KIND = "the digest of a tree"
+    PATTERN = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def shown(text: object) -> str:
+    """What was given instead of a name, in few characters that are safe to print."""
+    if not isinstance(text, str):
+        return f"a {type(text).__name__}"
+    return ascii(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

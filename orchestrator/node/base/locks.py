@@ -1,0 +1,110 @@
+"""Locks on files: flock, because such a lock ends with its last holder, however that one ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from .fault import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Optional
+
+GLANCE = 0.02  # seconds; whoever only looks who holds a lock has it for less
+
+
+def take(fd: int, patience: float = 0.0) -> bool:
+    """Take a lock within `patience` seconds; False when somebody has it."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(0.005)
+
+
+def hold(path: str, patience: float) -> Optional[int]:
+    """A descriptor that holds the lock of a file, which is made; None when somebody has it for too long.
+
+    Who cleans may remove the file while nobody holds it (`remove_free`): a lock on one that has no name any
+    more is none.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if not take(fd, max(0.0, deadline - time.monotonic())):
+                os.close(fd)
+                return None
+            if os.path.samestat(os.fstat(fd), os.lstat(path)):
+                return fd
+        except FileNotFoundError:
+            pass
+        os.close(fd)
+
+
+def remove_free(path: str) -> bool:
+    """Remove a lock file that nobody holds."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        free = take(fd)
+        if free:
+            os.unlink(path)
+        return free
+    finally:
+        os.close(fd)
+
+
+def is_taken(path: str) -> bool:
+    """Whether somebody holds the lock of a file; nobody holds that of a file that is not there.
+
+    Raise OSError when it cannot be told: a task is not dead because we have no descriptor left.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not take us for a holder
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+
+
+class Held:
+    """In a `with`: hold a lock file. Wait `patience` seconds for whoever has it, then raise NodeError.
+
+    `on_wait` is called before a wait.
+    """
+
+    def __init__(
+        self, path: str, patience: float, kind: str, what: str, on_wait: Optional[Callable[[], object]] = None
+    ) -> None:
+        self._path = path
+        self._patience = patience
+        self._error = (kind, f"waited too long for {what}")
+        self._on_wait = on_wait
+
+    def __enter__(self) -> None:
+        held = hold(self._path, 0.0)
+        if held is None:
+            if self._on_wait is not None:
+                self._on_wait()
+            held = hold(self._path, self._patience)
+        if held is None:
+            raise NodeError(
+                *self._error,
+                f"somebody has held {self._path} for {self._patience / 60:.0f} minutes",
+                f"`fuser {self._path}` shows who, on the machine that does it",
+            )
+        self._fd = held
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)

@@ -1,0 +1,259 @@
+"""Every path of a node's state folder, and the checks before it is trusted.
+
+runs/<run>/run.json, keeper, stopped
+runs/<run>/attempts/<attempt>/<slug>/lock, control, state.json, output.log, output.idx, report.jsonl
+leases/<port>
+site/<digest>/sitecustomize.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from .fault import NodeError
+from .tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
+
+# Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
+_REMOTE = (
+    " 9p afs beegfs ceph cifs coda fuse fuseblk gfs2 gpfs lustre nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs "
+)
+_NAME = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,199}", re.ASCII)  # hosts may be called by an IPv6 address
+_DIGEST = re.compile(r"[0-9a-f]{1,64}", re.ASCII)
+_SHOWN = 80  # characters of what is no name
+_LOCAL_FUSE = "fuse.fuse-overlayfs"  # the root of a rootless container: layers on a local disk
+
+
+class TaskFolder(NamedTuple):
+    """The folder of one task of one attempt; `os.path` functions take it as a path."""
+
+    path: str
+    run: str
+    attempt: str
+    slug: str
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    @property
+    def task(self) -> str:
+        """`worker/1` for the slug `worker-1`."""
+        return "/".join(self.slug.rsplit("-", 1))
+
+    @property
+    def lock(self) -> str:
+        return os.path.join(self.path, "lock")
+
+    @property
+    def control(self) -> str:
+        return os.path.join(self.path, "control")
+
+    @property
+    def state(self) -> str:
+        return os.path.join(self.path, "state.json")
+
+    @property
+    def log(self) -> str:
+        return os.path.join(self.path, "output.log")
+
+    @property
+    def idx(self) -> str:
+        return os.path.join(self.path, "output.idx")
+
+    @property
+    def report(self) -> str:
+        return os.path.join(self.path, "report.jsonl")
+
+    @property
+    def stacks(self) -> str:
+        """With a dot and a pid: for the moment in which a process of the task opens its dump."""
+        return os.path.join(self.path, "stacks")
+
+    @property
+    def crash(self) -> str:
+        """A traceback of our own processes, when there was one."""
+        return os.path.join(self.path, "crash.txt")
+
+
+class Paths:
+    """The layout below a state folder; knows names, touches nothing but to list."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+
+    def runs(self) -> List[str]:
+        return _names(os.path.join(self.root, "runs"))
+
+    def run(self, run: str) -> str:
+        return os.path.join(self.root, "runs", plain_name("run", run))
+
+    def run_json(self, run: str) -> str:
+        return os.path.join(self.run(run), "run.json")
+
+    def keeper(self, run: str) -> str:
+        return os.path.join(self.run(run), "keeper")
+
+    def stopped(self, run: str) -> str:
+        """Exists when a user ended the run: nothing of it is to be started any more."""
+        return os.path.join(self.run(run), "stopped")
+
+    def attempts(self, run: str) -> List[str]:
+        return _names(os.path.join(self.run(run), "attempts"))
+
+    def attempt(self, run: str, attempt: str) -> str:
+        return os.path.join(self.run(run), "attempts", plain_name("attempt", attempt))
+
+    def task(self, run: str, attempt: str, task: str) -> TaskFolder:
+        """The folder of a task, given as `worker/1` or `worker-1`."""
+        slug = plain_name("task", task.replace("/", "-"))
+        return TaskFolder(os.path.join(self.attempt(run, attempt), slug), run, attempt, slug)
+
+    def tasks(self, run: str, attempt: Optional[str] = None) -> List[TaskFolder]:
+        """The claimed tasks of one attempt, or of all."""
+        labels = self.attempts(run) if attempt is None else [attempt]
+        return [self.task(run, label, slug) for label in labels for slug in _names(self.attempt(run, label))]
+
+    @property
+    def leases(self) -> str:
+        return os.path.join(self.root, "leases")
+
+    def leased_ports(self) -> List[int]:
+        """The ports that were ever leased here."""
+        return sorted(int(name) for name in _names(self.leases) if name.isdigit())
+
+    def site(self, digest: str) -> str:
+        """What goes on the PYTHONPATH of tasks, in one version."""
+        return os.path.join(self.root, "site", digest)
+
+    def lease(self, port: int) -> str:
+        return os.path.join(self.leases, str(int(port)))
+
+
+def open_root(path: Optional[str] = None) -> Paths:
+    """Make and check the state folder (default /var/tmp/orchestrate-<uid>); raise NodeError "state"."""
+    root = os.path.abspath(os.path.expanduser(path or f"/var/tmp/orchestrate-{os.getuid()}"))
+    if path:
+        root = os.path.realpath(root)  # a user's own link is fine; in /var/tmp anybody may place one
+    try:
+        os.makedirs(os.path.dirname(root), exist_ok=True)
+        try:
+            os.mkdir(root, 0o700)
+        except FileExistsError:
+            pass
+        _check_owner(root)
+        _check_filesystem(root)
+        for name in ("runs", "leases"):
+            make_private(os.path.join(root, name))
+    except OSError as error:
+        raise NodeError(
+            "state",
+            f"the state folder {root} cannot be used",
+            error.strerror or str(error),
+            "make room or set `state` to a folder on a local disk",
+        ) from None
+    return Paths(root)
+
+
+def make_private(folder: str) -> None:
+    """Make a folder and its missing parents for the owner alone (makedirs forgets the parents)."""
+    if not os.path.isdir(folder):
+        make_private(os.path.dirname(folder))
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+
+
+def filesystem(path: str) -> str:
+    """The type of the file system that holds an existing path, as the kernel names it."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        return type_of(os.path.realpath(path), file.read())
+
+
+def type_of(path: str, mountinfo: bytes) -> str:
+    """The type of the innermost mount around a path."""
+    best, kind = -1, "unknown"
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(b" - ")
+        point = os.fsdecode(_unescape(left.split()[4]))
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:  # the later of two mounts on one point hides the other
+            best, kind = len(point), right.split()[0].decode("ascii", "replace")
+    return kind
+
+
+def is_remote(kind: str) -> bool:
+    """Whether locks, FIFOs and renames cannot be trusted on a file system of this type."""
+    return f" {kind} " in _REMOTE or (kind.startswith("fuse.") and kind != _LOCAL_FUSE)
+
+
+def _unescape(field: bytes) -> bytes:
+    for code in (b"040", b"011", b"012", b"134"):  # 134, the backslash itself, comes last
+        field = field.replace(b"\\" + code, bytes([int(code, 8)]))
+    return field
+
+
+def _check_owner(root: str) -> None:
+    found = os.lstat(root)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NodeError(
+            "state",
+            f"the state folder {root} is not a folder",
+            "something else has its name",
+            "remove it, or set `state` to another folder on a local disk",
+        )
+    if found.st_uid != os.getuid():
+        raise NodeError(
+            "state",
+            f"the state folder {root} is another user's",
+            f"it belongs to uid {found.st_uid}, we are uid {os.getuid()}: its owner could read secrets"
+            " and stop tasks",
+            "have it removed, or set `state` to a folder of your own on a local disk",
+        )
+    if found.st_mode & 0o077:
+        raise NodeError(
+            "state",
+            f"the state folder {root} is open to other users",
+            f"its mode is {stat.S_IMODE(found.st_mode):03o}, it must be 700",
+            f"chmod 700 {root}",
+        )
+
+
+def _check_filesystem(root: str) -> None:
+    kind = filesystem(root)
+    if is_remote(kind):
+        raise NodeError(
+            "state",
+            f"the state folder {root} is on {kind}",
+            "locks and pipes between processes do not hold on network and FUSE file systems",
+            "set `state` to a folder on a local disk of the machine",
+        )
+
+
+def plain_name(what: str, text: object) -> str:
+    """A single, visible path component, whoever sent it; raise NodeError."""
+    if not isinstance(text, str) or not _NAME.fullmatch(text):
+        raise NodeError(
+            "usage", f"not a name for a {what}: {ascii(text)[:_SHOWN]}", "it must be one plain file name"
+        )
+    return text
+
+
+def digest_name(text: object) -> str:
+    """The name of a tree; raise NodeError."""
+    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
+        raise NodeError("protocol", f"not a digest: {ascii(text)[:_SHOWN]}")
+    return text
+
+
+def _names(folder: str) -> List[str]:
+    """Sorted entries that are names, not hidden ones (claims that are being made); empty for no folder."""
+    try:
+        return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
+    except (FileNotFoundError, NotADirectoryError):
+        return []

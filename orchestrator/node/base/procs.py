@@ -1,0 +1,296 @@
+"""Processes as /proc shows them: who they are, whose children they are, and how to end them all.
+
+A pid alone names nobody, since pids are used again: a process is its pid, its start (in clock ticks
+since the boot) and the machine's incarnation.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from .fault import NodeError
+from .tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+
+COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
+
+
+class Process(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    ppid: int
+    pgrp: int
+    start_ticks: int
+    zombie: bool  # nothing of it runs: a first thread may end before the others
+
+
+class Identity(NamedTuple):
+    """A process that can be told from a later one with the same pid."""
+
+    pid: int
+    start_ticks: int
+    incarnation: str
+
+    def alive(self) -> bool:
+        """Whether that very process runs (a zombie does not)."""
+        process = look(self.pid) if self.incarnation == incarnation() else None
+        return process is not None and process.start_ticks == self.start_ticks and not process.zombie
+
+
+def look(pid: int) -> Optional[Process]:
+    """What /proc knows about a pid; None when there is no such process."""
+    text = read(f"/proc/{pid}/stat", 1024)
+    end = text.rfind(b")")  # the name before it may hold anything, blanks and brackets too
+    if end < 0:
+        return None
+    fields = text[end + 2 :].split()
+    over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), over)
+
+
+def scan() -> List[Process]:
+    """Every process that we may see."""
+    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [process for process in found if process is not None]
+
+
+def descendants(root: int, table: Iterable[Process]) -> List[Process]:
+    """All processes below `root`, parents before their children."""
+    children: Dict[int, List[Process]] = {}
+    for process in table:
+        children.setdefault(process.ppid, []).append(process)
+    found: List[Process] = []
+    waiting = [root]
+    while waiting:
+        below = children.pop(waiting.pop(), [])
+        found += below
+        waiting += [process.pid for process in below]
+    return found
+
+
+def incarnation() -> str:
+    """This life of the machine or container: a restarted container keeps its boot id."""
+    boot = read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
+    namespace = os.readlink("/proc/self/ns/pid")[5:-1]
+    first = look(1)  # None where /proc hides other users' processes
+    return f"{boot}/{namespace}/{first.start_ticks if first else '-'}"
+
+
+def began_ns() -> int:
+    """When this life of the machine or container began: the start of its pid 1; 0 when it is hidden."""
+    first = look(1)
+    for line in read("/proc/stat", 1 << 20).splitlines():
+        if line.startswith(b"btime ") and first is not None:
+            seconds = int(line.split()[1]) + first.start_ticks / os.sysconf("SC_CLK_TCK")
+            return int(seconds * 1e9)
+    return 0
+
+
+def identify(pid: int) -> Optional[Identity]:
+    """The identity of a process that is there now."""
+    process = look(pid)
+    return Identity(pid, process.start_ticks, incarnation()) if process else None
+
+
+def send(process: Process, signum: int) -> bool:
+    """Signal exactly this process; False when it is gone. Raise PermissionError if it is another user's."""
+    try:
+        handle = _open_handle(process.pid)
+        try:
+            now = look(process.pid)
+            if now is None or now.start_ticks != process.start_ticks:
+                return False
+            if handle is None:
+                os.kill(process.pid, signum)
+            else:
+                signal.pidfd_send_signal(handle, signum)
+        finally:
+            if handle is not None:
+                os.close(handle)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def argv0(pid: int) -> str:
+    """The program's name; never more of the command line, which is the user's business."""
+    return read(f"/proc/{pid}/cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def variable(pid: int, name: bytes) -> bytes:
+    """A variable of a process's environment as it was at its start; empty when there is none."""
+    found = read(f"/proc/{pid}/environ", 1 << 22).split(b"\0")
+    return next((entry[len(name) + 1 :] for entry in found if entry.startswith(name + b"=")), b"")
+
+
+def name(pid: int) -> str:
+    """The process's own short name; empty when it is gone."""
+    return read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").rstrip("\n")
+
+
+def status(pid: int) -> str:
+    """The letter that /proc has for what it does: R, S, D, T (stopped), t (traced), ...; "" when gone."""
+    rest = read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
+    return rest[0].decode("ascii", "replace") if rest else ""
+
+
+def marks(pid: int) -> Dict[str, str]:
+    """What of ours stands in a process's environment; nothing when it is not ours to see."""
+    entries = _environ(pid).split(b"\0") if pid > 1 else []
+    found = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
+
+
+def bearers(cookie_prefix: str) -> List[Process]:
+    """Our processes with the cookie of `run`, or `run/attempt/task`, and all their descendants.
+
+    The entry is compared as a whole, up to a `/`: another variable that quotes the cookie, or the
+    task worker/10 for worker/1, does not match. This process and its ancestors are never in it, nor
+    another user's with a cookie that it has copied: that condemns nobody.
+    """
+    wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
+    table = scan()
+    spared = _ancestors(os.getpid(), table)
+    first = [p for p in table if not p.zombie and _bears(p.pid, wanted) and is_own(p.pid)]
+    return with_descendants(first, table, spared)
+
+
+def with_descendants(
+    first: Iterable[Process], table: Iterable[Process], spared: Iterable[int] = ()
+) -> List[Process]:
+    """These and all that they started, but for `spared` pids."""
+    found = {process.pid: process for process in first}
+    for process in list(found.values()):
+        found.update((below.pid, below) for below in descendants(process.pid, table))
+    return [process for pid, process in found.items() if pid not in spared and not process.zombie]
+
+
+def is_own(pid: int) -> bool:
+    """Whether a process was started as the user that we are; what it has become since does not count."""
+    for line in read(f"/proc/{pid}/status", 1 << 16).splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1]) == os.geteuid()
+    return False
+
+
+def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
+    """End every bearer of a cookie; see `end_all`."""
+    return end_all(lambda: bearers(cookie_prefix), cookie_prefix.strip("/"), patience)
+
+
+def end_all(find: Callable[[], List[Process]], whose: str, patience: float = 5.0) -> List[Dict[str, Any]]:
+    """Kill what `find` finds until two looks in a row find none; return [{"pid", "argv0"}].
+
+    Raise NodeError after `patience` seconds with one still there.
+    """
+    killed: Dict[int, Dict[str, Any]] = {}
+    # Whoever was found once counts until it is gone: a process that is dying has no environment any
+    # more, and another user's, found as a bearer's child, is found no more without that bearer.
+    known: Dict[int, Process] = {}
+    deadline = time.monotonic() + patience
+    clean = 0
+    pause = 0.001
+    while clean < 2:  # between two programs (exec) a process shows an empty environment
+        known.update((process.pid, process) for process in find())
+        found = [process for process in known.values() if _same(process)]
+        clean = 0 if found else clean + 1
+        for process in found:
+            killed.setdefault(process.pid, {"pid": process.pid, "argv0": argv0(process.pid)})
+            try:
+                send(process, signal.SIGKILL)
+            except PermissionError:
+                pass  # another user's; it may still end by itself
+        if found and time.monotonic() > deadline:
+            raise _unkillable(whose, found)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+    return list(killed.values())
+
+
+def _same(process: Process) -> bool:
+    now = look(process.pid)
+    return now is not None and now.start_ticks == process.start_ticks and not now.zombie
+
+
+def _unkillable(whose: str, left: List[Process]) -> NodeError:
+    names = ", ".join(f"pid {p.pid} ({argv0(p.pid) or '?'})" for p in left[:5])
+    return NodeError(
+        "orphan",
+        f"processes of {whose} cannot be killed: {names}",
+        "they belong to another user, or wait inside the kernel for a disk, a network file system or a GPU",
+        "end them on that machine as root, or restart it",
+    )
+
+
+def _open_handle(pid: int) -> Optional[int]:
+    """A descriptor that pins the pid, where Python (3.9) and the kernel (5.3) have them."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def _bears(pid: int, wanted: bytes) -> bool:
+    environ = _environ(pid)
+    return environ.startswith(wanted) or b"\0" + wanted in environ
+
+
+def _environ(pid: int) -> bytes:
+    return read(f"/proc/{pid}/environ", 1 << 22) or _environ_of_threads(pid)
+
+
+def _environ_of_threads(pid: int) -> bytes:
+    """The environment as any thread shows it: a first thread that ended shows none."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return b""
+    for thread in threads:
+        environ = read(f"/proc/{pid}/task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
+        if environ:
+            return environ
+    return b""
+
+
+def _ancestors(pid: int, table: Iterable[Process]) -> Set[int]:
+    parents = {process.pid: process.ppid for process in table}
+    found = {pid}
+    while parents.get(pid, 0) not in (0, *found):
+        pid = parents[pid]
+        found.add(pid)
+    return found
+
+
+def read(path: str, limit: int) -> bytes:
+    """A file of /proc; empty when the process is gone or not ours to see."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        data = os.read(fd, limit)
+        while data and len(data) < limit:
+            more = os.read(fd, limit - len(data))
+            if not more:
+                break
+            data += more
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def text(path: str) -> str:
+    """A small file of /proc or /sys as text; empty when it is not there."""
+    return read(path, 1 << 20).decode("utf-8", "replace")

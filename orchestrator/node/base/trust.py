@@ -1,0 +1,135 @@
+"""Whether what we execute is ours: nobody else may have written it, nor may replace it at any moment.
+
+As sshd looks at the way to its keys: each folder from the working folder down, and each file of a tree,
+belongs to us or to root and is not writable by others. A folder with the sticky bit may be, since only
+owners rename there what is theirs; so may one of a group that has no other member.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from .fault import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional
+
+    Groups = Dict[int, bool]
+
+_user_mask: Optional[int] = None  # before we made it stricter
+
+
+def tighten_umask() -> None:
+    """From now on nothing that we make is writable by others, whatever the login's umask is."""
+    global _user_mask  # noqa: PLW0603 - a process has one
+    _user_mask = os.umask(0o077)
+    os.umask(_user_mask | 0o022)
+
+
+def restore_umask() -> None:
+    """As the login had it: what a task writes is the user's own."""
+    if _user_mask is not None:
+        os.umask(_user_mask)
+
+
+def check_way(workdir: str, *below: str) -> None:
+    """Raise NodeError (kind "workdir") for the first of these folders that others may write.
+
+    What is not there is fine: we make it.
+    """
+    path = workdir
+    for name in ("", *below):
+        path = os.path.join(path, name) if name else path
+        try:
+            found = os.stat(path) if path == workdir else os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        why = _why_not(found, {})
+        if why:
+            raise _foreign(path, why, found)
+
+
+def is_ours(tree: str) -> bool:
+    """Whether a tree and all in it is as we wrote it; False also for none.
+
+    One of our own that others could write is no good and may be replaced; raise NodeError for one that
+    belongs to somebody else.
+    """
+    groups: Groups = {}
+    try:
+        top = os.lstat(tree)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if top.st_uid not in _trusted():
+        raise _foreign(tree, _why_not(top, groups), top)
+    try:
+        return stat.S_ISDIR(top.st_mode) and not _why_not(top, groups) and _all_is_ours(tree, groups)
+    except FileNotFoundError:
+        return False  # it goes while we look
+
+
+def _all_is_ours(tree: str, groups: Groups) -> bool:
+    waiting = [tree]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                found = entry.stat(follow_symlinks=False)
+                if _why_not(found, groups):
+                    return False
+                if stat.S_ISDIR(found.st_mode):
+                    waiting.append(entry.path)
+    return True
+
+
+def _trusted() -> frozenset[int]:
+    return frozenset((0, os.geteuid()))
+
+
+def _why_not(found: os.stat_result, groups: Groups) -> str:
+    """Why others may write there; empty when they may not."""
+    if found.st_uid not in _trusted():
+        return f"it belongs to uid {found.st_uid}, we are uid {os.geteuid()}"
+    if stat.S_ISLNK(found.st_mode) or (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return f"its mode is {stat.S_IMODE(found.st_mode):03o}: everybody may write there"
+    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid, groups):
+        return f"its mode is {stat.S_IMODE(found.st_mode):03o}: group {found.st_gid} may write there"
+    return ""
+
+
+def _is_private(gid: int, known: Groups) -> bool:
+    """Whether a group is this user's alone: it has the user's name, as with useradd, and no other member."""
+    if gid not in known:
+        known[gid] = _look_whether_private(gid)
+    return known[gid]
+
+
+def _look_whether_private(gid: int) -> bool:
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    alone = set(group.gr_mem) <= {user.pw_name}
+    return user.pw_gid == gid and group.gr_name == user.pw_name and alone
+
+
+def _foreign(path: str, why: str, found: os.stat_result) -> NodeError:
+    if found.st_uid in _trusted():
+        hint = f"`chmod go-w {_quoted(path)}`"
+    else:
+        hint = "set `workdir` of this host to a folder of your own, which nobody else writes"
+    return NodeError(
+        "workdir", f"will not run code from {path}", f"{why}, and could exchange what is run as you", hint
+    )
+
+
+def _quoted(path: str) -> str:
+    import shlex
+
+    return shlex.quote(path)

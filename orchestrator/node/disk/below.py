@@ -1,0 +1,128 @@
+"""Names below a folder, and the way to them: by descriptor, a component at a time, never through a link.
+
+Whoever names files for us may be a stranger, and whoever else writes there may exchange a folder for a
+link at any moment: no path is looked up twice, and none as a whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..base.fault import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Optional, Sequence, Tuple, Type
+
+MOST_LEVELS = 200  # folders in each other
+_MOST_BYTES = 4095  # PATH_MAX
+_MOST_NAME = 255
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def parts_of(name: str) -> Tuple[str, ...]:
+    """The components of a relative path; raise NodeError (kind "name") for anything else."""
+    parts = tuple(name.split("/"))
+    try:
+        sizes = [len(os.fsencode(part)) for part in parts]
+    except UnicodeEncodeError:
+        raise _refuse(name, "it is not a name of a file") from None
+    if name.startswith("/") or ".." in parts:
+        raise _refuse(name, "it points out of its folder")
+    if "\0" in name or "" in parts or "." in parts:
+        raise _refuse(name, "it is not a name of a file")
+    if max(sizes) > _MOST_NAME or sum(sizes) + len(sizes) > _MOST_BYTES:
+        raise _refuse(name, "it is too long")
+    if len(parts) > MOST_LEVELS:
+        raise _refuse(name, f"it lies in more than {MOST_LEVELS} folders")
+    return parts
+
+
+def stays_inside(parts: Sequence[str], target: str) -> bool:
+    """Whether a link at these parts can never lead out, whatever other such links are beside it.
+
+    `..` counts only at the beginning, where each is a real folder; behind a name, which may be a link to
+    somewhere deeper or higher, nobody can tell where it leads.
+    """
+    steps = [step for step in target.split("/") if step not in ("", ".")]
+    up = next((number for number, step in enumerate(steps) if step != ".."), len(steps))
+    return bool(target) and not target.startswith("/") and up <= len(parts) - 1 and ".." not in steps[up:]
+
+
+class Below:
+    """A folder that is held open. `path` may be a link, as a user's own word; one `made` by us is none."""
+
+    def __init__(self, path: str, *, made: bool = False) -> None:
+        self.path = path
+        self.fd = os.open(path, _FOLDER if made else _FOLDER & ~os.O_NOFOLLOW)
+        if made and os.fstat(self.fd).st_uid != os.geteuid():
+            os.close(self.fd)
+            raise PermissionError(errno.EACCES, "somebody else has put a folder there", path)
+        self._at: Tuple[str, ...] = ()
+        self._here = -1
+
+    def __enter__(self) -> Below:  # noqa: PYI034 - Python 3.8
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._leave()
+        os.close(self.fd)
+
+    def folder(self, parts: Sequence[str], *, make: bool = False) -> int:
+        """The descriptor of a folder, good until the next call; raise OSError, also where a link is."""
+        wanted = tuple(parts)
+        if wanted[: len(self._at)] != self._at:
+            self._leave()
+        for depth in range(len(self._at), len(wanted)):
+            try:
+                self._enter(wanted[depth], make=make)
+            except OSError as error:
+                error.filename = os.path.join(self.path, *wanted[: depth + 1])
+                raise
+        return self._here if self._here >= 0 else self.fd
+
+    def forget(self) -> None:
+        """What was removed or moved is not entered again."""
+        self._leave()
+
+    def _enter(self, name: str, *, make: bool) -> None:
+        above = self._here if self._here >= 0 else self.fd
+        try:
+            found = os.open(name, _FOLDER, dir_fd=above)
+        except FileNotFoundError:
+            if not make:
+                raise
+            try:
+                os.mkdir(name, dir_fd=above)
+            except FileExistsError:
+                pass
+            found = os.open(name, _FOLDER, dir_fd=above)
+        if self._here >= 0:
+            os.close(self._here)
+        self._here, self._at = found, (*self._at, name)
+
+    def _leave(self) -> None:
+        if self._here >= 0:
+            os.close(self._here)
+        self._here, self._at = -1, ()
+
+
+def is_no_folder(error: OSError) -> bool:
+    """Whether a component was a link or a file."""
+    return error.errno in (errno.ENOTDIR, errno.ELOOP)
+
+
+def shortened(name: str) -> str:
+    """A stranger's name as something to print."""
+    return ascii(name) if len(name) <= 200 else f"{name[:200]!a}..."
+
+
+def _refuse(name: str, why: str) -> NodeError:
+    return NodeError("name", f"not a path below a folder: {shortened(name)}", why)

@@ -1,0 +1,79 @@
+"""What prepares the Pythons of a task: our `sitecustomize` and its parts, first on their PYTHONPATH."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from ..base.paths import TaskFolder, make_private
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
+
+    from ..base.paths import Paths
+
+# SIGRTMIN+15 of glibc. Programs use USR1, USR2 and ALRM, and R, Java and Slurm scripts do too; in the
+# middle of the real-time signals nobody has been met.
+SIGNAL = 49
+VARIABLE = "ORCHESTRATE_STACKS"
+_MAIN = "sitecustomize"
+
+
+def mark(folder: TaskFolder) -> Dict[str, str]:
+    """What tells our `sitecustomize` which signal it is, and where its file is made."""
+    return {VARIABLE: f"{SIGNAL}:{folder.stacks}"}
+
+
+def asked_for(spec: Mapping[str, Any]) -> bool:
+    """Whether the plan wants something of our `sitecustomize` beyond stacks and errors."""
+    return any(name in (spec.get("env") or {}) for name in ("ORCHESTRATE_KERAS", "ORCHESTRATE_AUTO_SHARD"))
+
+
+def install(paths: Paths) -> Optional[str]:
+    """The folder with our `sitecustomize`, named by its contents; None where it cannot be made.
+
+    A task that cannot show its stacks is still a task.
+    """
+    try:
+        sources = _sources()
+        joined = b"\0".join(sources[name] for name in sorted(sources))
+        folder = paths.site(hashlib.sha256(joined).hexdigest()[:16])
+        if not os.path.exists(os.path.join(folder, _MAIN + ".py")):
+            make_private(folder)
+            for name in sorted(sources, key=lambda one: one == _MAIN):  # it comes last: then all is there
+                _put(os.path.join(folder, name + ".py"), sources[name])
+    except (OSError, ImportError):  # no room; no longer readable where it came from
+        return None
+    return folder
+
+
+def _put(path: str, source: bytes) -> None:
+    beside = f"{path}.{os.getpid()}"
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(source)
+    os.replace(beside, path)
+
+
+def put_first(env: Dict[bytes, bytes], folder: str) -> None:
+    """The user's PYTHONPATH stays, behind ours; an empty piece of it would mean the working folder."""
+    rest = env.get(b"PYTHONPATH")
+    env[b"PYTHONPATH"] = os.fsencode(folder) + (b":" + rest if rest else b"")
+
+
+def _sources() -> Dict[str, bytes]:
+    """As this package brought them along, from disk or from memory."""
+    from . import (  # under these names they do nothing
+        site_errors,
+        site_stacks,
+        site_tensorflow,
+        sitecustomize,
+    )
+
+    sources = {}
+    for module in (site_errors, site_tensorflow, site_stacks, sitecustomize):
+        spec = module.__spec__
+        assert spec is not None
+        text: str = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
+        sources[spec.name.rpartition(".")[2]] = text.encode()
+    return sources

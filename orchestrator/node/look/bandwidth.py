@@ -1,0 +1,65 @@
+"""How much goes from here to a peer in a second, over its task port; runs in a child."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    from ..serve.agent import Agent, Request
+
+_PIECE = 1 << 20
+_MOST = 2 << 30  # bytes; a line on which that takes less than a second is fast enough
+_SECONDS = 1.0
+_WARM = 0.25  # of the time, in which TCP finds its pace
+_SIOCOUTQ = 0x5411  # bytes that the peer's kernel has not acknowledged
+_CONNECT = 5.0
+
+
+def measure(_agent: Agent, request: Request) -> Dict[str, Any]:
+    """{"rate": bytes a second}; None and `why` where there is no connection."""
+    target = request["target"]
+    try:
+        with socket.create_connection((target["address"], int(target["port"])), _CONNECT) as peer:
+            peer.sendall(request["nonce"].encode() + b" sink\n")
+            if not peer.recv(1024).startswith(request["nonce"].encode()):
+                return {"rate": None, "why": "answered by something else"}
+            return {"rate": _rate(peer), "why": ""}
+    except OSError as error:
+        return {"rate": None, "why": error.strerror or str(error)}
+
+
+def _rate(peer: socket.socket) -> Optional[float]:
+    peer.setblocking(False)
+    poll = select.poll()
+    poll.register(peer, select.POLLOUT)
+    piece = memoryview(os.urandom(_PIECE))
+    began = time.monotonic()
+    marks: List[Tuple[float, int]] = []  # when, and how much had arrived by then
+    sent = 0
+    while True:
+        now = time.monotonic() - began
+        if now >= _SECONDS * _WARM or sent >= _MOST:
+            marks.append((now, sent - _unacknowledged(peer)))
+        if now >= _SECONDS or sent >= _MOST:
+            break
+        poll.poll(50)
+        try:
+            sent += peer.send(piece)
+        except BlockingIOError:
+            continue
+    (first, before), (last, after) = marks[0], marks[-1]
+    if len(marks) == 1 or last <= first:
+        return after / last if last > 0 else None
+    return (after - before) / (last - first)
+
+
+def _unacknowledged(peer: socket.socket) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(peer.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])

@@ -1,0 +1,198 @@
+"""What preflight wants to know about a machine, in one answer; runs in a child."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+from ..base import procs
+from ..base.paths import filesystem
+from ..task import environ
+from . import interfaces, python, rscript
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from ..serve.agent import Agent, Request
+
+_PROGRAM_SECONDS = 10.0
+
+
+def facts(agent: Agent, request: Request) -> Dict[str, Any]:
+    packages = list(request.get("packages") or ())
+    asked = python.ask(request["python"], request.get("setup"), packages)
+    state = agent.paths.root if agent.state_error is None else None
+    return {
+        **asked,
+        "r": rscript.ask(request["python"], request.get("setup")) if request.get("r") else None,
+        "rsync": environ.find_program("rsync", os.environb.get(b"PATH", os.defpath.encode())),
+        "disk": {"state": _disk(state) if state else None, "workdir": _workdir(request["workdir"])},
+        "cpus": _cpus(),
+        "load": os.getloadavg()[0],
+        "memory": memory(),
+        "available": _available(),
+        "shm": _shm(),
+        "gpus": _gpus(),
+        "ephemeral": _ephemeral(),
+        "kill_user_processes": _kill_user_processes(),
+        "ip": _addresses(),
+        "interfaces": interfaces.addresses(),
+        "gateways": interfaces.gateways(),
+        "time_ns": time.time_ns(),
+    }
+
+
+def _disk(path: str) -> Dict[str, Any]:
+    room = os.statvfs(path)
+    return {
+        "free": room.f_bavail * room.f_frsize,
+        "total": room.f_blocks * room.f_frsize,
+        "fstype": filesystem(path),
+    }
+
+
+def _workdir(path: str) -> Dict[str, Any]:
+    """The working folder, made if it can be; writable is what a written file proves."""
+    path = os.path.abspath(os.path.expanduser(path))
+    error = ""
+    try:
+        os.makedirs(path, exist_ok=True)
+        _write_something(path)
+    except OSError as trouble:
+        error = trouble.strerror or str(trouble)
+    there = path
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+    return {"path": path, "writable": not error, "error": error, **_disk(there)}
+
+
+def _write_something(folder: str) -> None:
+    path = os.path.join(folder, f".orchestrate-{os.uname().nodename}-{os.getpid()}")
+    with open(path, "xb") as file:
+        try:
+            file.write(b"\n" * 4096)
+            file.flush()
+        finally:
+            os.unlink(path)
+
+
+def _cpus() -> float:
+    """Processors that this login may use: of a container's quota a part, too."""
+    number = float(len(os.sched_getaffinity(0)))
+    quota = procs.text("/sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        number = min(number, int(quota[0]) / max(1, int(quota[1])))
+    return round(number, 2)
+
+
+def memory() -> int:
+    """Bytes that this login may use: the machine's, or less in a container."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = procs.text("/sys/fs/cgroup/memory.max").strip()
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _available() -> Optional[int]:
+    """Bytes that a process could still get; None where the kernel does not say."""
+    found = None
+    for line in procs.text("/proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            found = int(rest.split()[0]) << 10
+    limit, used = (procs.text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if limit.isdigit() and used.isdigit():
+        stat = dict(line.split(" ", 1) for line in procs.text("/sys/fs/cgroup/memory.stat").splitlines())
+        cache = int(stat.get("inactive_file", "0"))  # the kernel gives it up first
+        left = max(0, int(limit) - int(used) + cache)
+        found = left if found is None else min(found, left)
+    return found
+
+
+def _shm() -> Optional[int]:
+    try:
+        room = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return room.f_bavail * room.f_frsize
+
+
+def _gpus() -> List[Dict[str, Any]]:
+    text = run_program(["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"])
+    found = []
+    for line in (text or "").splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 3 and fields[0].isdigit():
+            memory = int(fields[2]) << 20 if fields[2].isdigit() else None
+            found.append({"index": int(fields[0]), "name": fields[1], "memory": memory})
+    return found
+
+
+def _ephemeral() -> List[int]:
+    low, high = (procs.text("/proc/sys/net/ipv4/ip_local_port_range") or "32768 60999").split()
+    return [int(low), int(high)]
+
+
+def _kill_user_processes() -> Optional[bool]:
+    """Whether systemd ends what a user leaves running at logout; None when it cannot be found out."""
+    lingering = "/var/lib/systemd/linger/" + _login()
+    if os.getuid() == 0 or not os.path.isdir("/run/systemd/system") or os.path.exists(lingering):
+        return False  # root is excluded by default
+    manager = "org.freedesktop.login1"
+    said = run_program(
+        [
+            "busctl",
+            "get-property",
+            manager,
+            "/org/freedesktop/login1",
+            manager + ".Manager",
+            "KillUserProcesses",
+        ]
+    )
+    return {"b true": True, "b false": False}.get((said or "").strip())
+
+
+def _login() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "?"
+
+
+def _addresses() -> List[str]:
+    """Every address of this machine, loopback included, as the kernel's own tables list them."""
+    found = set()
+    address = ""
+    for line in procs.text("/proc/net/fib_trie").splitlines():
+        fields = line.split()
+        if "|--" in fields:
+            address = fields[-1]
+        elif fields[:1] == ["/32"] and fields[-1] == "LOCAL":
+            found.add(address)
+    return sorted(found) + sorted(_addresses6())
+
+
+def _addresses6() -> List[str]:
+    import socket
+
+    lines = procs.text("/proc/net/if_inet6").splitlines()
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
+
+
+def run_program(argv: List[str]) -> Optional[str]:
+    """What a program prints; None when it is missing, fails or takes too long."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_PROGRAM_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,41 @@
+"""Whether a machine has what a job starts with: its program, and the packages that its R script loads."""
+
+from __future__ import annotations
+
+from . import question
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from ..serve.agent import Agent, Request
+
+_FIND = 'printf "%s%s%s" "$1" "$(command -v -- "$2")" "$1"'
+_PACKAGES = """
+words <- commandArgs(TRUE)
+there <- vapply(words[-1], function(name) nzchar(system.file(package = name)), TRUE)
+cat(words[1], paste(words[-1][!there], collapse = " "), words[1], sep = "")
+"""
+
+
+def look(_agent: Agent, request: Request) -> Dict[str, Any]:
+    """{"program": found, "packages": those that are not there}; what cannot be asked is there."""
+    python, setup = request["python"], request.get("setup")
+    return {
+        "program": _program(request["program"], python, setup),
+        "packages": _missing(list(request["packages"]), python, setup),
+    }
+
+
+def _program(name: Optional[str], python: str, setup: Optional[str]) -> bool:
+    if not name:
+        return True
+    fields, _ = question.ask(lambda mark: ["sh", "-c", _FIND, "sh", mark, name], python, setup)
+    return fields is None or bool(fields[0].strip())
+
+
+def _missing(packages: List[str], python: str, setup: Optional[str]) -> List[str]:
+    if not packages:
+        return []
+    fields, _ = question.ask(lambda mark: ["Rscript", "-e", _PACKAGES, mark, *packages], python, setup)
+    return [name for name in packages if fields is not None and name in fields[0].split()]

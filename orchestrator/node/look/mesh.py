@@ -1,0 +1,227 @@
+"""Listening on the task ports for the peers' agents, so that they can measure what TensorFlow will meet.
+
+    NONCE            is answered with the nonce and this host's name
+    NONCE BYTES      ... after which as many bytes go each way: what is lost in large packets only shows then
+    NONCE sink       ... after which everything that comes is thrown away, for a few seconds
+
+Then the peer hangs up. It closes first, so that TIME_WAIT stays on its side and not on the port that the
+task needs next.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+
+from ..base.fault import NodeError
+from ..serve.loop import READ, WRITE
+from . import turnstile
+from .ports import holder, leased
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+    from ..serve.agent import Agent, Request
+
+_PEERS = 512  # connections at a time; more than that are no peers
+_PATIENCE = 30.0  # seconds for one of them
+_MOST = 1 << 20  # bytes each way
+_SINK_SECONDS = 10.0
+_PIECE = 1 << 20
+_NOWHERE = bytearray(_PIECE)
+_QUESTION = 200  # bytes
+
+
+class Mesh:
+    """The listeners of one preflight and the peers that are talking to them."""
+
+    def __init__(self, agent: Agent, nonce: str, host: str) -> None:
+        self.agent = agent
+        self.nonce = nonce.encode()
+        self.answer = f"{nonce} {host}\n".encode()
+        self.open: Dict[int, _Peer] = {}
+        self._listeners: List[socket.socket] = []
+        self._turns: List[socket.socket] = []
+
+    def listen(self, port: int) -> bool:
+        """False when somebody has the port; raise `turnstile.Taken` when another preflight looks at it."""
+        turn = turnstile.pass_through(turnstile.LOOK, port)
+        try:
+            listener = _bind(port)
+        except OSError as error:
+            turn.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise NodeError("port", f"cannot listen on port {port}", error.strerror or str(error)) from None
+        self._turns.append(turn)
+        self._serve(listener)
+        return True
+
+    def listen_anywhere(self) -> int:
+        """A port that the kernel chooses, as NCCL and others take theirs."""
+        listener = _bind(0)
+        self._serve(listener)
+        return int(listener.getsockname()[1])
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            self.agent.loop.unwatch(listener.fileno())
+            listener.close()
+        for peer in list(self.open.values()):
+            peer.reset()
+        for turn in self._turns:
+            turn.close()
+
+    def _serve(self, listener: socket.socket) -> None:
+        self._listeners.append(listener)
+        self.agent.loop.watch(listener.fileno(), READ, lambda: self._accept(listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            peer, _ = listener.accept()
+        except OSError:
+            return  # it went away in the queue
+        if len(self.open) >= _PEERS:
+            peer.close()
+            return
+        peer.setblocking(False)
+        self.open[peer.fileno()] = _Peer(self, peer)
+
+
+class _Peer:
+    """One connection: its question, and what goes to and fro after that."""
+
+    def __init__(self, mesh: Mesh, peer: socket.socket) -> None:
+        self._mesh = mesh
+        self._loop = mesh.agent.loop
+        self._socket = peer
+        self._heard = bytearray()
+        self._unsaid = b""
+        self._asked = False
+        self._sinks = False
+        self._ends = time.monotonic() + _PATIENCE
+        self._loop.watch(peer.fileno(), READ, self._hear)
+        self._timer = self._loop.after(_PATIENCE, self.hang_up)
+
+    def reset(self) -> None:
+        """Hang up without TIME_WAIT on the port."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        self._timer.cancel()
+        if self._socket.fileno() >= 0 and self._mesh.open.pop(self._socket.fileno(), None) is not None:
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+
+    def _hear(self) -> None:
+        try:
+            if self._unsaid:
+                self._say()
+            if self._sinks:
+                self._sink()
+                return
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or time.monotonic() > self._ends:
+            self.hang_up()
+        elif not self._asked:
+            self._heard += data[:_QUESTION]
+            self._answer()
+
+    def _answer(self) -> None:
+        question, end, _ = bytes(self._heard).partition(b"\n")
+        nonce, _, wish = question.partition(b" ")
+        right = nonce == self._mesh.nonce and (wish in (b"", b"sink") or wish.isdigit())
+        if not end and self._mesh.nonce.startswith(nonce) and len(self._heard) < _QUESTION:
+            return  # there is more to come
+        if not end or not right:
+            self.hang_up()
+            return
+        self._asked = True
+        if wish == b"sink":
+            self._ends = time.monotonic() + _SINK_SECONDS
+            self._sinks = True
+        # Not zeros: a VPN may compress.
+        self._unsaid = os.urandom(min(int(wish), _MOST) if wish.isdigit() else 0)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.send(self._mesh.answer)  # in a small packet of its own, which gets through anyway
+            self._say()
+        except OSError:
+            self.hang_up()
+
+    def _sink(self) -> None:
+        """Have the kernel throw away what came: copying it to us would be what is measured."""
+        if not self._socket.recv_into(_NOWHERE, _PIECE, socket.MSG_TRUNC) or time.monotonic() > self._ends:
+            self.hang_up()
+
+    def _say(self) -> None:
+        try:
+            self._unsaid = self._unsaid[self._socket.send(self._unsaid) :]
+        except BlockingIOError:
+            pass
+        self._loop.watch(self._socket.fileno(), READ | WRITE if self._unsaid else READ, self._hear)
+
+
+def listen(agent: Agent, request: Request) -> Dict[str, Any]:
+    """Take every free port; say who has the others, and who is in our way. A second call replaces the first.
+
+    A port that is leased to another run is left alone: its task may be about to listen there. Where another
+    preflight looks at one of the ports, none is taken (`waits_for` says whose it is): both would find the
+    other one in the place of their peers.
+    """
+    unlisten(agent, request)
+    mesh = agent.rooms["mesh"] = Mesh(agent, request["nonce"], request.get("host", ""))
+    paths = agent.paths if agent.state_error is None else None
+    run = request.get("run", "")
+    free: List[int] = []
+    busy: List[Dict[str, Any]] = []
+    for port in sorted({int(port) for port in request["ports"]}):
+        try:
+            if leased(port, paths, run) is None and mesh.listen(port):
+                free.append(port)
+            else:
+                busy.append({"port": port, "holder": holder(port, paths, run)})
+        except turnstile.Taken as taken:
+            unlisten(agent, request)
+            return {"listening": [], "busy": [], "extra": None, "waits_for": taken.user}
+    extra = mesh.listen_anywhere() if request.get("extra") else None
+    return {"listening": free, "busy": busy, "extra": extra, "waits_for": None}
+
+
+def unlisten(agent: Agent, _request: Request) -> Dict[str, Any]:
+    mesh = agent.rooms.pop("mesh", None)
+    if mesh is not None:
+        mesh.close()
+    return {}
+
+
+def _bind(port: int) -> socket.socket:
+    """As TensorFlow binds: every address, both families where the machine has both."""
+    families = [socket.AF_INET6, socket.AF_INET] if socket.has_ipv6 else [socket.AF_INET]
+    for family in families:
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue  # a kernel without this family
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind(("::" if family == socket.AF_INET6 else "", port))
+            listener.listen(_PEERS)
+            listener.setblocking(False)
+            return listener
+        except OSError as error:
+            listener.close()
+            if family == socket.AF_INET or error.errno in (errno.EADDRINUSE, errno.EACCES):
+                raise
+    raise OSError(errno.EAFNOSUPPORT, "no TCP on this machine")

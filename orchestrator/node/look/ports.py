@@ -1,0 +1,171 @@
+"""Ports of this machine: who holds one, and the leases that keep two runs apart.
+
+A lease is a flock on leases/<port>, and a claim that all users of the machine see. The agent holds both, and
+so do the guards of tasks started for that port: it lasts as long as the last of them. The text in the file
+counts only while it is locked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ..base import locks
+from . import turnstile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+    from ..base.paths import Paths
+    from ..serve.agent import Agent, Request
+
+_LISTEN = "0A"
+_UNKNOWN = {"run": "?", "task": "?", "owner": "?", "since": None}
+
+
+def lease(agent: Agent, request: Request) -> Dict[str, Any]:
+    """Take all ports for a run, or none and say who has them."""
+    wanted = {int(port): task for port, task in request["ports"].items()}
+    taken: Dict[int, Tuple[int, int]] = {}
+    conflicts: List[Dict[str, Any]] = []
+    for port in wanted:
+        if port in agent.leases:
+            continue
+        fd = os.open(agent.paths.lease(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not locks.take(fd, locks.GLANCE):
+            conflicts.append({"port": port, **_text(fd)})
+            os.close(fd)
+            continue
+        try:
+            taken[port] = fd, turnstile.pass_through(turnstile.LEASE, port).detach()
+        except turnstile.Taken as other:
+            conflicts.append({"port": port, **_UNKNOWN, "owner": other.user})
+            os.close(fd)
+    if conflicts:
+        for fds in taken.values():
+            for fd in fds:
+                os.close(fd)
+        return {"taken": [], "conflicts": conflicts}
+    agent.leases.update(taken)
+    for port, task in wanted.items():
+        text = {"run": request["run"], "task": task, "owner": request["owner"], "since": time.time()}
+        _write(agent.leases[port][0], text)
+    return {"taken": sorted(wanted), "conflicts": []}
+
+
+def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
+    """Who has a port: the lease of another run than the asking one, else the process as /proc tells."""
+    other = leased(port, paths, asker)
+    if other is not None:
+        return other
+    sockets = _sockets(port)
+    if not sockets:
+        return "a process that is gone by now, or in another network namespace"
+    inode, uid = sockets[0]
+    process = _owner_of(inode)
+    if process is None:
+        return f"a process of user {_user(uid)}"
+    pid, name = process
+    return f"{name} pid {pid} (user {_user(uid)})"
+
+
+def leased(port: int, paths: Optional[Paths], asker: str = "") -> Optional[Dict[str, Any]]:
+    """The lease of another run than the asking one; of another user's run only the user is known."""
+    found = lease_of(port, paths) if paths is not None else None
+    if found is not None:
+        return None if found["run"] == asker else found
+    user = turnstile.holder(turnstile.LEASE, port)
+    return None if user is None else {**_UNKNOWN, "owner": user}
+
+
+def is_listened(port: int) -> bool:
+    """Whether any process of this network namespace listens on it."""
+    return any(state == _LISTEN for state, _, _ in _table(port))
+
+
+def lease_of(port: int, paths: Paths) -> Optional[Dict[str, Any]]:
+    """What a lease says that somebody holds; None for a free one."""
+    path = paths.lease(port)
+    try:
+        if not locks.is_taken(path):
+            return None
+        with open(path, "rb") as file:
+            return _text(file.fileno())
+    except OSError:
+        return None
+
+
+def _text(fd: int) -> Dict[str, Any]:
+    """What a lease says; unknown where its holder has not written yet, or it is damaged."""
+    known: Dict[str, Any] = dict(_UNKNOWN)
+    try:
+        found = json.loads(os.pread(fd, 1 << 16, 0))
+    except (ValueError, RecursionError):
+        return known
+    if isinstance(found, dict):
+        known.update((name, found[name]) for name in ("run", "task", "owner") if type(found.get(name)) is str)
+        since = found.get("since")
+        if isinstance(since, (int, float)) and 0 <= since <= 1e12:
+            known["since"] = float(since)
+    return known
+
+
+def _write(fd: int, text: Dict[str, Any]) -> None:
+    data = json.dumps(text).encode()
+    os.pwrite(fd, data, 0)
+    os.ftruncate(fd, len(data))
+
+
+def _sockets(port: int) -> List[Tuple[str, int]]:
+    """(inode, uid) of the sockets on a local port, listeners first."""
+    found = [(state != _LISTEN, inode, uid) for state, inode, uid in _table(port) if inode != "0"]
+    return [(inode, uid) for _, inode, uid in sorted(found)]
+
+
+def _table(port: int) -> List[Tuple[str, str, int]]:
+    """(state, inode, uid) of what the kernel has on a local port."""
+    wanted = f":{port:04X}"
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as file:
+                lines = file.readlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[1].endswith(wanted):
+                found.append((fields[3], fields[9], int(fields[7])))
+    return found
+
+
+def _owner_of(inode: str) -> Optional[Tuple[int, str]]:
+    """The process with that socket; None when it is another user's, whose descriptors we cannot see."""
+    wanted = f"socket:[{inode}]"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if wanted in _open_files(f"/proc/{pid}/fd"):
+                with open(f"/proc/{pid}/comm", errors="replace") as file:
+                    return int(pid), file.read().strip()
+        except OSError:
+            continue
+    return None
+
+
+def _open_files(folder: str) -> Iterator[str]:
+    for fd in os.listdir(folder):
+        try:
+            yield os.readlink(f"{folder}/{fd}")
+        except FileNotFoundError:
+            continue  # closed since it was listed: that hides no other
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,68 @@
+"""What one at a time may have on this machine, whoever asks: a look at a port, a lease of it.
+
+A claim is a socket with a name in the abstract namespace (unix(7)). The kernel keeps one such namespace for
+each network namespace, as it does with ports; all users see it, and a claim ends with the last process that
+has its socket. Others learn which user has it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+LOOK, LEASE = "look", "lease"
+_QUEUE = 4096  # who asks for the holder stays in the queue: nobody accepts
+
+
+class Taken(Exception):  # noqa: N818 - what is the case, not what is wrong
+    """Somebody else has it."""
+
+    def __init__(self, user: str) -> None:
+        super().__init__(user)
+        self.user = user
+
+
+def pass_through(kind: str, port: int) -> socket.socket:
+    """The claim, held until its socket is closed everywhere; raise Taken."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(_name(kind, port))
+        claim.listen(_QUEUE)
+    except OSError as error:
+        claim.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Taken(holder(kind, port) or "somebody who is gone by now") from None
+        raise
+    return claim
+
+
+def holder(kind: str, port: int) -> Optional[str]:
+    """The user who has it; None when nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        asker.setblocking(False)
+        try:
+            asker.connect(_name(kind, port))
+            credentials = asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        except BlockingIOError:
+            return "?"  # its queue is full
+        except OSError:
+            return None
+    return _user(struct.unpack("iII", credentials)[1])
+
+
+def _name(kind: str, port: int) -> str:
+    return f"\0orchestrate/{kind}/{port}"
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,122 @@
+"""What the living tasks of a run use, and what TERM would do to them, as the kernel tells it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from ..base import procs
+from ..task import control, state
+from . import saved
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from ..base.paths import TaskFolder
+    from ..serve.agent import Agent, Request
+
+_TERM = 1 << (signal.SIGTERM - 1)  # its bit in the masks of /proc/*/status
+
+IGNORED, CAUGHT, DEFAULT, UNKNOWN = "ignored", "caught", "default", ""
+
+
+def vitals(agent: Agent, request: Request) -> Dict[str, Any]:
+    """Each living task of an attempt: CPU time, memory, GPUs.
+
+    `closely`: also who catches TERM, and what the task has saved last; that takes a moment.
+    """
+    table = procs.scan()
+    gpus = _gpus() if request.get("gpus") else None
+    folders = agent.paths.tasks(request["run"], request["attempt"])
+    living = [folder for folder in folders if control.is_locked(folder)]
+    return {"tasks": [_task(folder, table, gpus, bool(request.get("closely"))) for folder in living]}
+
+
+def _task(
+    folder: TaskFolder, table: List[procs.Process], gpus: Optional[List[Dict[str, int]]], closely: bool
+) -> Dict[str, Any]:
+    leader: Optional[int] = state.read(folder)["pid"]
+    above = procs.look(leader) if leader else None
+    # All that the task started is below its supervisor, whatever became of the first process.
+    found = procs.descendants(above.ppid, table) if above is not None else []
+    pids = [process.pid for process in found if not process.zombie]
+    ticks, anonymous, files, shared = 0, 0, [0], [0]
+    for pid in pids:
+        ticks += _ticks(pid)
+        fields = _status(pid)
+        anonymous += _kilobytes(fields, b"RssAnon")
+        files.append(_kilobytes(fields, b"RssFile"))
+        shared.append(_kilobytes(fields, b"RssShmem"))
+    told: Dict[str, Any] = {
+        "attempt": folder.attempt,
+        "task": folder.task,
+        "processes": len(pids),
+        "cpu": ticks / os.sysconf("SC_CLK_TCK"),
+        # Files and shared memory are counted once: the processes of a task mostly share them.
+        "memory": (anonymous + max(files) + max(shared)) << 10,
+    }
+    if gpus is not None:
+        mine = [gpu for gpu in gpus if gpu["pid"] in pids]
+        told["gpu_memory"] = sum(gpu["memory"] for gpu in mine)
+        told["gpu_busy"] = max((gpu["busy"] for gpu in mine), default=0)
+    if closely and leader:
+        told["term"] = term(leader)
+        told["tensorflow"] = b"libtensorflow" in procs.read(f"/proc/{leader}/maps", 1 << 24)
+        began = state.read(folder).get("started_ns") or 0
+        told["saved"] = saved.newest(f"/proc/{leader}/cwd/", began)
+    return told
+
+
+def term(pid: int) -> str:
+    """What TERM does to a process: `default` (it ends), `caught`, `ignored`; "" where that is hidden."""
+    fields = _status(pid)
+    try:
+        ignored, caught = (int(fields[name], 16) for name in (b"SigIgn", b"SigCgt"))
+    except (KeyError, ValueError):
+        return UNKNOWN
+    if ignored & _TERM:
+        return IGNORED
+    return CAUGHT if caught & _TERM else DEFAULT
+
+
+def _ticks(pid: int) -> int:
+    """CPU time of a process and of the children that it has waited for."""
+    fields = procs.read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
+    return sum(int(field) for field in fields[11:15])
+
+
+def _status(pid: int) -> Dict[bytes, bytes]:
+    lines = procs.read(f"/proc/{pid}/status", 1 << 16).splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+
+
+def _kilobytes(fields: Dict[bytes, bytes], name: bytes) -> int:
+    first = fields.get(name, b"").split()[:1]
+    return int(first[0]) if first and first[0].isdigit() else 0
+
+
+def _gpus() -> Optional[List[Dict[str, int]]]:
+    """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
+    from .facts import run_program
+
+    style = "--format=csv,noheader,nounits"
+    busy = run_program(["nvidia-smi", "--query-gpu=uuid,utilization.gpu", style])
+    users = run_program(["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", style])
+    if busy is None or users is None:
+        return None
+    percent = {row[0]: int(row[1]) for row in _rows(busy, 2) if row[1].isdigit()}
+    return [
+        {
+            "pid": int(row[1]),
+            "memory": int(row[2]) << 20 if row[2].isdigit() else 0,
+            "busy": percent.get(row[0], 0),
+        }
+        for row in _rows(users, 3)
+        if row[1].isdigit()
+    ]
+
+
+def _rows(text: str, columns: int) -> List[List[str]]:
+    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
+    return [row for row in rows if len(row) == columns]

@@ -1,0 +1,234 @@
+"""The agent: serves one controller over its stdin and stdout, in one thread that never blocks.
+
+It owns nothing that outlives it but the tasks: they run under guards of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from ..base import trust
+from ..base.fault import NodeError
+from ..disk import incoming
+from . import frames, ops
+from .jobs import Jobs, failure
+from .loop import READ, Loop, Outbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional, Tuple
+
+    from ..base.paths import Paths
+
+PROTOCOL = 1
+IDLE = 120.0  # seconds without a byte from the controller, after which it is gone
+READ_SIZE = 1 << 20
+
+
+class Request:
+    """One message of the controller; a missing field is the controller's bug and said so."""
+
+    def __init__(self, fields: Dict[str, Any], payload: bytes) -> None:
+        self.id = fields.get("id")
+        self.op = str(fields.get("op"))
+        self.payload = payload
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._fields[name]
+        except KeyError:
+            raise NodeError("protocol", f"`{self.op}` without {name!r}") from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._fields.get(name, default)
+
+
+class Agent:
+    """What the operations see: the loop, the way back, the state folder, and each room's own things."""
+
+    def __init__(self, config: Dict[str, Any], stdin: int, stdout: int) -> None:
+        self.loop = Loop()
+        self.outbox = Outbox(self.loop, stdout, self.leave)
+        self.jobs = Jobs(self.loop)
+        self.leases: Dict[int, Tuple[int, int]] = {}  # port -> its lock and its claim, as descriptors
+        self.rooms: Dict[str, Any] = {}  # what an operation keeps between requests
+        self.on_word: Callable[[], None] = lambda: None  # whenever the controller said something
+        self._stdin = stdin
+        self._idle = float(config.get("idle") or IDLE)
+        self._heard = time.monotonic()
+        self._decoder = frames.Decoder()
+        self._running = True
+        self.failed = False  # what came was not from a controller of ours
+        self._paths, self.state_error = _open_state(config.get("state"))
+
+    @property
+    def paths(self) -> Paths:
+        """The state folder; raise the error that hello told when there is none to be used."""
+        if self._paths is None:
+            raise self.state_error or NodeError("state", "there is no state folder")
+        return self._paths
+
+    @property
+    def state(self) -> Optional[str]:
+        """The path of the state folder; None when there is none to be used."""
+        return None if self._paths is None else self._paths.root
+
+    def send(self, header: Dict[str, Any], payload: bytes = b"") -> None:
+        self.outbox.put(frames.encode(header, payload))
+
+    def reply(self, request: Request, result: Dict[str, Any], payload: bytes = b"") -> None:
+        self.send({"id": request.id, "ok": True, "result": result}, payload)
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        self.send({"id": request.id, **failure(error)[0]})
+
+    def in_child(
+        self,
+        request: Request,
+        work: Callable[[], Any],
+        *,
+        seconds: float,
+        keep: Tuple[int, ...] = (),
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Reply with what `work` returns (a result, or a result and a payload) from a child; then `after`."""
+
+        def answer() -> Tuple[Dict[str, Any], bytes]:
+            made = work()
+            result, payload = made if isinstance(made, tuple) else (made, b"")
+            return {"ok": True, "result": result}, payload
+
+        def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
+            self.send({"id": request.id, **reply[0]}, reply[1])
+            after()
+
+        self.jobs.run(request.op, answer, done, seconds=seconds, keep=keep)
+
+    def leave(self) -> None:
+        self._running = False
+
+    def serve(self) -> None:
+        """Until the controller closes our stdin, cannot be written to, or is silent for too long."""
+        os.set_blocking(self._stdin, False)
+        self.loop.watch(self._stdin, READ, self._hear)
+        self._look_whether_idle()
+        while self._running:
+            self.loop.step()
+
+    def _look_whether_idle(self) -> None:
+        left = self._heard + self._idle - time.monotonic()
+        if left <= 0:
+            self.leave()
+        else:
+            self.loop.after(left, self._look_whether_idle)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._stdin, READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.leave()
+            return
+        self._heard = time.monotonic()
+        self.on_word()
+        try:
+            requests = self._decoder.feed(data)
+        except ValueError as error:
+            print(f"the agent leaves: its controller does not speak our protocol: {error}", file=sys.stderr)
+            self.failed = True
+            self.leave()
+            return
+        for fields, payload in requests:
+            self.serve_one(Request(fields, payload))
+
+    def serve_one(self, request: Request) -> None:
+        try:
+            ops.serve(self, request)
+        except Exception as error:  # one bad request must not end the others
+            self.fail(request, error)
+
+
+def hello(agent: Agent) -> Dict[str, Any]:
+    from ..base import procs
+
+    uid = os.getuid()
+    error = agent.state_error
+    return {
+        "protocol": PROTOCOL,
+        "pid": os.getpid(),
+        "python": sys.version.split()[0],
+        "uid": uid,
+        "user": _user(uid),
+        "hostname": os.uname().nodename,
+        "boot_id": _boot_id(),
+        "netns": _link("/proc/self/ns/net"),
+        "incarnation": procs.incarnation(),
+        "time_ns": time.time_ns(),
+        "state": agent.paths.root if error is None else None,
+        "state_error": None if error is None else error.as_dict(),
+        "home": os.path.expanduser("~"),
+    }
+
+
+def main(config: Dict[str, Any]) -> int:
+    """Serve until the controller is gone; return the process's exit status."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    trust.tighten_umask()
+    stdin, stdout = _take_protocol()
+    try:
+        agent = Agent(config, stdin, stdout)
+        agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
+        agent.serve()
+        incoming.give_up(agent)
+    except BaseException:  # told to whoever reads stderr
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return int(agent.failed)
+
+
+def _take_protocol() -> Tuple[int, int]:
+    """Keep stdin and stdout for the protocol alone; whatever prints, prints to stderr."""
+    stdin, stdout = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    return stdin, stdout
+
+
+def _open_state(path: Optional[str]) -> Tuple[Optional[Paths], Optional[NodeError]]:
+    from ..base import paths
+
+    try:
+        return paths.open_root(path), None
+    except NodeError as error:
+        return None, error
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

@@ -1,0 +1,73 @@
+"""The controller's half of an agent's start: the command line, and what is then written to its stdin.
+
+    controller                                   far end
+    argv(python)                  ->  login shell -> python -c COMMAND_CODE
+    payload(config)               ->  COMMAND_CODE runs loader.py, which runs agent.main(config)
+                                  <-  login noise, frames.MARKER, {"hello": ...}
+
+Nothing more may be written before the marker was seen: the bytes would be lost in a buffer.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+PACKAGE = "orchestrate_node"
+_STAYS_HERE = frozenset({"serve/bootstrap.py", "serve/loader.py"})
+
+# One line for every login shell: no quote, backslash, dollar or exclamation mark, so that no
+# shell's idea of quoting matters (csh expands `!` inside quotes, fish changes backslashes).
+COMMAND_CODE = "import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))"
+
+
+def argv(agent_python: str) -> list[str]:
+    """The command that waits for `payload` on its stdin.
+
+    -I and -S: nothing of the user's can change us, and a start costs half. -X utf8: paths and
+    environment values are the same bytes whatever the login's locale is.
+    """
+    return [agent_python, "-I", "-S", "-X", "utf8", "-c", COMMAND_CODE]
+
+
+def payload(config: Mapping[str, Any]) -> bytes:
+    """Everything that goes to stdin before the marker comes back."""
+    settings = json.dumps(dict(config)).encode()
+    loader, bundle, digest = _parts()
+    sizes = f"{len(settings)} {len(bundle)} {digest}\n".encode()
+    return b"".join((b"%d\n" % len(loader), loader, sizes, settings, bundle))
+
+
+@functools.cache
+def _parts() -> tuple[bytes, bytes, str]:
+    """The loader's source; what runs behind it as {module: source}, compressed; and that one's digest."""
+    folder = resources.files(__name__.rsplit(".", 2)[0])
+    sources = {
+        _module(name): item.read_text(encoding="utf-8")
+        for name, item in _files(folder)
+        if name.endswith(".py") and name not in _STAYS_HERE
+    }
+    plain = json.dumps(dict(sorted(sources.items()))).encode()
+    return (
+        (folder / "serve" / "loader.py").read_bytes(),
+        zlib.compress(plain),
+        hashlib.sha256(plain).hexdigest()[:16],
+    )
+
+
+def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    for item in folder.iterdir():
+        if item.is_dir():
+            yield from _files(item, f"{above}{item.name}/")
+        else:
+            yield above + item.name, item
+
+
+def _module(file: str) -> str:
+    return f"{PACKAGE}.{file.removesuffix('.py')}".replace("/", ".")

@@ -1,0 +1,114 @@
+"""The table of operations: which file serves which, and whether in the loop or in a child of its own.
+
+A function gets (agent, request). In the loop it returns the result, or None when it replies later;
+in a child it returns a result, or a result and a payload.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+
+from ..base.fault import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+    from .agent import Agent, Request
+
+HERE = None  # in the loop: must return at once
+
+# The name of this package differs on the nodes.
+_NODE = __name__.rpartition("serve.")[0]
+
+# op -> (module, function, seconds that a child may take)
+OPS = {
+    "ping": ("serve.ops", "ping", HERE),
+    "beats": ("serve.ops", "beats", HERE),
+    "facts": ("look.facts", "facts", 60.0),
+    "have": ("look.have", "look", 120.0),
+    "fingerprint": ("look.fingerprint", "fingerprint", 60.0),
+    "imports": ("look.imports", "ask", 180.0),
+    "share_write": ("look.share", "write", 30.0),
+    "share_read": ("look.share", "read", 30.0),
+    "share_clean": ("look.share", "clean", 30.0),
+    "listen": ("look.mesh", "listen", HERE),
+    "unlisten": ("look.mesh", "unlisten", HERE),
+    "probe": ("look.probe", "probe", 120.0),
+    "bandwidth": ("look.bandwidth", "measure", 30.0),
+    "lease": ("look.ports", "lease", HERE),
+    "tree_has": ("stock.trees", "has", 600.0),
+    "tree_begin": ("stock.trees", "begin", HERE),
+    "tree_tar": ("disk.untar", "receive", HERE),
+    "tree_seal": ("stock.trees", "seal", HERE),
+    "tree_drop": ("stock.trees", "drop", HERE),
+    "files_list": ("disk.files", "listing", 600.0),
+    "files_open": ("disk.files", "open_stream", HERE),
+    "files_more": ("disk.files", "more", HERE),
+    "files_close": ("disk.files", "close", HERE),
+    "files_begin": ("disk.files", "begin", 600.0),
+    "files_put": ("disk.files", "put", HERE),
+    "files_swap": ("disk.files", "swap", 3600.0),
+    "files_remove": ("disk.files", "take_away", 3600.0),
+    "event_files": ("look.eventfiles", "grown", 120.0),
+    "env_look": ("stock.envs", "look", 60.0),
+    "env_find": ("stock.envs", "find", 60.0),
+    "env_make": ("stock.envs", "make", HERE),
+    "env_progress": ("stock.envs", "progress", HERE),
+    "data_look": ("stock.data", "look", 3600.0),
+    "data_begin": ("stock.data", "begin", HERE),
+    "data_piece": ("stock.data", "piece", HERE),
+    "data_peers": ("stock.data", "peers", HERE),
+    "data_have": ("stock.data", "have", HERE),
+    "data_seal": ("stock.data", "seal", HERE),
+    "data_drop": ("stock.data", "drop", HERE),
+    "work_make": ("stock.work", "make", 600.0),
+    "start": ("task.tasks", "start", HERE),
+    "stop": ("task.tasks", "stop", HERE),
+    "sweep": ("task.tasks", "sweep", HERE),
+    "follow": ("watch.follow", "follow", HERE),
+    "unfollow": ("watch.follow", "unfollow", HERE),
+    "states": ("watch.runs", "states", 60.0),
+    "stacks": ("look.stacks", "stacks", 60.0),
+    "vitals": ("look.vitals", "vitals", 20.0),
+    "keep": ("watch.runs", "keep", HERE),
+    "gpu_held": ("tidy.leftovers", "gpu_held", 60.0),
+    "exec": ("task.command", "start", HERE),
+    "exec_end": ("task.command", "end", HERE),
+    "clean_look": ("tidy.clean", "look", 60.0),
+    "clean": ("tidy.clean", "clean", 1800.0),
+}
+
+
+def serve(agent: Agent, request: Request) -> None:
+    """Reply to a request, now or later."""
+    if request.op not in OPS:
+        raise NodeError("protocol", f"the agent knows no operation {request.op!r}")
+    module, name, seconds = OPS[request.op]
+    function = getattr(importlib.import_module(_NODE + module), name)
+    if seconds is not HERE:
+        agent.in_child(request, lambda: function(agent, request), seconds=seconds)
+        return
+    result = function(agent, request)
+    if result is not None:
+        agent.reply(request, result)
+
+
+def ping(_agent: Agent, _request: Request) -> Dict[str, Any]:
+    return {"time_ns": time.time_ns()}
+
+
+def beats(agent: Agent, request: Request) -> Dict[str, Any]:
+    """From now on a sign of life every `every` seconds; asked again, the new pace replaces the old."""
+    every = max(0.01, min(float(request["every"]), 3600.0))
+    pace = agent.rooms["beats"] = object()
+
+    def beat() -> None:
+        if agent.rooms["beats"] is pace:
+            if agent.outbox.room:  # a stalled reader needs no pile of them
+                agent.send({"beat": time.time_ns()})
+            agent.loop.after(every, beat)
+
+    agent.loop.after(every, beat)
+    return {}

@@ -1,0 +1,236 @@
+"""Pieces from node to node: TLS with a key that is made for one transfer and known to its nodes alone.
+
+The controller makes the key and sends it over SSH; here it is kept in memory. Both ends have to show it,
+so a stranger learns nothing and gets nothing. What a peer sends is compared with the controller's digest.
+
+A client asks with the number of a piece; the server answers with its length and content, as soon as it has
+it, and meanwhile every few seconds with a word that it is alive.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import threading
+
+from ..base.fault import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+    from .pieces import Pieces
+
+_NUMBER = struct.Struct(">Q")
+_WAIT = (1 << 64) - 1  # in the place of a length: not yet
+_ALIVE = 2.0  # seconds between two such words
+_PATIENCE = 15.0  # seconds without a word
+_CONNECT = 5.0
+_MOST = 256  # connections at once
+
+
+def context(pem: str, *, server: bool) -> ssl.SSLContext:
+    """Nobody but who has this key is spoken to; raise OSError where this machine cannot do it."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.check_hostname = False  # the key says who it is: its certificate is the only one that is trusted
+    made.verify_mode = ssl.CERT_REQUIRED
+    fd = os.memfd_create("key")  # the library reads files alone, and no disk is to see it
+    try:
+        os.write(fd, pem.encode())
+        path = f"/proc/self/fd/{fd}"
+        made.load_cert_chain(path)
+        made.load_verify_locations(path)
+    finally:
+        os.close(fd)
+    return made
+
+
+class Server:
+    """Gives pieces to whoever has the key."""
+
+    def __init__(self, pieces: Pieces, pem: str, ports: Sequence[int]) -> None:
+        self._pieces = pieces
+        self._context = context(pem, server=True)
+        self._listener = _listen(ports)
+        self.port: int = self._listener.getsockname()[1]
+        self._seats = threading.Semaphore(_MOST)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._seats.acquire(blocking=False):
+                peer.close()
+                continue
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        try:
+            # Closed without a lingering state: the port may be a task's in a moment.
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.settimeout(_PATIENCE)
+            with self._context.wrap_socket(peer, server_side=True) as stream:
+                while True:
+                    stream.settimeout(None)
+                    (number,) = _NUMBER.unpack(_exactly(stream, _NUMBER.size))
+                    stream.settimeout(_PATIENCE)
+                    if number >= self._pieces.count:
+                        return
+                    while not self._pieces.wait(number, _ALIVE):
+                        stream.sendall(_NUMBER.pack(_WAIT))
+                    data = self._pieces.read(number)
+                    stream.sendall(_NUMBER.pack(len(data)) + data)
+        except (OSError, EOFError):
+            pass  # a stranger, or one that has what it wants
+        finally:
+            peer.close()
+            self._seats.release()
+
+
+class Puller:
+    """Takes some pieces from one peer, in their order, in a thread of its own."""
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        pem: str,
+        peer: Tuple[str, str, int],
+        wanted: Iterable[int],
+        on_end: Callable[[str, str], None],
+    ) -> None:
+        self._peer, *_ = peer
+        self._pieces = pieces
+        self._context = context(pem, server=False)
+        self._address = peer[1:]
+        self._wanted = [one for one in wanted if not pieces.has(one)]
+        self._on_end = on_end
+        self._stopped = False
+        self._socket: Optional[socket.socket] = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        found = self._socket
+        if found is not None:
+            try:
+                found.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _run(self) -> None:
+        why = ""
+        try:
+            self._pull()
+        except (EOFError, OSError) as error:  # TLS's own errors too
+            why = str(error) or type(error).__name__
+        except NodeError as error:
+            why = error.what
+        self._on_end(self._peer, "" if self._stopped else why)
+
+    def _pull(self) -> None:
+        if not self._wanted:
+            return
+        with socket.create_connection(self._address, _CONNECT) as plain:
+            self._socket = plain
+            plain.settimeout(_PATIENCE)
+            with self._context.wrap_socket(plain) as stream:
+                self._socket = stream
+                for place, piece in enumerate(self._wanted):
+                    # One is asked for ahead: the line is not to wait for us.
+                    ahead = self._wanted[place + (place > 0) : place + 2]
+                    stream.sendall(b"".join(map(_NUMBER.pack, ahead)))
+                    self._pieces.write(piece, self._one(stream))
+
+    def _one(self, stream: ssl.SSLSocket) -> bytes:
+        while True:
+            (length,) = _NUMBER.unpack(_exactly(stream, _NUMBER.size))
+            if self._stopped:
+                raise EOFError
+            if length != _WAIT:
+                break
+        if length > self._pieces.size:
+            raise NodeError("piece", f"a piece of {length} bytes was sent")
+        return _exactly(stream, length)
+
+
+class Pullers:
+    """All peers that this node takes from; a new plan replaces the last one."""
+
+    def __init__(
+        self, pieces: Pieces, pem: str, on_trouble: Callable[[str, str], None], on_idle: Callable[[int], None]
+    ) -> None:
+        self._pieces = pieces
+        self._pem = pem
+        self._on_trouble = on_trouble
+        self._on_idle = on_idle
+        self._lock = threading.Lock()
+        self._plan = 0
+        self._running: List[Puller] = []
+        self._open: Set[str] = set()
+
+    def follow(self, plan: int, sources: Sequence[Dict[str, Any]]) -> None:
+        """Take pieces as the sources (host, address, port, pieces) say; `on_idle` tells when that is over."""
+        for puller in self._running:
+            puller.stop()
+        with self._lock:
+            self._plan = plan
+            self._open = {one["host"] for one in sources}
+        if not sources:
+            self._on_idle(plan)
+        self._running = [
+            Puller(
+                self._pieces,
+                self._pem,
+                (one["host"], one["address"], one["port"]),
+                one["pieces"],
+                lambda peer, why: self._ended(plan, peer, why),
+            )
+            for one in sources
+        ]
+
+    def _ended(self, plan: int, peer: str, why: str) -> None:
+        with self._lock:
+            if plan != self._plan:
+                return
+            self._open.discard(peer)
+            idle = not self._open
+        if why:
+            self._on_trouble(peer, why)
+        if idle:
+            self._on_idle(plan)
+
+
+def _listen(ports: Sequence[int]) -> socket.socket:
+    """On the first port that is free: one that tasks will use passes the firewalls that tasks pass."""
+    for port in (*ports, 0):
+        for family in (socket.AF_INET6, socket.AF_INET):
+            listener = None
+            try:
+                listener = socket.socket(family, socket.SOCK_STREAM)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listener.bind(("::" if family == socket.AF_INET6 else "", port))
+                listener.listen(_MOST)
+                return listener
+            except OSError:
+                if listener is not None:
+                    listener.close()
+    raise OSError("no port is free")
+
+
+def _exactly(stream: ssl.SSLSocket, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = stream.recv_into(view)
+        if not count:
+            raise EOFError("the peer has closed the connection")
+        view = view[count:]
+    return bytes(data)

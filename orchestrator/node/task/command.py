@@ -1,0 +1,216 @@
+"""One command of the user's, outside any run: its output is sent as it comes, and nothing of it stays.
+
+It runs below a child of the agent that adopts whatever the command starts, in the background or in
+sessions of their own. When the command ends, is told to end, or the agent is gone for any reason,
+that child ends what is left and only then answers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+
+from ..base import prctl, procs
+from ..base.fault import NodeError
+from ..serve.loop import READ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+    from ..serve.agent import Agent, Request
+
+_LONGEST = 7 * 86_400.0  # seconds; the loop cannot wait for more than 24 days
+_MOMENT = 0.5  # seconds from TERM to KILL
+_PATIENCE = 10.0  # seconds until a process that cannot be ended is named
+_PIECE = 1 << 16
+_PAUSE = 0.02  # seconds until a controller that reads slowly is tried again
+
+
+class _EndIt(Exception):  # noqa: N818 - no error: it was asked for
+    """TERM has arrived: from the agent, or because it is gone."""
+
+
+def start(agent: Agent, request: Request) -> None:
+    """Run `argv` without a shell, from the home folder; reply when nothing of it is left."""
+    argv = [os.fsencode(str(word)) for word in request["argv"]]
+    if "exec" in agent.rooms:
+        raise NodeError("exec", "a command of this connection runs already")
+    pipes = {stream: os.pipe() for stream in ("out", "err")}
+    ends = {stream: pipe[0] for stream, pipe in pipes.items()}
+    writers = tuple(pipe[1] for pipe in pipes.values())
+
+    def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
+        for stream in list(ends):
+            _drain(agent, stream, ends)
+        del agent.rooms["exec"]
+        agent.send({"id": request.id, **reply[0]})
+
+    def work() -> Tuple[Dict[str, Any], bytes]:
+        return {"ok": True, "result": _run(argv, *writers)}, b""
+
+    try:
+        pid = agent.jobs.run("exec", work, done, seconds=_LONGEST, keep=writers)
+    except NodeError:
+        for end in ends.values():
+            os.close(end)
+        raise
+    finally:
+        for writer in writers:
+            os.close(writer)
+    agent.rooms["exec"] = pid
+    for stream, fd in ends.items():
+        os.set_blocking(fd, False)
+        _watch(agent, stream, ends)
+
+
+def end(agent: Agent, _request: Request) -> Dict[str, Any]:
+    """Tell the command to end; the reply to its start says when nothing is left."""
+    pid = agent.rooms.get("exec")
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)  # our own child, which is not collected before its reply
+    return {"running": pid is not None}
+
+
+def _watch(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+    if stream in ends:
+        agent.loop.watch(ends[stream], READ, lambda: _forward(agent, stream, ends))
+
+
+def _forward(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+    if not agent.outbox.room:  # the command waits at its pipe until the controller has read
+        agent.loop.unwatch(ends[stream])
+        agent.loop.after(_PAUSE, lambda: _watch(agent, stream, ends))
+        return
+    try:
+        data = os.read(ends[stream], _PIECE)
+    except BlockingIOError:
+        return
+    if data:
+        agent.send({"exec": stream}, data)
+    else:
+        _close(agent, stream, ends)
+
+
+def _drain(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+    """What still stands in the pipe; whoever holds its other end now cannot be ended."""
+    try:
+        while True:
+            data = os.read(ends[stream], _PIECE)
+            if not data:
+                break
+            agent.send({"exec": stream}, data)
+    except BlockingIOError:
+        pass
+    _close(agent, stream, ends)
+
+
+def _close(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+    fd = ends.pop(stream)
+    agent.loop.unwatch(fd)
+    os.close(fd)
+
+
+# --- in the child ---
+
+
+def _run(argv: List[bytes], out: int, err: int) -> Dict[str, Any]:
+    """How the command ended, once nothing of it is left."""
+    prctl.adopt_orphans()
+    signal.signal(signal.SIGTERM, _told_to_end)
+    result: Dict[str, Any] = {"status": None, "stopped": False}
+    main = 0
+    try:
+        main = _spawn(argv, out, err)
+        result["status"] = _status(os.waitpid(main, 0)[1])
+    except _EndIt:
+        result["stopped"] = True
+    except OSError as error:
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        result.update(status=127 if missing else 126, error=f"{os.fsdecode(argv[0])}: {error.strerror}")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    statuses, result["ended"], result["left"] = _end_all()
+    if result["status"] is None:
+        result["status"] = _status(statuses.get(main, signal.SIGTERM))
+    return result
+
+
+def _told_to_end(*_: object) -> None:
+    raise _EndIt
+
+
+def _spawn(argv: List[bytes], out: int, err: int) -> int:
+    """Start the command; raise the OSError with which its program could not be run."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            _go_home()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.execvp(argv[0], argv)  # noqa: S606 - no shell shall read it
+        except OSError as error:
+            os.write(writer, str(error.errno or errno.ENOENT).encode())
+        finally:
+            os._exit(127)
+    os.close(writer)
+    try:
+        failed = os.read(reader, 16)
+    finally:
+        os.close(reader)
+    if failed:
+        os.waitpid(pid, 0)
+        raise OSError(int(failed), os.strerror(int(failed)))
+    return pid
+
+
+def _go_home() -> None:
+    try:
+        os.chdir(os.path.expanduser("~"))
+    except OSError:
+        pass  # it may be gone, or not ours to enter: then from where we are
+
+
+def _end_all() -> Tuple[Dict[int, int], int, List[str]]:
+    """End every descendant; their statuses, how many there were, and the names of those that stay."""
+    began = time.monotonic()
+    statuses: Dict[int, int] = {}
+    seen: Dict[int, str] = {}
+    while _children_left(statuses):
+        below = [one for one in procs.descendants(os.getpid(), procs.scan()) if not one.zombie]
+        late = time.monotonic() - began
+        if below and late > _PATIENCE:
+            return statuses, len(seen), [procs.name(one.pid) for one in below]
+        for one in below:
+            if one.pid not in seen or late > _MOMENT:
+                seen[one.pid] = ""
+                try:
+                    procs.send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
+                except PermissionError:
+                    pass  # another user's, by sudo: it is named if it stays
+        time.sleep(0.005)
+    return statuses, len(seen), []
+
+
+def _children_left(statuses: Dict[int, int]) -> bool:
+    """Collect the dead. All that lost their parent are ours: without a child, nothing is left."""
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return True
+            statuses[pid] = status
+    except ChildProcessError:
+        return False
+
+
+def _status(wait_status: int) -> int:
+    """As a shell counts: 128 and the signal."""
+    if os.WIFSIGNALED(wait_status):
+        return 128 + os.WTERMSIG(wait_status)
+    return os.WEXITSTATUS(wait_status)

@@ -1,0 +1,149 @@
+"""Asks about a task and asks it to end, from any process of the same user on the same machine."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+
+from ..base import locks, procs
+from ..base.fault import NodeError
+from ..base.paths import Paths, TaskFolder
+from . import state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterator, List, Optional, Tuple
+
+
+def alive(paths: Paths, run: str, attempt: str, task: str) -> bool:
+    """Whether a guard or supervisor holds the task's lock; a pid file could lie."""
+    return is_locked(paths.task(run, attempt, task))
+
+
+def is_locked(folder: TaskFolder) -> bool:
+    return locks.is_taken(folder.lock)
+
+
+def settle(paths: Paths, run: str, attempt: str, task: str) -> state.State:
+    """The state, made true first: with the lock free and no final state, both our processes were killed.
+
+    Then what is left of the task is killed by its cookie and `lost` is written. Raise NodeError for
+    an unknown task, or "orphan" when something cannot be killed.
+    """
+    folder = paths.task(run, attempt, task)
+    found = _read(folder)
+    while not state.is_final(found):
+        if is_locked(folder):
+            return _read(folder)
+        found = _bury(folder)
+    return found
+
+
+def stop(  # noqa: PLR0917 - named by the protocol
+    paths: Paths,
+    run: str,
+    attempt: Optional[str],
+    tasks: Optional[List[str]],
+    grace: float,
+    kill: bool,
+) -> Dict[str, List[str]]:
+    """Ask tasks to end (None: all of them); return those that were asked, and those that are gone."""
+    line = _request(kill, grace)
+    asked: List[str] = []
+    seen: List[str] = []
+    for folder in paths.tasks(run, attempt):
+        if tasks is not None and folder.task not in tasks:
+            continue
+        seen.append(folder.task)
+        if not state.is_final(settle(paths, run, folder.attempt, folder.slug)):
+            _ask(folder, line)
+            asked.append(folder.task)
+    return {"asked": _unique(asked), "gone": [task for task in _unique(seen) if task not in asked]}
+
+
+def _request(kill: bool, grace: float) -> bytes:
+    """One line of the control FIFO; short enough to be written in one piece."""
+    want = {"want": state.WANT_KILL} if kill else {"want": state.WANT_STOP, "grace": grace}
+    return json.dumps(want).encode() + b"\n"
+
+
+def requests(data: bytes) -> Iterator[Tuple[str, float]]:
+    """(want, grace) of each line that is a request; anybody may have written the others."""
+    for line in data.split(b"\n"):
+        try:
+            asked = json.loads(line)
+            yield str(asked["want"]), float(asked.get("grace", 0.0))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+
+
+def wait_until_over(folder: TaskFolder, patience: float) -> bool:
+    """Wait for the lock to be free."""
+    deadline = time.monotonic() + patience
+    while is_locked(folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _ask(folder: TaskFolder, line: bytes) -> None:
+    """Write to the control FIFO; without a reader the guard is ending the task already."""
+    try:
+        fd = os.open(folder.control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENOENT):
+            return
+        raise
+    try:
+        os.write(fd, line)
+    except (BlockingIOError, BrokenPipeError):
+        pass  # full: it was asked often enough
+    finally:
+        os.close(fd)
+
+
+def _bury(folder: TaskFolder) -> state.State:
+    """With the lock in hand: kill by cookie, then write `lost`."""
+    fd = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if not locks.take(fd):
+            time.sleep(0.005)  # another one looks, or settles it
+            return _read(folder)
+        found = _read(folder)
+        if not state.is_final(found):
+            procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
+            if found["incarnation"] != procs.incarnation():
+                found = {**found, "restarted_ns": procs.began_ns()}
+            found = state.ended(found, state.LOST, time.time_ns(), _why(found))
+            try:
+                state.write_last(folder, found)
+            except OSError:
+                pass  # no room: whoever looks next finds the same
+        return found
+    finally:
+        os.close(fd)
+
+
+def _why(found: state.State) -> str:
+    if found.get("restarted_ns"):
+        same = found["incarnation"].split("/")[0] == procs.incarnation().split("/")[0]
+        return "its container was restarted" if same else "the machine was restarted"
+    return "its supervisor and its guard were killed together"
+
+
+def _read(folder: TaskFolder) -> state.State:
+    try:
+        return state.read(folder)
+    except FileNotFoundError:
+        raise NodeError(
+            "task",
+            f"there is no {folder.task} of run {folder.run}, attempt {folder.attempt}",
+            "it was never started here, or was removed",
+        ) from None
+
+
+def _unique(names: List[str]) -> List[str]:
+    return list(dict.fromkeys(names))

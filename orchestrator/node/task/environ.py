@@ -1,0 +1,107 @@
+"""The environment and the command line of a task, as bytes: nothing of them passes through a shell.
+
+Bytes, because the agent's locale may be anything while the values must arrive exactly.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..base.procs import COOKIE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+    Environ = Dict[bytes, bytes]
+
+
+# A newline first: the setup may end in a comment. PATH again: a login shell's profile may reset it.
+_RUN_AFTER_SETUP = '\nPATH="$1${1:+:}$PATH"; shift; exec "$@"'
+
+
+def encode(text: str) -> bytes:
+    """The bytes of a value that came as JSON."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def expand(path: str) -> str:
+    """`~` and `~user` at the beginning, as a shell would."""
+    return os.path.expanduser(path)
+
+
+def find_program(name: str, path: bytes) -> Optional[str]:
+    """Where a program of that name is on PATH; a name with a slash is looked for as it is."""
+    if "/" in name:
+        return os.path.abspath(name)
+    for folder in path.split(b":"):
+        found = os.path.join(os.fsdecode(folder) or ".", name)
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return os.path.abspath(found)
+    return None
+
+
+def build(
+    base: Mapping[bytes, bytes], interpreter: Optional[str], env: Mapping[str, str], marks: Mapping[str, str]
+) -> Environ:
+    """The task's environment: the login's, our defaults, the job's own (wins), and the marks (always)."""
+    made = {name: value for name, value in base.items() if not name.startswith(b"SSH_")}
+    _set_utf8(made)
+    made[b"PYTHONUNBUFFERED"] = b"1"
+    if interpreter is not None:
+        _put_first(made, interpreter)
+    made.update((encode(name), encode(value)) for name, value in env.items())
+    made.update((encode(name), encode(value)) for name, value in marks.items())
+    return made
+
+
+def marks(run: str, attempt: str, task: str, nonce: str, report: str) -> Dict[str, str]:
+    """What tells a task, and us, whose it is."""
+    return {
+        COOKIE: f"{run}/{attempt}/{task}/{nonce}",
+        "ORCHESTRATE_RUN": run,
+        "ORCHESTRATE_ATTEMPT": attempt,
+        "ORCHESTRATE_REPORT": report,
+    }
+
+
+def interpreter(python: Optional[str], setup: Optional[str], path: bytes) -> Optional[str]:
+    """The training Python as an absolute path (a venv's link is not resolved).
+
+    A bare name is the setup's to find: `conda activate` decides what `python` means after it.
+    """
+    if not python or (setup and "/" not in python):
+        return None
+    return find_program(expand(python), path)
+
+
+def command(argv: List[str], setup: Optional[str], interpreter: Optional[str]) -> List[bytes]:
+    """What to exec; the user's setup text is one argument of a login bash, the command its others."""
+    made = [encode(expand(argv[0])), *(encode(argument) for argument in argv[1:])]
+    if not setup:
+        return made
+    folder = os.path.dirname(interpreter) if interpreter else ""
+    return [b"bash", b"-lc", encode(setup + _RUN_AFTER_SETUP), b"bash", os.fsencode(folder), *made]
+
+
+def of_task(spec: Mapping[str, Any], marked: Mapping[str, str]) -> Tuple[List[bytes], Environ]:
+    """The command line and the environment for a task's spec on this machine."""
+    base, setup = os.environb, spec.get("setup")
+    python = interpreter(spec.get("python"), setup, base.get(b"PATH", os.defpath.encode()))
+    return command(spec["argv"], setup, python), build(base, python, spec.get("env") or {}, marked)
+
+
+def _put_first(env: Environ, interpreter: str) -> None:
+    folder = os.path.dirname(interpreter)
+    rest = env.get(b"PATH", os.defpath.encode())
+    env[b"PATH"] = os.fsencode(folder) + b":" + rest
+    home = os.path.dirname(folder)
+    if os.path.isfile(os.path.join(home, "pyvenv.cfg")):
+        env[b"VIRTUAL_ENV"] = os.fsencode(home)
+
+
+def _set_utf8(env: Environ) -> None:
+    """A UTF-8 locale, set where it decides, unless there is one."""
+    deciding = next((name for name in (b"LC_ALL", b"LC_CTYPE", b"LANG") if env.get(name)), b"LANG")
+    if b"utf-8" not in env.get(deciding, b"").lower().replace(b"utf8", b"utf-8"):
+        env[deciding] = b"C.UTF-8"

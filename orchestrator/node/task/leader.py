@@ -1,0 +1,162 @@
+"""Starts the task's first process, and hears from it over a pipe whether exec worked."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+
+from ..base import prctl, trust
+from .launch import Launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Tuple
+
+
+def spawn(launch: Launch, output: int) -> Tuple[int, int]:
+    """Fork the leader; return its pid and a pipe: it ends empty when exec worked, else with an error."""
+    heard, said = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            error = _become(launch, output, parent)
+            os.write(said, json.dumps(error).encode())
+        except BaseException as bug:
+            os.write(said, json.dumps(_error("the task could not be prepared", repr(bug), "")).encode())
+        finally:
+            os._exit(127)
+    os.close(said)
+    return pid, heard
+
+
+def hear(pipe: int) -> Dict[str, str]:
+    """Why exec failed, {} when it worked; called when the pipe has something or has ended."""
+    said = b""
+    while True:
+        piece = os.read(pipe, 65536)
+        if not piece:
+            break
+        said += piece
+    os.close(pipe)
+    error: Dict[str, str] = json.loads(said) if said else {}
+    return error
+
+
+def cannot_fork(error: OSError) -> Dict[str, str]:
+    """The refusal when no process could be made."""
+    return _error(
+        "no process could be made for it",
+        error.strerror or str(error),
+        "the machine is short of memory, or this user has too many processes (ulimit -u)",
+    )
+
+
+def in_one_line(refusal: Dict[str, str]) -> str:
+    return ": ".join(part for part in (refusal["what"], refusal["why"]) if part)
+
+
+def answer(fd: int, said: Dict[str, Any]) -> None:
+    """Tell the waiting `start` how it went, and hang up."""
+    try:
+        os.write(fd, json.dumps(said).encode() + b"\n")
+    except OSError:
+        pass
+    os.close(fd)
+
+
+def _become(launch: Launch, output: int, parent: int) -> Dict[str, str]:
+    """Become the task; returns only the reason why that failed."""
+    os.setsid()
+    prctl.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(127)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        os.chdir(launch.cwd)
+    except OSError as error:
+        return _error(
+            f"its working folder {launch.cwd} cannot be entered",
+            error.strerror or str(error),
+            "sync the code again, or check `workdir` of this host",
+        )
+    _reset_signals()
+    trust.restore_umask()
+    try:
+        _exec(launch.argv, launch.env)
+    except (OSError, ValueError) as error:
+        return _explain(error, launch)
+
+
+def _reset_signals() -> None:
+    """Nothing blocked and nothing ignored: both would be inherited over exec."""
+    for signum in signal.valid_signals():
+        try:
+            signal.signal(signum, signal.SIG_DFL)
+        except (OSError, ValueError):
+            pass  # KILL and STOP
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _exec(argv: List[bytes], env: Dict[bytes, bytes]) -> NoReturn:
+    """Like execvpe, with the task's own PATH; raise the most telling error."""
+    if b"/" in argv[0]:
+        os.execve(argv[0], argv, env)  # noqa: S606 - no shell is the point
+    denied = None
+    for folder in env.get(b"PATH", os.defpath.encode()).split(b":"):
+        try:
+            os.execve(os.path.join(folder or b".", argv[0]), argv, env)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            if os.path.lexists(os.path.join(folder, argv[0])):  # else it is a folder that we may not search
+                denied = error
+    raise denied or FileNotFoundError(errno.ENOENT, "no such program on PATH")
+
+
+def _explain(error: Exception, launch: Launch) -> Dict[str, str]:
+    program = os.fsdecode(launch.argv[0])[:500]
+    what = f"{program} could not be started"
+    code = error.errno if isinstance(error, OSError) else None
+    why = os.strerror(code) if code else str(error)
+    if code == errno.ENOENT and "/" not in program:
+        path = os.fsdecode(launch.env.get(b"PATH", b""))[:500]
+        return _error(what, f"no program of that name is on PATH ({path})", "give its path, or install it")
+    if code == errno.ENOENT and os.path.exists(program):
+        return _error(
+            what,
+            f"the interpreter that it names is not there: {_first_line(program)}",
+            "install that, or change the first line of the file",
+        )
+    if code == errno.ENOENT and os.path.isabs(program):
+        return _error(
+            what,
+            "this host has no such file",
+            "install it there; or is another one meant, by `python` in hosts.toml or by the command?",
+        )
+    if code == errno.ENOENT:
+        return _error(what, f"no such file, seen from {launch.cwd}", "is it in the synced tree, or ignored?")
+    if code == errno.EACCES and os.path.isdir(program):
+        return _error(what, "it is a folder", "name the program or the script that is to run")
+    if code == errno.EACCES:
+        return _error(what, why, f"chmod +x {program}, unless its file system is mounted noexec")
+    if code == errno.ENOEXEC:
+        return _error(
+            what, "it is no program and names no interpreter", "begin it with a line like #!/bin/sh"
+        )
+    return _error(what, why, "")
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.readline(200).decode("utf-8", "replace").strip()
+    except OSError:
+        return path
+
+
+def _error(what: str, why: str, hint: str) -> Dict[str, str]:
+    return {"what": what, "why": why, "hint": hint}

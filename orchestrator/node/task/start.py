@@ -1,0 +1,195 @@
+"""Starts a task so that it outlives us: claim, guard, supervisor, exec, and the result as data."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import time
+
+from ..base import prctl
+from ..base.fault import NodeError
+from ..base.paths import Paths, TaskFolder
+from ..hook import site as site_rules
+from . import claim, control, environ, guard
+from .launch import Handles, Launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping
+
+PATIENCE = 30.0  # seconds for exec; a network file system may take its time
+
+_PIPE_SIZE = 256 << 10  # 64 tasks of one user stay far below the 64 MiB that pipes of a user may take
+_F_SETPIPE_SZ = 1031
+
+
+def start(  # noqa: PLR0917 - named by the protocol
+    paths: Paths, run: str, attempt: str, task: str, spec: Mapping[str, Any], lease_fds: List[int]
+) -> Dict[str, Any]:
+    """Start a task once: a second start says `already`. Raise NodeError when its program cannot start.
+
+    `lease_fds` are locks that shall be held for as long as the task lives.
+    """
+    folder = paths.task(run, attempt, task)
+    _check(spec)
+    prctl.load()
+    launch = _launch(paths, folder, spec)
+    claimed = claim.take(folder)
+    if claimed is None:
+        found = control.settle(paths, run, attempt, task)
+        return {"started": False, "already": True, "pid": found["pid"], "state": found}
+    try:
+        answer = _run_guarded(launch, claimed, lease_fds)
+    except OSError as error:
+        answer = {"error": guard.cannot_fork(launch, error)}
+    finally:
+        claimed.close()
+    return _result(launch, answer)
+
+
+def _check(spec: Mapping[str, Any]) -> None:
+    argv, env = spec.get("argv"), spec.get("env") or {}
+    if not isinstance(argv, list) or not argv or not all(isinstance(text, str) for text in argv):
+        raise NodeError("usage", "a task needs a command: a list of texts", f"got {type(argv).__name__}")
+    bad = [name for name, value in env.items() if not name or "=" in name or "\0" in name + value]
+    if bad:
+        names = ", ".join(repr(name) for name in bad)
+        raise NodeError("usage", f"not possible in an environment: {names}", "a name with =, or a NUL byte")
+    if any("\0" in text for text in argv):
+        raise NodeError("usage", "a NUL byte cannot be part of a command line")
+
+
+def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch:
+    marks = environ.marks(folder.run, folder.attempt, folder.task, os.urandom(8).hex(), folder.report)
+    shows = spec.get("stacks", True)
+    site = site_rules.install(paths) if shows or site_rules.asked_for(spec) else None
+    if site is not None and shows:
+        marks.update(site_rules.mark(folder))
+    argv, env = environ.of_task(spec, marks)
+    if site is not None:
+        site_rules.put_first(env, site)
+    return Launch(
+        paths=paths,
+        folder=folder,
+        argv=argv,
+        env=env,
+        cwd=os.path.join(environ.expand("~"), environ.expand(spec.get("cwd") or "~")),
+        grace=float(spec.get("grace") or 0.0),
+        endless=bool(spec.get("endless")),
+        lifeline=spec.get("lifeline") or None,
+        fence=spec.get("fence") or None,
+        log_cap=spec.get("log_cap") or None,
+    )
+
+
+def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: List[int]) -> Dict[str, Any]:
+    """Fork the guard and wait for the supervisor's answer; {} when none came."""
+    heard, said = os.pipe()
+    log_read, log_write = os.pipe()
+    handles = Handles(claimed.lock, claimed.control, log_read, log_write, said, list(lease_fds))
+    try:
+        try:
+            _enlarge(log_write)
+            _detach(lambda: guard.main(launch, handles), handles.all())
+        finally:
+            for fd in (log_read, log_write, said):
+                os.close(fd)
+        return _hear(heard)
+    finally:
+        os.close(heard)
+
+
+def _detach(main: Callable[[], object], keep: List[int]) -> None:
+    """Run `main` in a process of its own session that is no child of ours, with only `keep` open.
+
+    Raise OSError when no process can be made.
+    """
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        between = os.fork()
+        if between == 0:
+            try:
+                os.setsid()
+                if os.fork() == 0:
+                    _let_go(keep)
+                    main()
+                os._exit(0)
+            finally:
+                os._exit(1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    try:
+        status = os.waitpid(between, 0)[1]
+    except ChildProcessError:
+        return  # our caller ignores SIGCHLD, or reaps for us
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:  # killed, it may have forked before
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _let_go(keep: List[int]) -> None:
+    """Close what the caller had open: its protocol channel would stay open with us."""
+    signal.set_wakeup_fd(-1)  # the caller's; its number may soon be another file's
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap for us
+    os.chdir("/")
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # the listing's own
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    if null > 2:
+        os.close(null)
+    for fd in keep:
+        os.set_inheritable(fd, False)
+
+
+def _hear(heard: int) -> Dict[str, Any]:
+    data = b""
+    deadline = time.monotonic() + PATIENCE
+    poll = select.poll()
+    poll.register(heard, select.POLLIN)
+    while not data.endswith(b"\n"):
+        if not poll.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+            return {"late": True}
+        piece = os.read(heard, 65536)
+        if not piece:
+            return {}
+        data += piece
+    answer: Dict[str, Any] = json.loads(data)
+    return answer
+
+
+def _result(launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
+    paths, folder = launch.paths, launch.folder
+    if "state" in answer:
+        found = answer["state"]
+        return {"started": True, "already": False, "pid": found["pid"], "state": found}
+    if "error" in answer:
+        raise NodeError("start", **answer["error"])
+    if "late" in answer:
+        control.stop(paths, folder.run, folder.attempt, [folder.task], 0.0, kill=True)
+        raise NodeError(
+            "start",
+            f"{folder.task} did not start within {PATIENCE:g} s",
+            f"the file system of its program or of {launch.cwd} does not answer",
+            "look at the mounts of that machine",
+        )
+    control.wait_until_over(folder, 5.0)
+    found = control.settle(paths, folder.run, folder.attempt, folder.task)
+    raise NodeError("start", f"{folder.task} was lost while it was started", found["message"])
+
+
+def _enlarge(pipe: int) -> None:
+    """A larger buffer makes fewer and larger reads; the usual one will do."""
+    try:
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE_SIZE)
+    except OSError:
+        pass

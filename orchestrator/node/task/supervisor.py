@@ -1,0 +1,275 @@
+"""Runs one task: keeps its output, obeys the control FIFO, and ends with nothing of it alive.
+
+One thread, one loop; signals only wake it. Its final state.json is the last thing that it does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from ..base import prctl, procs
+from ..serve import waiting
+from . import control, ending, leader, reaper, state
+from .launch import Handles, Launch
+from .lifeline import Lifeline
+from .oom import Memory
+from .output import Output
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, NoReturn, Optional
+
+CRASHED = 70
+
+_TICK = 1.0  # the longest time without a look at guard and keeper
+_FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
+
+
+def main(launch: Launch, handles: Handles, guard: int) -> NoReturn:
+    """The supervisor's life after its fork (all signals blocked)."""
+    status = CRASHED
+    try:
+        prctl.set_name("orch-supervisor")
+        prctl.adopt_orphans()
+        prctl.die_with_parent(signal.SIGTERM)
+        Supervisor(launch, handles, guard).run()
+        status = 0
+    except BaseException:
+        record_crash(launch)
+    finally:
+        os._exit(status)
+
+
+def record_crash(launch: Launch) -> None:
+    """Keep the traceback of a bug of ours; the guard ends the task."""
+    import traceback
+
+    try:
+        with open(launch.folder.crash, "a", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
+    except OSError:
+        pass
+
+
+class Supervisor:
+    """The loop and what it knows."""
+
+    def __init__(self, launch: Launch, handles: Handles, guard: int) -> None:
+        self._launch = launch
+        self._handles = handles
+        self._guard = guard
+        self._record = Record(launch.folder)
+        self._output = Output(launch, handles.log_read, self._record.facts["gaps"])
+        self._began = time.monotonic()
+        self._lifeline = Lifeline(launch, self._began)
+        self._memory = Memory()
+        self._ending = ending.Ending()
+        self._waiter = waiting.Waiter()
+        self._leader_alive = True
+        self._guard_lost = False
+        self._exec: Optional[int] = None  # the pipe that tells whether exec worked
+        self._refusal: Dict[str, str] = {}  # why it did not
+        self._answered = False
+        self._asked = state.WANT_RUN  # what a keeper wanted of the leader; not what we came to want ourselves
+        self._reason = ""  # why it was ended, when nobody asked
+        self._pause = _FIRST_PAUSE
+        self._left_behind = 0
+        self._next_glance = 0.0
+
+    def run(self) -> None:
+        wakeup = waiting.wake_on(signal.SIGCHLD, signal.SIGTERM)
+        self._waiter.watch(wakeup, lambda: self._on_signal(wakeup))
+        self._waiter.watch(self._handles.log_read, self._on_output)
+        self._waiter.watch(self._handles.control, self._on_control)
+        self._look_for_guard()
+        if not self._guard_lost and self._spawn():
+            while self._turn():
+                pass
+        self._conclude()
+
+    def _spawn(self) -> bool:
+        try:
+            pid, self._exec = leader.spawn(self._launch, self._handles.log_write)
+        except OSError as error:
+            self._refusal = leader.cannot_fork(error)
+            return False
+        finally:
+            os.close(self._handles.log_write)  # the task's side of the pipe is the task's alone
+        self._waiter.watch(self._exec, self._on_exec)
+        process = procs.look(pid)
+        self._record.facts.update(pid=pid, start_ticks=process.start_ticks if process else None)
+        return True
+
+    def _turn(self) -> bool:
+        """Wait, take what came, act on it; False when nothing of the task is alive."""
+        self._waiter.wait(self._patience())
+        any_alive = self._reap()
+        now = time.monotonic()
+        self._look_around(now)
+        action = self._ending.step(now, self._leader_alive, any_alive)
+        self._act(action)
+        self._save()
+        return action != ending.OVER
+
+    def _patience(self) -> float:
+        """How long there is nothing to do unless something happens."""
+        if self._ending.killing:
+            return self._pause
+        now = time.monotonic()
+        dues = (self._ending.deadline, self._output.rests_until)
+        return min(_TICK, self._lifeline.tick, *(due - now for due in dues if due is not None))
+
+    def _reap(self) -> bool:
+        ended, any_alive = reaper.reap()
+        for pid, status in ended:
+            if self._leader_alive and pid == self._record.facts["pid"]:
+                self._leader_alive = False
+                if not self._ending.begun:
+                    self._asked = state.WANT_RUN  # it ended before it was told to
+                if not self._guard_lost:
+                    self._record.facts.update(_exit_of(status))
+        return any_alive
+
+    def _look_around(self, now: float) -> None:
+        """What comes without a message: a dead guard, a keeper gone for too long, the output's turn."""
+        if self._output.rests_until is not None and now >= self._output.rests_until:
+            self._output.rests_until = None
+            self._waiter.watch(self._handles.log_read, self._on_output)
+        self._look_for_guard()
+        self._memory.look(now)
+        if self._ending.want != state.WANT_RUN:
+            return
+        cut = self._lifeline.cut(now, self._output.taken)
+        if cut is not None:
+            self._reason = cut.why
+            self._ending.ask(state.WANT_STOP, cut.grace, now)
+        elif now >= self._next_glance:
+            self._next_glance = now + _TICK
+            if self._folder_is_gone():
+                self._reason = state.REMOVED
+                self._ending.ask(state.WANT_KILL, 0.0, now)
+
+    def _folder_is_gone(self) -> bool:
+        """Whether somebody removed it: what we write into it is nobody's any more."""
+        try:
+            there = os.stat(self._launch.folder.lock)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return there.st_ino != os.fstat(self._handles.lock).st_ino
+
+    def _look_for_guard(self) -> None:
+        if not self._guard_lost and os.getppid() != self._guard:
+            self._guard_lost = True
+            self._reason = "its guard was killed, and the task was ended with it"
+            self._ending.ask(state.WANT_KILL, 0.0, time.monotonic())
+
+    def _act(self, action: str) -> None:
+        if action == ending.TERM_GROUP:
+            self._signal_group(signal.SIGTERM)
+            self._signal_group(signal.SIGCONT)  # a stopped task could not hear it
+            self._stopping()
+        elif action == ending.TERM_ALL:
+            self._left_behind = len(reaper.signal_all(signal.SIGTERM))
+            reaper.signal_all(signal.SIGCONT)
+            self._stopping()
+        elif action == ending.KILL:
+            if self._pause == _FIRST_PAUSE:
+                self._stopping()
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._leader_alive:
+            self._signal_group(signal.SIGKILL)
+        left = reaper.signal_all(signal.SIGKILL)
+        self._pause = min(self._pause * 2, _LAST_PAUSE)
+        if self._pause == _LAST_PAUSE and left:
+            names = ", ".join(f"pid {p.pid} ({procs.argv0(p.pid) or '?'})" for p in left[:5])
+            said = f"KILL does not end {names}: another user's, or stuck in the kernel"
+            if said != self._record.facts["message"]:
+                self._record.update(message=said)
+
+    def _signal_group(self, signum: int) -> None:
+        """Nobody but us reaps the leader, so its group cannot be another's."""
+        pid = self._record.facts["pid"]
+        try:
+            os.killpg(pid, signum)
+        except ProcessLookupError:
+            os.kill(pid, signum)  # before its setsid
+        except PermissionError:
+            pass  # the pass over all descendants tells
+
+    def _stopping(self) -> None:
+        self._record.update(state=state.STOPPING, want=self._asked)
+
+    def _on_output(self) -> None:
+        self._output.take()
+        if self._output.ended or self._output.rests_until is not None:
+            self._waiter.forget(self._handles.log_read)
+
+    def _on_control(self) -> None:
+        for want, grace in control.requests(os.read(self._handles.control, 65536)):
+            self._ending.ask(want, grace, time.monotonic())
+            if self._leader_alive:
+                self._asked = self._ending.want
+
+    def _on_signal(self, wakeup: int) -> None:
+        asked = signal.SIGTERM in os.read(wakeup, 4096)  # bytes are numbers of signals
+        if asked and os.getppid() == self._guard:  # not for its death: the machine shuts down
+            self._reason = "its supervisor was told to end (TERM)"
+            self._ending.ask(state.WANT_STOP, self._launch.grace, time.monotonic())
+
+    def _on_exec(self) -> None:
+        """The leader became the program, or says why not."""
+        assert self._exec is not None
+        self._waiter.forget(self._exec)
+        self._refusal = leader.hear(self._exec)
+        self._exec = None
+        if self._refusal:
+            return
+        if self._record.facts["state"] == state.STARTING:
+            self._record.update(state=state.RUNNING)
+        self._save()
+        self._answer({"state": self._record.facts})
+
+    def _conclude(self) -> None:
+        """Nothing of the task is alive: the rest of its output, then the final word."""
+        if self._exec is not None:
+            self._on_exec()
+        self._output.drain()
+        self._record.facts["want"] = self._asked
+        final = self._final()
+        state.conclude(self._launch.folder, final)
+        self._answer({"error": self._refusal} if self._refusal else {"state": final})
+
+    def _final(self) -> state.State:
+        facts, now = self._record.facts, time.time_ns()
+        by_kill = signal.SIGKILL in (facts["exit_signal"], (facts["exit_code"] or 0) - 128)
+        facts["oom"] = self._memory.kills(killed=by_kill and self._ending.want == state.WANT_RUN)
+        facts["seconds"] = time.monotonic() - self._began  # the clock may have been set meanwhile
+        if self._refusal:
+            unknown = {**facts, "exit_code": None, "exit_signal": None}
+            return state.ended(unknown, state.UNSTARTED, now, leader.in_one_line(self._refusal))
+        if self._left_behind and self._ending.want == state.WANT_RUN:
+            self._reason = f"left {self._left_behind} processes behind, which were ended"
+        return state.ended(facts, state.LOST if self._guard_lost else state.EXITED, now, self._reason)
+
+    def _save(self) -> None:
+        log = self._output.log
+        log.changed = not self._record.save(time.monotonic(), log.changed)
+
+    def _answer(self, answer: Dict[str, Any]) -> None:
+        """Tell `start` how it went, once; nobody may be listening any more."""
+        if not self._answered:
+            self._answered = True
+            leader.answer(self._handles.answer, answer)
+
+
+def _exit_of(status: int) -> Dict[str, Optional[int]]:
+    if os.WIFSIGNALED(status):
+        return {"exit_code": None, "exit_signal": os.WTERMSIG(status)}
+    return {"exit_code": os.WEXITSTATUS(status), "exit_signal": None}

@@ -1,0 +1,177 @@
+"""Starting and stopping tasks: the agent's side of `start` and `control`."""
+
+from __future__ import annotations
+
+import os
+
+from ..base import procs
+from ..base.fault import NodeError
+from ..base.paths import make_private
+from ..tidy import holders
+from . import control, state
+from . import start as starting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from ..base.paths import Paths, TaskFolder
+    from ..serve.agent import Agent, Request
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+_SWEEP_SECONDS = 60.0
+
+
+def start(agent: Agent, request: Request) -> None:
+    """Start a task; its guard inherits the lease on its port, so the lease lives as long as the task."""
+    paths, run, spec = agent.paths, request["run"], request["spec"]
+    attempt, task = request["attempt"], request["task"]
+    store_plan(paths, run, request.get("plan"))
+    if os.path.exists(paths.stopped(run)):
+        raise NodeError("stopped", f"starts nothing of run {run} any more", "a user has stopped the run")
+    held = agent.leases.get(spec.get("port"), ())
+    turns = agent.rooms.setdefault("turns", Turns(agent))
+    turns.begin(run)
+    agent.in_child(
+        request,
+        lambda: starting.start(paths, run, attempt, task, spec, list(held)),
+        seconds=_START_SECONDS,
+        keep=held,
+        after=lambda: turns.end(run),
+    )
+
+
+class Turns:
+    """Makes what ends a run wait for the starts that were asked for before it.
+
+    A start works in a child: without this, a stop that overtakes it would find nothing to stop.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._starting: List[str] = []  # runs, one entry per start under way
+        self._waiting: List[Request] = []
+
+    def begin(self, run: str) -> None:
+        self._starting.append(run)
+
+    def end(self, run: str) -> None:
+        self._starting.remove(run)
+        if run not in self._starting:
+            ready = [request for request in self._waiting if request["run"] == run]
+            self._waiting = [request for request in self._waiting if request["run"] != run]
+            for request in ready:
+                self._agent.serve_one(request)
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether it is too early for this request; it is then served in its turn."""
+        if request["run"] not in self._starting:
+            return False
+        self._waiting.append(request)
+        return True
+
+
+def _too_early(agent: Agent, request: Request) -> bool:
+    turns = agent.rooms.get("turns")
+    return turns is not None and turns.must_wait(request)
+
+
+def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
+    """Keep the run's public plan as it was given: whoever takes over has nothing else.
+
+    A later attempt may have another one; many starts bring the same.
+    """
+    path = paths.run_json(run)
+    make_private(paths.run(run))
+    if plan is None or _holds(path, plan):
+        return
+    beside = f"{path}.{os.getpid()}"
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(plan)
+    os.replace(beside, path)
+
+
+def _holds(path: str, text: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read() == text
+    except OSError:
+        return False
+
+
+def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
+    """Ask the living at once, in the loop; what has to be buried first is left to a child.
+
+    `final`: from now on nothing of the run is started, whatever a keeper elsewhere is about to do.
+    """
+    if request.get("final"):
+        _forbid(agent.paths, request["run"])
+    if _too_early(agent, request):
+        return None
+    paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
+    grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
+    folders = [f for f in paths.tasks(run, attempt) if tasks is None or f.task in tasks]
+    unended = [folder for folder in folders if not state.is_final(state.read(folder))]
+    living = [folder for folder in unended if control.is_locked(folder)]
+    for folder in living:
+        control.stop(paths, run, folder.attempt, [folder.task], grace, kill)
+    woken = holders.wake(living, kill=kill)
+    more = {"woken": woken} if woken else {}
+    asked = {folder.task for folder in living}
+    known = {folder.task for folder in folders}
+    dead = [folder for folder in unended if folder not in living]
+    if not dead:
+        return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
+
+    def bury() -> Dict[str, Any]:
+        for folder in dead:
+            asked.update(control.stop(paths, run, folder.attempt, [folder.task], grace, kill)["asked"])
+        return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
+
+    agent.in_child(request, bury, seconds=_STOP_SECONDS)
+    return None
+
+
+def _forbid(paths: Paths, run: str) -> None:
+    if not os.path.isdir(paths.run(run)):
+        return  # nothing of it was ever here
+    try:
+        os.close(os.open(paths.stopped(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError:
+        pass  # no room: what runs is stopped all the same
+
+
+def sweep(agent: Agent, request: Request) -> None:
+    """Kill whatever still bears the cookie of an ended task; return when none is left.
+
+    The answer names the tasks that have not ended: they are left alone.
+    """
+    if not _too_early(agent, request):
+        paths, run = agent.paths, request["run"]
+        agent.in_child(request, lambda: _sweep(paths, run), seconds=_SWEEP_SECONDS)
+
+
+def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
+    """A guard proves that no descendant is left; what else bears the cookie is looked for by that."""
+    folders = paths.tasks(run)
+    if not folders:  # removed, perhaps while something ran
+        return {"killed": procs.sweep(run), "alive": []}
+    holders.wake(folder for folder in folders if control.is_locked(folder))
+    ended = [folder for folder in folders if is_over(paths, folder)]
+    alive = sorted(folder.task for folder in folders if folder not in ended)
+    if ended and not alive:
+        return {"killed": procs.sweep(run), "alive": []}
+    killed: List[Dict[str, Any]] = []
+    for folder in ended:
+        killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
+    return {"killed": killed, "alive": alive}
+
+
+def is_over(paths: Paths, folder: TaskFolder) -> bool:
+    try:
+        return state.is_final(control.settle(paths, folder.run, folder.attempt, folder.slug))
+    except NodeError as error:
+        if error.kind == "orphan":
+            raise
+        return True  # removed meanwhile

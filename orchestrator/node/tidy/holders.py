@@ -1,0 +1,85 @@
+"""Guards and supervisors, found by the lock of their task that they hold open, and set going again.
+
+Somebody may have stopped them (SIGSTOP, a debugger): then they hear no request, and hold the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from ..base import procs
+from ..base.tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, Iterator, List
+
+    from ..base.paths import TaskFolder
+    from ..base.procs import Process
+
+_NAMES = {"orch-guard": "guard", "orch-supervisor": "supervisor"}
+_STOPPED, _TRACED = "T", "t"
+
+
+class Holder(NamedTuple):
+    """One of our two processes of a task."""
+
+    task: str
+    what: str  # guard or supervisor
+    process: Process
+    status: str  # as /proc/*/stat has it
+
+
+def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> List[Dict[str, object]]:
+    """Let stopped guards and supervisors go on; return who they were.
+
+    What a debugger holds cannot: with `kill` it is killed, and the other one of the two ends the task.
+    """
+    woken: List[Dict[str, object]] = []
+    for holder in _holders({os.path.realpath(folder.lock): folder for folder in folders}):
+        if holder.status == _STOPPED:
+            sent = _send(holder.process, signal.SIGCONT)
+        elif holder.status == _TRACED:
+            sent = kill and _send(holder.process, signal.SIGKILL)
+        else:
+            continue
+        woken.append(
+            {
+                "task": holder.task,
+                "process": holder.what,
+                "pid": holder.process.pid,
+                "traced": holder.status == _TRACED,
+                "sent": sent,
+            }
+        )
+    return woken
+
+
+def _holders(locks: Dict[str, TaskFolder]) -> Iterator[Holder]:
+    for process in procs.scan():
+        what = _NAMES.get(procs.name(process.pid))
+        if what is None or process.zombie:
+            continue
+        folder = next((locks[path] for path in _open_files(process.pid) if path in locks), None)
+        if folder is not None:
+            yield Holder(folder.task, what, process, procs.status(process.pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    try:
+        fds = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for fd in fds:
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            continue
+
+
+def _send(process: Process, signum: int) -> bool:
+    try:
+        return procs.send(process, signum)
+    except PermissionError:
+        return False

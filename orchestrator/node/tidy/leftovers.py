@@ -1,0 +1,218 @@
+"""What ended runs left on a machine: states that are not true, processes, ports, GPU memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from ..base import locks, procs
+from ..base.fault import NodeError
+from ..base.paths import TaskFolder
+from ..look import ports
+from ..task import control, state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
+
+    from ..base.paths import Paths
+    from ..serve.agent import Agent, Request
+
+_OURS = ("orch-guard", "orch-supervisor")
+_LISTED = 20  # of each kind
+
+
+def alive(paths: Paths) -> FrozenSet[str]:
+    """The runs with a task that lives here, or with a keeper."""
+    return frozenset(run for run in paths.runs() if is_kept(paths, run) or _lives(paths, run))
+
+
+def is_kept(paths: Paths, run: str) -> bool:
+    """Whether the agent of a living keeper holds the run."""
+    return locks.is_taken(paths.keeper(run))
+
+
+def find(paths: Paths, dry: bool) -> Dict[str, Any]:
+    """Settle what is not true, kill what an ended task left, and look again."""
+    settled, trouble = _settle(paths)
+    orphans = _orphans(paths)
+    killed: List[Dict[str, Any]] = []
+    if not dry:
+        for cookie in sorted({orphan["cookie"] for orphan in orphans}):
+            try:
+                procs.end_all(functools.partial(_left_of, paths, cookie), cookie)
+            except NodeError as error:
+                trouble.append(error.as_dict())
+        left = {orphan["pid"] for orphan in _orphans(paths)}
+        killed = [orphan for orphan in orphans if orphan["pid"] not in left]
+        orphans = [orphan for orphan in orphans if orphan["pid"] in left]
+    return {
+        "settled": settled[:_LISTED],
+        "orphans": orphans[:_LISTED],
+        "killed": killed[:_LISTED],
+        "trouble": trouble[:_LISTED],
+        "ports": _ports(paths),
+        "gpus": _gpus(paths),
+    }
+
+
+def _settle(paths: Paths) -> Any:
+    """(tasks that were said to run and do not, what could not be ended)."""
+    settled: List[Dict[str, str]] = []
+    trouble: List[Dict[str, str]] = []
+    for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):
+        try:
+            before = state.read(folder)
+            if state.is_final(before):
+                continue
+            after = control.settle(paths, folder.run, folder.attempt, folder.slug)
+        except NodeError as error:
+            trouble.append(error.as_dict())
+        except OSError:
+            continue  # removed meanwhile
+        else:
+            if after["state"] == state.LOST:
+                settled.append({"run": folder.run, "task": folder.task, "why": after["message"]})
+    return settled, trouble
+
+
+def _orphans(paths: Paths) -> List[Dict[str, Any]]:
+    """Processes of ours with the cookie of a task that is over; a cookie alone condemns nobody.
+
+    The rest has to fit as well: we own the process, no guard or supervisor of ours is above it, all its
+    marks are of one task, and that task is over by the lock in its own state folder, on this machine or
+    another's, and began before the process. Where there is no such folder any more it was removed, by
+    hand or with age, and nobody can guard what is left; but only a process that sees our file system can
+    tell that, and not one in a container, whose folder is elsewhere.
+    """
+    return [orphan for _, orphan in _find_orphans(paths, procs.scan())]
+
+
+def _left_of(paths: Paths, cookie: str) -> List[procs.Process]:
+    table = procs.scan()
+    first = [process for process, orphan in _find_orphans(paths, table) if orphan["cookie"] == cookie]
+    return procs.with_descendants(first, table)
+
+
+def _find_orphans(paths: Paths, table: List[procs.Process]) -> List[Tuple[procs.Process, Dict[str, Any]]]:
+    parents = {process.pid: process.ppid for process in table}
+    found = []
+    for process in table:
+        marks = {} if process.zombie else procs.marks(process.pid)
+        folder = _folder_of(paths, marks)
+        if folder is None or not procs.is_own(process.pid) or _guarded(process.pid, parents):
+            continue
+        if _is_over(folder, process):
+            cookie = f"{folder.run}/{folder.attempt}/{folder.task}"
+            orphan = {"pid": process.pid, "argv0": procs.argv0(process.pid), "run": folder.run}
+            found.append((process, {**orphan, "task": folder.task, "cookie": cookie}))
+    return found
+
+
+def _folder_of(paths: Paths, marks: Dict[str, str]) -> Optional[TaskFolder]:
+    """The folder of the task that a process says it belongs to, in whatever state folder that is.
+
+    None unless all that it says is of one task.
+    """
+    cookie = marks.get(procs.COOKIE, "").split("/")
+    if len(cookie) != 5:
+        return None
+    run, attempt, role, index, _ = cookie
+    try:
+        known = paths.task(run, attempt, f"{role}-{index}")
+    except NodeError:
+        return None  # a cookie that is none of ours
+    report = marks.get("ORCHESTRATE_REPORT", "")
+    end = os.path.relpath(known.report, paths.root)
+    agree = marks.get("ORCHESTRATE_RUN") == run and marks.get("ORCHESTRATE_ATTEMPT") == attempt
+    if not agree or not report.startswith("/") or not report.endswith(f"/{end}"):
+        return None
+    return known._replace(path=os.path.dirname(report))
+
+
+def _is_over(folder: TaskFolder, process: procs.Process) -> bool:
+    """Whether the task is over, and the process began in its time."""
+    try:
+        if control.is_locked(folder):
+            return False
+        known = state.read(folder)
+    except FileNotFoundError:
+        return _sees_our_files(process.pid)
+    except OSError:
+        return False  # of a state folder that we may not see
+    if not state.is_final(known) or known["incarnation"] != procs.incarnation():
+        return False  # to be settled first; or a later life of the machine
+    return known["start_ticks"] is None or process.start_ticks >= known["start_ticks"]
+
+
+def _sees_our_files(pid: int) -> bool:
+    try:
+        return all(
+            os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
+            for kind in ("mnt", "pid")
+        )
+    except OSError:
+        return False
+
+
+def _guarded(pid: int, parents: Dict[int, int]) -> bool:
+    seen: Set[int] = set()
+    while pid > 1 and pid not in seen:
+        if procs.name(pid) in _OURS:
+            return True
+        seen.add(pid)
+        pid = parents.get(pid, 0)
+    return False
+
+
+def _ports(paths: Paths) -> Dict[str, Any]:
+    """The task ports that runs have leased here: held by a run, or in use by somebody without a lease."""
+    leased, used = [], []
+    for port in paths.leased_ports():
+        holder = ports.lease_of(port, paths)
+        if holder is not None:
+            leased.append({"port": port, "run": holder["run"], "owner": holder["owner"]})
+        elif ports.is_listened(port):
+            used.append({"port": port, "who": ports.holder(port, None)})
+    return {"leased": leased, "used": used}
+
+
+def _gpus(paths: Paths) -> Optional[List[Dict[str, Any]]]:
+    """Who holds memory of a GPU; `ended`: with the cookie of a task that is over. None without nvidia-smi."""
+    found = _holders()
+    if found is None:
+        return None
+    ended = {orphan["pid"]: orphan for orphan in _orphans(paths)}
+    return [{**holder, "ended": holder["pid"] in ended} for holder in found]
+
+
+def gpu_held(agent: Agent, request: Request) -> Dict[str, Any]:
+    """What of a run's ended tasks still holds memory of a GPU.
+
+    The driver frees the memory of a killed process a moment after the process is gone, and lists it until
+    then. Other pids that do not exist here may be those of another container.
+    """
+    held = _holders() or []
+    pids = {state.read(folder)["pid"] for folder in agent.paths.tasks(request["run"])} if held else set()
+    return {"held": [one for one in held if one["run"] == request["run"] or one["pid"] in pids]}
+
+
+def _holders() -> Optional[List[Dict[str, Any]]]:
+    from ..look.facts import run_program
+
+    query = "--query-compute-apps=pid,used_memory,process_name"
+    text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+    if text is None:
+        return None
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",", 2)]
+        if len(fields) == 3 and fields[0].isdigit():
+            pid, memory = int(fields[0]), int(fields[1]) << 20 if fields[1].isdigit() else None
+            run = procs.marks(pid).get(procs.COOKIE, "").split("/")[0]
+            found.append({"pid": pid, "name": fields[2], "memory": memory, "run": run})
+    return found
+
+
+def _lives(paths: Paths, run: str) -> bool:
+    return any(control.is_locked(folder) for folder in paths.tasks(run))

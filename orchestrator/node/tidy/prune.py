@@ -1,0 +1,279 @@
+"""Removes the folders of ended runs that are old, or too many; what is used is left alone.
+
+Whatever goes is renamed to a hidden name first: nobody sees half of it, and when several machines
+that share a folder clean at once, one of them has it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..base import locks
+from ..base.tuples import NamedTuple
+from ..disk.removing import remove
+from ..stock import work
+from ..stock.envs import MAKING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
+
+    from ..base.paths import Paths
+
+GONE = ".gone-"  # being removed
+_LOCK = ".lock-"
+_DAY = 24 * 3600.0
+# Younger than this (seconds), a launch may be about to use it. A run's state is held by its keeper besides.
+_FRESH = {"state": 10.0, "work": 600.0, "code": 600.0, "data": 600.0, "envs": 600.0, "scraps": _DAY}
+_SCRAPS = (".incoming-", ".share-", ".orchestrate-", GONE)
+_HALF_ENVS = (MAKING, ".wheels-", GONE)
+
+
+class Rules(NamedTuple):
+    """What may go. `alive` are runs that are alive anywhere, as far as the controller can know."""
+
+    alive: FrozenSet[str]
+    known: FrozenSet[str]  # runs of which some machine that was asked holds a state
+    older: float  # seconds
+    keep_bytes: Optional[int]  # of each kind of folder: the oldest go until the rest fits
+    shared: bool  # also code and scraps in the working folder, which other machines may see
+    work: bool  # also working folders: what tasks wrote is in them
+    envs: Optional[FrozenSet[str]]  # environments that stay while others go; None: all stay
+    dry: bool
+
+
+class Folder(NamedTuple):
+    path: str
+    used: float  # when it was last, seconds since 1970
+    size: int  # bytes on the disk
+
+
+def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
+    """By kind of folder: how many there are, what went (or would), what could not."""
+    runs, works, trees = _places(paths, workdir)
+    working = [measure(path) for path in _plain(works)]
+    wanted = _wanted(working, rules, time.time())  # before the working folders go
+    data = os.path.join(workdir, "data")
+    envs = os.path.join(workdir, "envs")
+    shared: Tuple[str, ...] = ()
+    if rules.shared:
+        hidden = (*_hidden(workdir), *_hidden(trees), *_hidden(data), *_hidden(envs, _HALF_ENVS))
+        shared = (*hidden, *_half_made(works))
+        if not rules.dry:
+            _forget_locks(data)
+            _forget_locks(envs)
+    scraps = [*_hidden(runs), *shared]
+    return {
+        "state": _prune("state", map(measure, _plain(runs)), rules, _is_over(rules), _locked),
+        "work": _prune(
+            "work",
+            working,
+            rules._replace(keep_bytes=None),  # no checkpoint goes to make room, only with age
+            _is_left(rules) if rules.work and rules.shared else _never,
+        ),
+        **{
+            kind: _prune(
+                kind,
+                # The files of a tree have the times of their sources: whoever uses one touches its top.
+                (measure(path)._replace(used=_time(path)) for path in _plain(folder)),
+                rules,
+                (lambda folder: _name(folder) not in wanted) if rules.shared else _never,
+            )
+            for kind, folder in (("code", trees), ("data", data))
+        },
+        "envs": _prune(
+            "envs",
+            (measure(path)._replace(used=_time(path)) for path in _plain(envs)),
+            rules._replace(older=0.0, keep_bytes=None),
+            _is_unnamed(rules),
+        ),
+        "scraps": _prune("scraps", map(measure, scraps), rules._replace(older=_DAY, keep_bytes=None)),
+    }
+
+
+def _places(paths: Paths, workdir: str) -> Tuple[str, str, str]:
+    return os.path.join(paths.root, "runs"), os.path.join(workdir, "runs"), os.path.join(workdir, "trees")
+
+
+def _is_over(rules: Rules) -> Callable[[Folder], bool]:
+    return lambda folder: _name(folder) not in rules.alive
+
+
+def _is_left(rules: Rules) -> Callable[[Folder], bool]:
+    """Of a run that nobody knows, which may go on where nobody was asked, a week must have passed."""
+
+    def may_go(folder: Folder) -> bool:
+        known = _name(folder) in rules.known
+        return _name(folder) not in rules.alive and (known or time.time() - folder.used >= 7 * _DAY)
+
+    return may_go
+
+
+def _is_unnamed(rules: Rules) -> Callable[[Folder], bool]:
+    """Which environment a run that is alive uses is not known on every machine that sees the folder."""
+    keep = rules.envs
+    if keep is None or rules.alive or not rules.shared:
+        return _never
+    return lambda folder: _name(folder) not in keep and not _is_used(folder.path)
+
+
+def _is_used(path: str) -> bool:
+    """Whether a process of this machine, none of our runs perhaps, has a file of it in its memory."""
+    inside = os.fsencode(os.path.realpath(path)) + b"/"
+    for pid in filter(str.isdigit, _names("/proc")):
+        for place in ("cmdline", "maps"):
+            try:
+                with open(f"/proc/{pid}/{place}", "rb") as file:
+                    if inside in file.read():
+                        return True
+            except OSError:
+                continue  # it has ended, or is not ours
+    return False
+
+
+def _forget_locks(folder: str) -> None:
+    """The empty files whose locks nobody needs: what they guard is not there, and nobody makes it."""
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        guarded = name[len(_LOCK) :]
+        if not name.startswith(_LOCK) or any(guarded in one for one in _names(folder) if one != name):
+            continue
+        try:
+            locks.remove_free(path)
+        except OSError:
+            continue  # somebody was faster, or it is not ours
+
+
+def _never(_: Folder) -> bool:
+    return False
+
+
+def _name(folder: Folder) -> str:
+    return os.path.basename(folder.path)
+
+
+def _prune(
+    kind: str,
+    found: Iterable[Folder],
+    rules: Rules,
+    may_go: Callable[[Folder], bool] = lambda _: True,
+    take_away: Optional[Callable[[Folder], bool]] = None,
+) -> Dict[str, Any]:
+    """The oldest first: those that are too old, and those that are too much."""
+    folders = sorted(found, key=lambda folder: folder.used)
+    total = left = sum(folder.size for folder in folders)
+    gone: List[Dict[str, Any]] = []
+    failed: List[str] = []
+    for folder in folders:
+        idle = time.time() - folder.used
+        too_much = rules.keep_bytes is not None and left > rules.keep_bytes
+        if idle < _FRESH[kind] or not (idle >= rules.older or too_much) or not may_go(folder):
+            continue
+        if not rules.dry:
+            try:
+                if not (take_away or _unused)(folder):
+                    continue  # somebody has just begun to use it, or was faster
+            except OSError as error:
+                failed.append(f"{error.filename or folder.path}: {error.strerror}")
+                continue
+        left -= folder.size
+        gone.append({"name": _name(folder), "bytes": folder.size, "idle": idle})
+    return {"count": len(folders), "bytes": total, "gone": gone, "failed": failed}
+
+
+def _locked(folder: Folder) -> bool:
+    """Remove a run's state with its keeper's place taken, so that nobody takes it meanwhile."""
+    try:
+        fd = os.open(os.path.join(folder.path, "keeper"), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _unused(folder)
+    try:
+        return locks.take(fd) and _unused(folder)
+    finally:
+        os.close(fd)
+
+
+def _unused(folder: Folder) -> bool:
+    """Remove it, unless it was used since we looked: whoever uses a tree touches it first."""
+    parent, name = os.path.split(folder.path)
+    hidden = os.path.join(parent, f"{GONE}{name.lstrip('.')}-{os.urandom(4).hex()}")
+    try:
+        os.rename(folder.path, hidden)
+    except FileNotFoundError:
+        return False
+    if _time(hidden) > folder.used:
+        try:
+            os.rename(hidden, folder.path)
+            return False
+        except OSError:
+            pass  # it was made again meanwhile
+    error = remove(hidden)
+    if error is not None:
+        raise error
+    return True
+
+
+def _wanted(working: Iterable[Folder], rules: Rules, now: float) -> Set[str]:
+    """The trees of runs that are alive somewhere, or may be on machines that were not asked."""
+    wanted: Set[str] = set()
+    for folder in working:
+        run = _name(folder)
+        elsewhere = run not in rules.known and now - folder.used < rules.older
+        if run in rules.alive or elsewhere:
+            wanted.update(work.trees_of(folder.path))
+    return wanted
+
+
+def _plain(folder: str) -> List[str]:
+    return [path for path in _entries(folder) if not os.path.basename(path).startswith(".")]
+
+
+def _hidden(folder: str, beginnings: Tuple[str, ...] = _SCRAPS) -> List[str]:
+    return [path for path in _entries(folder) if os.path.basename(path).startswith(beginnings)]
+
+
+def _half_made(runs: str) -> List[str]:
+    """Copies that were being made when their maker was killed."""
+    found = [path for run in _plain(runs) for path in _entries(run)]
+    return [*_hidden(runs), *(path for path in found if os.path.basename(path).startswith("work."))]
+
+
+def _entries(folder: str) -> List[str]:
+    return [os.path.join(folder, name) for name in sorted(_names(folder))]
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def measure(path: str) -> Folder:
+    """Its newest change, however deep, and its size; a file with several names counts in parts."""
+    newest, total = _time(path), 0
+    waiting = [path]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    try:
+                        found = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    newest = max(newest, found.st_mtime)
+                    total += found.st_blocks * 512 // max(1, 1 if is_folder else found.st_nlink)
+                    if is_folder:
+                        waiting.append(entry.path)
+        except OSError:
+            continue  # gone, no folder, or not ours to read
+    return Folder(path, newest, total)
+
+
+def _time(path: str) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return time.time()  # somebody else's, on its way

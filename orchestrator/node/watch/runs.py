@@ -1,0 +1,122 @@
+"""The runs that this machine knows: what is on disk, made true first."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ..base import locks
+from ..base.fault import NodeError
+from ..task import control, state
+from ..task.tasks import store_plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
+    from ..base.paths import Paths, TaskFolder
+    from ..serve.agent import Agent, Request
+
+_WORD_EVERY = 0.25  # seconds between two touches of the keeper's file
+
+
+def states(agent: Agent, request: Request) -> Dict[str, Any]:
+    """Every task of one run or of all; a task whose processes were killed is settled as lost."""
+    paths = agent.paths
+    runs = paths.runs() if request.get("run") is None else [request["run"]]
+    return {"runs": [_run(paths, run) for run in runs if os.path.isdir(paths.run(run))]}
+
+
+def keep(agent: Agent, request: Request) -> Dict[str, Any]:
+    """Become the agent of the run's keeper, for as long as we live; only one can be.
+
+    While an agent that the same keeper has lost is still there, its place is not free yet; but our
+    words are the keeper's all the same.
+    """
+    paths, run = agent.paths, request["run"]
+    kept: Dict[str, int] = agent.rooms.setdefault("keepers", {})  # with the lock
+    words: Dict[str, int] = agent.rooms.setdefault("words", {})
+    store_plan(paths, run, request.get("plan"))
+    if run in words and os.fstat(words[run]).st_nlink == 0:  # cleaned away meanwhile
+        kept.pop(run, None)
+        os.close(words.pop(run))
+    if run not in words:
+        words[run] = os.open(paths.keeper(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        agent.on_word = _Word(words)
+    fd = words[run]
+    if run not in kept:
+        if not locks.take(fd, locks.GLANCE):
+            holder = _keeper(paths, run)
+            if holder is None or holder["who"] != request["who"]:
+                os.close(words.pop(run))
+            return {"granted": False, "holder": holder}
+        kept[run] = fd
+    text = json.dumps({"who": request["who"]}).encode()
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+    return {"granted": True, "holder": _keeper(paths, run)}
+
+
+class _Word:
+    """Every word of the controller is a word of the keeper: the lifelines of the tasks look at its time."""
+
+    def __init__(self, words: Dict[str, int]) -> None:
+        self._words = words
+        self._last = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._last >= _WORD_EVERY:
+            self._last = now
+            for fd in self._words.values():
+                os.utime(fd)
+
+
+def _run(paths: Paths, run: str) -> Dict[str, Any]:
+    return {
+        "run": run,
+        "plan": _text(paths.run_json(run)),
+        "keeper": _keeper(paths, run),
+        "stopped": os.path.exists(paths.stopped(run)),
+        "tasks": [_task(paths, folder) for folder in paths.tasks(run)],
+    }
+
+
+def _task(paths: Paths, folder: TaskFolder) -> Dict[str, Any]:
+    try:
+        found = control.settle(paths, folder.run, folder.attempt, folder.slug)
+    except NodeError:  # a process that cannot be killed: the others are told all the same
+        found = state.read(folder)
+    return {
+        "attempt": folder.attempt,
+        "task": folder.task,
+        "state": found,
+        "alive": not state.is_final(found) and control.is_locked(folder),
+        "log_size": _size(folder.log),
+    }
+
+
+def _keeper(paths: Paths, run: str) -> Optional[Dict[str, Any]]:
+    try:
+        alive = locks.is_taken(paths.keeper(run))
+        with open(paths.keeper(run), "rb") as file:
+            who = json.loads(file.read() or b"{}").get("who")
+    except (FileNotFoundError, ValueError, AttributeError):
+        return None
+    return {"who": who, "alive": alive}
+
+
+def _text(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

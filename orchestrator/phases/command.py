@@ -1,0 +1,134 @@
+"""One command on many hosts: started on each as it connects, its output and its end as they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from orchestrator import wire
+from orchestrator.errors import HostError
+from orchestrator.fleet import Fleet
+from orchestrator.fleet.backlog import Backlog
+from orchestrator.fleet.session import Cancelled, Session
+from orchestrator.model import Host
+from orchestrator.transport import Connector
+
+
+@dataclass(frozen=True)
+class Started:
+    host: str
+
+
+@dataclass(frozen=True)
+class Output:
+    host: str
+    stream: str  # "out" or "err"
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the command ended; none of its processes runs any more but those that `left` names."""
+
+    host: str
+    status: int
+    error: str = ""  # why it could not be started
+    stopped: bool = False
+    ended: int = 0  # processes that it had left running
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The host could not be reached, or was lost."""
+
+    host: str
+    error: HostError
+
+
+Word: TypeAlias = Started | Output | Ended | Failed
+
+
+class Commands:
+    """`argv` on all hosts; each host has exactly one `Ended` or `Failed` among the words.
+
+    Whoever takes the words slowly is waited for: what waits here is bounded, and so the commands wait, too.
+    """
+
+    def __init__(self, connector: Connector, hosts: Sequence[Host], argv: Sequence[str]) -> None:
+        self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
+        self._backlog = Backlog()  # of all hosts together
+        self._fleet = Fleet(connector, lambda _frame: None)
+        self._hosts = hosts
+        self._argv = tuple(argv)
+        self._stopping = threading.Event()
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Connect, from a thread of its own: the first answers need not wait for the last host."""
+        threading.Thread(target=self._connect, name="exec", daemon=True).start()
+
+    def next(self, timeout: float) -> Word | None:
+        """The next word, None when there is none in time."""
+        try:
+            word = self._words.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(word, Output):
+            self._backlog.take(word.data)
+        return word
+
+    def stop(self) -> None:
+        """Tell the command to end everywhere; the hosts' last words say where it did."""
+        self._stopping.set()
+        for session in list(self._fleet.sessions.values()):
+            session.submit(wire.ExecEnd())
+
+    def close(self) -> None:
+        """Cut the connections; agents end what still runs."""
+        self._closed.set()
+        self._fleet.close()
+
+    def _connect(self) -> None:
+        try:
+            bad = self._fleet.connect(self._hosts, self._run)
+        except Cancelled:
+            return
+        for name, error in bad.items():
+            self._words.put(Failed(name, error))
+
+    def _run(self, session: Session, _seconds: float) -> None:
+        name = session.host.name
+        if self._stopping.is_set():
+            self._words.put(Ended(name, 0, stopped=True))
+            return
+        self._words.put(Started(name))
+        session.on_output = partial(self._on_output, session)
+        session.submit(wire.Exec(argv=self._argv)).add_done_callback(partial(self._on_end, name))
+        if self._stopping.is_set():
+            session.submit(wire.ExecEnd())
+
+    def _on_output(self, session: Session, stream: str, data: bytes) -> None:
+        """Called by the reader of a session, which reads no further meanwhile."""
+
+        def urgent() -> bool:
+            session.heard = time.monotonic()  # it is we who do not listen
+            return self._closed.is_set() or not session.alive
+
+        self._backlog.add(data)
+        self._words.put(Output(session.host.name, stream, data))
+        self._backlog.wait(urgent)
+
+    def _on_end(self, name: str, future: Future[wire.CommandEnd]) -> None:
+        error = future.exception()
+        if error is None:
+            end = future.result()
+            self._words.put(Ended(name, end.status, end.error, end.stopped, end.ended, end.left))
+        elif isinstance(error, HostError):
+            self._words.put(Failed(name, error))

@@ -1,0 +1,199 @@
+"""Having what [data] names on every host, before anything trains: looked for, sent, found by the tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator import wire
+from orchestrator.checks import not_prepared, of_data
+from orchestrator.errors import HostError, RunError
+from orchestrator.events import CheckReported, DataPlaced, DataStepped, Event, Phase
+from orchestrator.fleet import Fleet
+from orchestrator.model import Data, Host
+from orchestrator.phases import prepare
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
+from orchestrator.phases.preflight import shared_workdirs
+from orchestrator.phases.transfer import Came, Transfer, Wish
+from orchestrator.planning.environ import of_data as env_of_data
+from orchestrator.sync import Dataset, Source, read_dataset
+
+_LOOK = 3600.0  # seconds that reading all of it may take
+_TOLD = 1.0  # seconds between two words about how much was read
+
+_USABLE = (wire.DataState.WHOLE, wire.DataState.UNSURE)
+
+Emit = Callable[[Event], None]
+
+
+def data_cache() -> Path:
+    """Where digests and prepared sets are kept; a cache, which may be removed at any time."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "orchestrate" / "data"
+
+
+def place(run: Run, joined: Sequence[str] | None = None) -> None:
+    """Have the data on all hosts of a run, or on those that joined it; raise PhaseFailed.
+
+    A later attempt reads the very data of the first one: what was changed here since is an error.
+    """
+    if run.plan.data is None or joined == []:
+        return
+    with phase(run, Phase.DATA):
+        hosts = [host for host in run.hosts if host.name in run.fleet.sessions]
+        digest = run.plan.data_digest
+        if digest and run.dataset is None:  # another keeper has sent it
+            seen = look(run.fleet, hosts, digest, thorough=False)
+            if all(one.state in _USABLE for one in seen.good.values()) and not seen.bad:
+                _found(run, run.plan.data, {name: one.path for name, one in seen.good.items()})
+                return
+        dataset = run.dataset or _read(run, run.plan.data)
+        if digest not in ("", dataset.digest):
+            raise PhaseFailed(
+                Phase.DATA,
+                "what [data] names is not what it was when the run began",
+                "launch it again: tasks of one run must read the same",
+            )
+        run.dataset = dataset
+        placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, Wish(run=run.id))
+        fail_on(run.bus, Phase.DATA, bad)
+        _found(run, run.plan.data, placed)
+        _record(run, dataset)
+
+
+def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
+    """From now on tasks are told where it is."""
+    for name, path in placed.items():
+        run.data_env[name] = env_of_data(path, data)
+
+
+def _read(run: Run, data: Data) -> Dataset:
+    """Of this machine; from the pool, since reading much takes long and may be cancelled."""
+
+    def read(one: Data) -> Dataset:
+        maker = prepare.Maker(run.fleet, run.plan.recipe.setup, run.bus.emit)
+        return read_sources(prepare.sources(one, run.hosts, data_cache(), maker), run.bus.emit)
+
+    answers = run.fleet.each([data], lambda _: "", read)
+    fail_on(run.bus, Phase.DATA, {error.host: error for error in answers.bad.values()})
+    dataset: Dataset = answers.good[""]
+    return dataset
+
+
+def _record(run: Run, dataset: Dataset) -> None:
+    if run.plan.data_digest == dataset.digest:
+        return
+    run.plan = dataclasses.replace(run.plan, data_digest=dataset.digest)
+    try:
+        run.folder.write_plan(run.plan)
+    except RunError as error:  # a full disk here: a keeper that takes over looks for today's data
+        log.warning("%s: %s", error.what, error.why)
+
+
+def read_sources(found: Sequence[Source], emit: Emit) -> Dataset:
+    """Read them with a word about it once a second; raise UsageError."""
+    said = time.monotonic()
+
+    def on_bytes(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > _TOLD:
+            said = time.monotonic()
+            emit(DataStepped("", "reads the data", done, total))
+
+    return read_dataset(found, data_cache() / "digests", on_bytes)
+
+
+def bring(
+    fleet: Fleet, hosts: Sequence[Host], dataset: Dataset, emit: Emit, wish: Wish
+) -> tuple[dict[str, str], dict[str, HostError]]:
+    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed."""
+    began = time.monotonic()
+    looked = look(fleet, hosts, dataset.digest, thorough=wish.thorough)
+    bad = dict(looked.bad)
+    whole = [host for host in hosts if looked.has(host.name)]
+    rest = [host for host in hosts if host.name not in bad and host not in whole]
+    asked = [host for host in hosts if host.name not in bad]
+    groups = shared_workdirs(fleet, asked, secrets.token_hex(8)) if rest else []
+    # Of those that see one disk, one gets it, unless one has it.
+    leaders = {name: min(group, key=lambda one: not looked.has(one)) for group in groups for name in group}
+    lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
+    came: dict[str, Came] = {}
+    if lacking:
+        came, failed = Transfer(fleet, dataset, wish, emit).run(lacking, whole)
+        bad.update(failed)
+    # Those that share its disk see what the first of them got.
+    others = [host for host in rest if host not in lacking and leaders[host.name] not in bad]
+    seen = look(fleet, others, dataset.digest, thorough=False)
+    bad.update(seen.bad)
+    paths = {name: one.path for name, one in looked.good.items() if name not in bad}
+    for host in others:
+        if host.name in seen.good and seen.good[host.name].state is wire.DataState.ABSENT:
+            bad[host.name] = _unseen(host, dataset)
+    seconds = time.monotonic() - began
+    for host in hosts:
+        if host.name in bad:
+            continue
+        one = came.get(host.name, Came("", 0, 0, seconds))
+        emit(
+            DataPlaced(
+                host.name,
+                dataset.digest,
+                paths[host.name],
+                dataset.total,
+                one.sent,
+                one.peers,
+                one.seconds,
+                reused=host.name not in came,
+            )
+        )
+    return {host.name: paths[host.name] for host in hosts if host.name not in bad}, bad
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What hosts say of some data."""
+
+    good: Mapping[str, wire.DataLooked]
+    bad: Mapping[str, HostError]
+
+    def has(self, name: str) -> bool:
+        return name in self.good and self.good[name].state is wire.DataState.WHOLE
+
+
+def look(fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool) -> Looked:
+    """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
+    answers = fleet.ask(
+        lambda session: wire.DataLook(workdir=session.host.workdir, digest=digest, thorough=thorough),
+        timeout=_LOOK,
+        hosts=[host.name for host in hosts],
+    )
+    return Looked(answers.good, answers.bad)
+
+
+def checks(fleet: Fleet, hosts: Sequence[Host], data: Data) -> list[CheckReported]:
+    """What preflight says of the data of each host; raise UsageError when it cannot be read here."""
+    try:
+        found = prepare.sources(data, hosts, data_cache())
+    except prepare.NotPreparedError as error:
+        return [
+            not_prepared(host.name, error.what, error.hint) for host in hosts if host.name in fleet.sessions
+        ]
+    dataset = read_sources(found, lambda _: None)
+    connected = [host for host in hosts if host.name in fleet.sessions]
+    looked = look(fleet, connected, dataset.digest, thorough=False)
+    return [of_data(name, one, dataset.total, len(dataset.files)) for name, one in looked.good.items()]
+
+
+def _unseen(host: Host, dataset: Dataset) -> HostError:
+    return HostError(
+        host.name,
+        "does not see the data that was sent",
+        kind="data",
+        why=f"there is no data/{dataset.digest} in {host.workdir}",
+        hint="try again: a shared folder that is slow to show new files does this",
+    )

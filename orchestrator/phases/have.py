@@ -1,0 +1,73 @@
+"""Before the code is sent: whether each host has the job's program, and what its R script loads."""
+
+from __future__ import annotations
+
+import shlex
+
+from orchestrator import wire
+from orchestrator.errors import HostError
+from orchestrator.events import Phase
+from orchestrator.fleet import Session
+from orchestrator.model import RunPlan, TaskSpec
+from orchestrator.phases.context import Run, fail_on
+from orchestrator.planning.plan import is_builtin
+
+_PAGE = "docs/lint.md"
+_SECONDS = 120.0
+
+
+def check(run: Run) -> None:
+    """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
+    plan = run.plan
+    specs = {spec.host: spec for spec in reversed(plan.tasks)}
+    asked = [name for name, spec in specs.items() if plan.r_packages or _program(plan, spec)]
+
+    def question(session: Session) -> wire.Have:
+        spec = specs[session.host.name]
+        return wire.Have(
+            program=_program(plan, spec),
+            python=session.host.python,
+            setup=spec.setup,
+            packages=plan.r_packages,
+        )
+
+    if not asked:
+        return
+    answers = run.fleet.ask(question, hosts=asked, timeout=_SECONDS)
+    fail_on(run.bus, Phase.STAGE, answers.bad)
+    bad = {name: _lacks(plan, specs[name], reply) for name, reply in answers.good.items()}
+    fail_on(run.bus, Phase.STAGE, {name: error for name, error in bad.items() if error is not None})
+
+
+def _program(plan: RunPlan, spec: TaskSpec) -> str | None:
+    """What is looked for; None where the code may have it, or where the task's PATH is another.
+
+    The host's own `python` has been tried in preflight.
+    """
+    name = spec.argv[0]
+    if not plan.find_program or is_builtin(plan.command) or "PATH" in spec.env:
+        return None
+    if name == plan.host(spec.host).python:
+        return None
+    return name if "/" not in name or name.startswith("/") else None
+
+
+def _lacks(plan: RunPlan, spec: TaskSpec, reply: wire.Had) -> HostError | None:
+    if not reply.program:
+        return HostError(
+            spec.host,
+            f"has no program {spec.argv[0]}",
+            kind="program",
+            why=f"no program of that name is on PATH, and the job is `{shlex.join(plan.command)}`",
+            hint=f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)",
+        )
+    if reply.packages:
+        return HostError(
+            spec.host,
+            f"has an R without {', '.join(reply.packages)}",
+            kind="program",
+            why=f"{plan.command[0]} loads {'it' if len(reply.packages) == 1 else 'them'}",
+            hint=f"install what is missing for the R of that host; docs/r.md needs none but reticulate and"
+            f" jsonlite ({_PAGE}#o202)",
+        )
+    return None

@@ -1,0 +1,240 @@
+"""Sets of tensorflow-datasets as folders on this machine: found here, or prepared once on a host.
+
+A host prepares where TensorFlow is: with the set's real builder, from the internet or from original files
+that are sent to it. The result comes back here and is kept; from then on it is data like any other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator import wire
+from orchestrator.errors import ClusterError, HostError, Trouble, UsageError
+from orchestrator.events import DataStepped, Event
+from orchestrator.fleet import Fleet, Session
+from orchestrator.model import Data, Host, Role
+from orchestrator.phases.mend import end_of
+from orchestrator.sync import Source, fetch, push, put, read_package
+from orchestrator.sync.files import remove
+from orchestrator.sync.tfds import SetName, fewest_files, find_set, own_data_dir, reshard
+
+ORIGINALS = tuple(
+    f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
+)
+_PACKAGE = Path(__file__).resolve().parents[2] / "worker_entry"
+_TRIES = 4  # hosts that are asked to prepare
+_LIMIT = 2 * 3600.0  # seconds
+_LINES = 12
+_SAID = 1 << 14  # bytes of what the builder says that are kept
+
+_MODULE = "`orchestrate setup` with [env] makes an environment that can; or set `python` to one"
+_NOWHERE = "prepare it where there is internet, and name its data_dir: `tfds_dir` under [data]"
+
+Emit = Callable[[Event], None]
+
+
+class NotPreparedError(ClusterError):
+    """A set that is not on this machine yet, and nobody was to prepare it."""
+
+
+def sources(data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None = None) -> list[Source]:
+    """What [data] names, as files of this machine; without a maker nothing is prepared.
+
+    Raise UsageError, ClusterError (NotPreparedError without a maker) or HostError.
+    """
+    found = [Source(f"files/{_last(given)}", _here(given)) for given in data.paths]
+    found += [Source(f"keras/datasets/{_last(given)}", _here(given)) for given in data.keras]
+    for text in data.sets:
+        wanted = SetName.parse(text)
+        folder = _have(wanted, data, hosts, cache, maker)
+        config = "" if folder.parent.name == wanted.name else f"{folder.parent.name}/"
+        if data.files_per_worker is not None:
+            folder = _cut(folder, data.files_per_worker * _readers(hosts), cache)
+        found.append(Source(f"tfds/{wanted.name}/{config}{folder.name}", folder))
+    return found
+
+
+def is_here(name: str) -> Path | None:
+    """Where this machine has a set, prepared or as original files, without being told; None: nowhere."""
+    wanted, root = SetName(name), own_data_dir(None)
+    return find_set(root, wanted) or _originals(wanted, Data(), root)
+
+
+def _readers(hosts: Sequence[Host]) -> int:
+    """The tasks that each read files of their own."""
+    roles = (Role.CHIEF, Role.WORKER)
+    return max(1, sum(host.tasks for host in hosts if host.role in roles and not host.spare))
+
+
+def _last(given: str) -> str:
+    return given.rpartition("/")[2]
+
+
+def _here(given: str) -> Path:
+    return Path(given).expanduser()
+
+
+def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None) -> Path:
+    """The folder of a prepared set; prepared on the first host that can."""
+    root = own_data_dir(data.tfds_dir)
+    originals = _originals(wanted, data, root)
+    if originals is None and (found := find_set(root, wanted)) is not None:
+        return found
+    kept = cache / "sets" / _recipe(wanted, originals)
+    if (found := find_set(kept, wanted)) is not None:
+        return found
+    if maker is None:
+        raise NotPreparedError(
+            f"the set {wanted} is not prepared yet",
+            why=f"it is neither in {root} nor kept from an earlier time",
+            hint="`orchestrate push`",
+        )
+    with _alone(kept):
+        if (found := find_set(kept, wanted)) is not None:
+            return found
+        last: HostError | None = None
+        for host in [host for host in hosts if host.name in maker.fleet.sessions][:_TRIES]:
+            try:
+                maker.make(maker.fleet.sessions[host.name], wanted, originals, kept)
+            except HostError as error:
+                last = error
+            else:
+                return _made(kept, wanted)
+    raise last or ClusterError(f"no host can prepare the set {wanted}", hint="`orchestrate preflight`")
+
+
+def _made(kept: Path, wanted: SetName) -> Path:
+    found = find_set(kept, wanted)
+    assert found is not None
+    return found
+
+
+def _originals(wanted: SetName, data: Data, root: Path) -> Path | None:
+    """The folder with the original files of MNIST or Fashion-MNIST: the one that is named, or tfds' own."""
+    named = {"mnist": data.mnist, "fashion_mnist": data.fashion_mnist}.get(wanted.name)
+    if named is not None:
+        folder = _here(named)
+        missing = [name for name in ORIGINALS if not (folder / name).is_file()]
+        if missing:
+            raise UsageError(
+                f"{folder} does not hold the files of {wanted.name}",
+                why=f"it lacks {', '.join(missing)}",
+                hint=f"name the folder with {ORIGINALS[0]} and the three others under [data]",
+            )
+        return folder
+    manual = root / "downloads" / "manual"
+    ready = wanted.name == "mnist" and all((manual / name).is_file() for name in ORIGINALS)
+    return manual if ready and find_set(root, wanted) is None else None
+
+
+def _recipe(wanted: SetName, originals: Path | None) -> str:
+    """A name for what is prepared from this."""
+    whole = hashlib.sha256(str(wanted).encode())
+    for name in ORIGINALS if originals is not None else ():
+        assert originals is not None
+        with (originals / name).open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return f"{wanted.name}-{whole.hexdigest()[:16]}"
+
+
+@contextmanager
+def _alone(kept: Path) -> Iterator[None]:
+    """Of several commands of this user one prepares, the others find it prepared."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        lock = kept.with_name(f".{kept.name}.lock").open("w")
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write {kept.parent}",
+            why=error.strerror or str(error),
+            hint="set XDG_CACHE_HOME to a folder of yours on a disk with space",
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class Maker:
+    """Has a host make a set, in its training environment."""
+
+    def __init__(self, fleet: Fleet, setup: str | None, emit: Emit) -> None:
+        self.fleet = fleet
+        self._setup = setup  # shell text of the job
+        self._emit = emit
+
+    def make(self, session: Session, wanted: SetName, originals: Path | None, kept: Path) -> None:
+        """Make it below `kept`; raise HostError."""
+        host = session.host
+        self._emit(DataStepped(host.name, f"prepares {wanted}", 0, 0))
+        tree = read_package(_PACKAGE)
+        push(session, tree, host.workdir)
+        made = f"{host.workdir}/data/.incoming-prepare-{secrets.token_hex(6)}"
+        try:
+            if originals is not None:
+                for name in ORIGINALS:
+                    put(session, originals / name, f"{made}/downloads/manual/{name}")
+            said = self._run(session, wanted, tree.digest, made)
+            try:
+                fetch(session, f"{made}/{wanted.name}", kept / wanted.name)
+            except HostError as error:
+                if error.kind != Trouble.MISSING:
+                    raise
+            # A set that worker_entry cannot train on is prepared all the same: it is there, or it is not.
+            if find_set(kept, wanted) is None:
+                raise HostError(
+                    host.name,
+                    f"cannot prepare the set {wanted}",
+                    kind="data",
+                    why=said,
+                    hint=_MODULE if "No module named" in said else _NOWHERE,
+                )
+        finally:
+            remove(session, made)
+
+    def _run(self, session: Session, wanted: SetName, tree: str, made: str) -> str:
+        """Run the real builder there; what it said at the end."""
+        host = session.host
+        code = _from_home(f"{host.workdir}/trees/{tree}")
+        variables = [f"PYTHONPATH={code}", "PYTHONDONTWRITEBYTECODE=1", "TF_CPP_MIN_LOG_LEVEL=3"]
+        program = [_from_home(host.python), "-m", "worker_entry.prepare", str(wanted)]
+        argv = ["env", *variables, *program, "--data-dir", _from_home(made)]
+        if self._setup is not None:
+            argv = ["bash", "-lc", f'{self._setup}\nexec "$@"', "bash", *argv]
+        said = bytearray()
+        session.on_output = end_of(said, _SAID)
+        try:
+            end = session.request(wire.Exec(argv=tuple(argv)), timeout=_LIMIT)
+        finally:
+            session.on_output = lambda _stream, _data: None
+        return wire.printable(end.error or _tail(bytes(said)), 2000, lines=True)
+
+
+def _from_home(path: str) -> str:
+    """A path that may begin with `~`, for a command, which runs in the home folder without a shell."""
+    return f".{path[1:]}" if path.startswith("~/") else path
+
+
+def _tail(said: bytes) -> str:
+    lines = [line.rstrip() for line in said.decode("utf-8", "replace").split("\n") if line.strip()]
+    if any(line.startswith("Traceback") for line in lines):
+        return lines[-1]
+    return "\n".join(lines[-_LINES:]) or "it printed nothing"
+
+
+def _cut(folder: Path, files: int, cache: Path) -> Path:
+    """The same set with a file for each task; itself where it has as many."""
+    if fewest_files(folder) >= files:
+        return folder
+    info = (folder / "dataset_info.json").stat()
+    name = hashlib.sha256(f"{folder} {info.st_mtime_ns} {info.st_size} {files}".encode()).hexdigest()[:16]
+    into = cache / "files" / name / folder.name
+    if not into.is_dir():
+        with _alone(into.parent):
+            if not into.is_dir():
+                reshard(folder, into, files)
+    return into

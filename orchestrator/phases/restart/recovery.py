@@ -1,0 +1,135 @@
+"""Hosts that were lost on the way: tried again until they are back, whatever the run does meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from orchestrator import wire
+from orchestrator.errors import HostError, Trouble
+from orchestrator.events import Event, HostLost, HostRecovered, Loss
+from orchestrator.fleet import Lost, Session
+from orchestrator.phases import connect
+from orchestrator.phases.context import Asked, Reconnected, Run, log
+from orchestrator.text import duration
+
+_BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
+
+
+def lose(run: Run, name: str, why: str, told: Callable[[Event], None] | None, *, pause: float = 0.0) -> None:
+    """Let go of a host's session and try to open another one; `told` hears of the loss.
+
+    The result is a `Reconnected` in the run's inbox.
+    """
+    if name in run.lost:
+        return
+    run.lost[name] = time.monotonic()
+    log.warning("lost %s: %s", name, why)
+    session = run.fleet.sessions.pop(name, None)
+    if session is not None:
+        session.close()
+    if told is not None:
+        told(HostLost(name, why))
+    else:
+        run.untold.add(name)
+    threading.Thread(
+        target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
+    ).start()
+
+
+def _reconnect(run: Run, name: str, pause: float) -> None:
+    host = run.plan.host(name)
+    time.sleep(pause)
+    attempt = 0
+    while name in run.lost:
+        time.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
+        attempt += 1
+        try:
+            session = run.fleet.open(host)
+        except HostError as error:
+            log.info("still lost: %s %s: %s", name, error.what, error.why)
+            continue
+        run.inbox.put(Reconnected(session))
+        return
+
+
+def regain(run: Run, session: Session, told: Callable[[Event], None]) -> bool:
+    """Take a new session with a lost host into the fleet; False when it is not wanted any more."""
+    name = session.host.name
+    since = run.lost.pop(name, None)
+    if since is None:
+        session.close()
+        return False
+    if name not in {host.name for host in run.hosts}:
+        # Replaced meanwhile: what it still runs belongs to an attempt that is over.
+        session.submit(wire.Stop(run=run.id, grace=0.0, kill=True, final=False))
+    run.fleet.sessions[name] = session
+    if name in run.untold:
+        run.untold.discard(name)
+    else:
+        told(HostRecovered(name, time.monotonic() - since))
+    connect.keep_again(run, session)
+    return True
+
+
+def reason(error: HostError) -> str:
+    """Why a host is lost, in a line."""
+    return error.why if error.kind == Trouble.LOST else f"it {error.what}: {error.why}"
+
+
+def silence(run: Run, name: str) -> tuple[str, Loss]:
+    """Since when a host is lost, in words; nothing when it answers."""
+    since = run.lost.get(name)
+    if since is None:
+        return "", Loss.NONE
+    seconds = time.monotonic() - since
+    when = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+    return f"the host stopped answering at {when}, for {duration(seconds)}", Loss.UNREACHABLE
+
+
+def losses(run: Run) -> dict[str, HostError]:
+    """What is wrong with the hosts that are lost and have tasks yet to be started."""
+    now = time.monotonic()
+    return {
+        host.name: HostError(
+            host.name,
+            "was lost before its tasks were started",
+            kind=Trouble.LOST,
+            why=f"no connection could be made for {now - run.lost[host.name]:.0f} s",
+            hint=f"`ssh {host.ssh}` shows whether the machine still answers",
+        )
+        for host in run.hosts
+        if host.name in run.lost
+    }
+
+
+def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:
+    """Take in what became of sessions while nobody looked; wait for the lost ones until `patience` is over.
+
+    `back` is called for each that comes back. Ends early when a viewer asks for something.
+    """
+    for host in (*run.hosts, *run.plan.retired):
+        if host.name not in run.fleet.sessions:
+            lose(run, host.name, "there was no connection", run.bus.emit)
+    for name, session in list(run.fleet.sessions.items()):
+        if (error := session.error) is not None:
+            lose(run, name, reason(error), run.bus.emit)
+    deadline = time.monotonic() + patience
+    while True:  # hosts that were replaced are not waited for, but they may be back
+        awaited = any(host.name in run.lost for host in run.hosts)
+        try:
+            item = run.inbox.get(timeout=max(0.0, deadline - time.monotonic()) if awaited else 0.0)
+        except queue.Empty:
+            return
+        match item:
+            case Reconnected(session):
+                if regain(run, session, run.bus.emit):
+                    back(session)
+            case Lost(error=error) if run.fleet.sessions.get(item.host) is item.session:
+                lose(run, item.host, reason(error), run.bus.emit)
+            case Asked():
+                return
+            case _:
+                pass

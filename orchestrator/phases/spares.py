@@ -1,0 +1,79 @@
+"""Spares at launch: looked at as hosts that have tasks are, so that it is said now who could not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from orchestrator.errors import HostError
+from orchestrator.events import CheckReported, Level, Noted
+from orchestrator.model import Host, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.phases.context import Run
+from orchestrator.phases.preflight import examine
+from orchestrator.ranges import fold
+from orchestrator.store.bus import Bus
+
+_CONNECT = 8.0  # seconds; a launch does not wait longer for a host that it does not need yet
+_MADE_LATER = {"python", "tensorflow", "tf_keras", "keras", "numpy", "import"}  # by [env], when it stands in
+
+
+def examine_spares(run: Run) -> None:
+    """Emit a note for each spare that could not stand in for a host; nothing here ends a launch.
+
+    Only where restarts are asked for: without them a spare is never needed.
+    """
+    spares = [host for host in run.plan.spares if host.name not in run.fleet.sessions]
+    if not spares or not run.plan.restarts.most:
+        return
+
+    def connect(host: Host) -> None:
+        run.fleet.sessions[host.name] = run.fleet.open(host, _CONNECT)
+
+    bad: dict[str, HostError] = dict(run.fleet.each(spares, lambda host: host.name, connect).bad)
+    there = [host for host in spares if host.name in run.fleet.sessions]
+    try:
+        found = examine(run.fleet, Bus(), with_spares(run.plan, there)) if there else None
+    finally:
+        for host in there:
+            session = run.fleet.sessions.pop(host.name, None)
+            if session is not None:
+                session.close()
+    if found is not None:
+        bad.update({name: error for name, error in found.failed.items() if name in {h.name for h in there}})
+    said = {name: f"{error.what}: {error.why}" for name, error in bad.items()}
+    if found is not None:
+        made_later = run.plan.environment is not None
+        said.update(unfit(found.checks, {host.name for host in there}, made_later=made_later))
+    texts: dict[str, list[str]] = {}
+    for name, text in said.items():
+        texts.setdefault(text, []).append(name)
+    for text, names in texts.items():
+        which = f"spare {names[0]}" if len(names) == 1 else f"spares {fold(names)}"
+        run.bus.emit(Noted(f"{which} cannot stand in for another host: {text}"))
+
+
+def with_spares(plan: RunPlan, spares: Sequence[Host]) -> RunPlan:
+    """The plan with a task on each spare, to be looked at and never to be started."""
+    first = plan.tasks[0]
+    above = max(spec.id.index for spec in plan.tasks) + 1
+    tasks = [
+        TaskSpec(
+            TaskId(Role.WORKER, above + number), host.name, host.task_port, first.argv, first.env, first.setup
+        )
+        for number, host in enumerate(spares)
+    ]
+    hosts = (*plan.hosts, *(replace(host, spare=False) for host in spares))
+    return replace(plan, hosts=hosts, tasks=(*plan.tasks, *tasks))
+
+
+def unfit(checks: Sequence[CheckReported], spares: Collection[str], *, made_later: bool) -> dict[str, str]:
+    """Why which spare could not serve: the first thing that is wrong with it."""
+    found: dict[str, str] = {}
+    for check in checks:
+        if (
+            check.host in spares
+            and check.level is Level.FAIL
+            and not (made_later and check.check in _MADE_LATER)
+        ):
+            found.setdefault(check.host, f"{check.check}: {check.found}")
+    return found

@@ -1,0 +1,91 @@
+"""Opening files that others may have replaced: nothing here blocks, follows a link or reads without a bound.
+
+A file of ours can be a FIFO, a folder, a device or a link by the time we open it. Every such thing is an
+OSError whose `strerror` is a sentence for a person.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from pathlib import Path
+
+from orchestrator.text import size
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class NotPlainError(OSError):
+    """Something else stands where a file should be."""
+
+
+def open_plain(path: Path, flags: int, *, follow: bool = False) -> int:
+    """Open a regular file without waiting for anybody; raise NotPlainError for anything else, or OSError.
+
+    `follow`: a link to a regular file will do (a file of the user's, not of ours).
+    """
+    _check(path, follow=follow)  # a device may act when it is opened
+    blocking = 0 if follow else os.O_NOFOLLOW
+    fd = os.open(path, flags | blocking | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise _not_plain(path, mode)
+    return fd
+
+
+def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
+    """The content of a regular file of at most `most` bytes; raise OSError."""
+    with os.fdopen(open_plain(path, os.O_RDONLY, follow=follow), "rb") as file:
+        data = file.read(most + 1)
+        if len(data) > most:
+            found = max(os.fstat(file.fileno()).st_size, len(data))
+            raise OSError(errno.EFBIG, f"it has {size(found)}, and may have {size(most)}", str(path))
+    return data
+
+
+def move_aside(path: Path) -> Path | None:
+    """Give what stands in the way another name, which is returned; None when nothing does."""
+    for number in itertools.count(1):
+        other = path.with_name(f"{path.name}.damaged" if number == 1 else f"{path.name}.damaged-{number}")
+        if not os.path.lexists(other):
+            break
+    try:
+        path.rename(other)
+    except FileNotFoundError:
+        return None
+    return other
+
+
+def make_way(path: Path, *, folder: bool = False) -> None:
+    """Move aside what is no regular file (no folder) under this name; raise OSError when that fails."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    # A link to a folder will do: logs may have been moved to a larger disk.
+    if not (path.is_dir() if folder else stat.S_ISREG(mode)):
+        move_aside(path)
+
+
+def _check(path: Path, *, follow: bool) -> None:
+    try:
+        mode = (os.stat if follow else os.lstat)(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise _not_plain(path, mode)
+
+
+def _not_plain(path: Path, mode: int) -> NotPlainError:
+    kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+    return NotPlainError(errno.EINVAL, f"it is {kind}, not a file", str(path))

@@ -1,0 +1,153 @@
+"""The environment a task gets from us: the tool's defaults, the user's own values, TF_CONFIG last.
+
+What is secret never passes through here but for `secret_values`: a plan holds only the names.
+The node adds what only it can know (PATH, VIRTUAL_ENV, the locale, ORCHESTRATE_*).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.errors import UsageError
+from orchestrator.model import Data, Recipe, Role
+from orchestrator.program.keras import KERAS, WHY
+
+TF_CONFIG = "TF_CONFIG"
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+DATA = "ORCHESTRATE_DATA"
+AUTO_SHARD = "ORCHESTRATE_AUTO_SHARD"  # ours, read by the sitecustomize of tasks
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Default:
+    """A variable the tool sets by itself, and the sentence that says so."""
+
+    name: str
+    value: str
+    note: str
+
+
+def name_mistake(name: str) -> str:
+    """What is wrong with `name` as a variable the user wants to set, or ""."""
+    if name == TF_CONFIG:
+        return "orchestrate writes TF_CONFIG itself, for each task; it cannot be set by hand"
+    if name.upper().startswith("ORCHESTRATE_"):
+        return "names with ORCHESTRATE_ are orchestrate's own"
+    if not _NAME.fullmatch(name):
+        return "is not a name for a variable (letters, digits and _, and no digit first)"
+    return ""
+
+
+def value_mistake(value: str) -> str:
+    """What is wrong with `value`, or ""."""
+    return "holds a NUL character, which no environment can carry" if "\0" in value else ""
+
+
+def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
+    """Raise UsageError for a variable that `--env` may not set."""
+    for name, value in env.items():
+        if mistake := name_mistake(name) or value_mistake(value):
+            raise UsageError(f"--env {name}: {mistake}")
+        if name in secrets:
+            raise UsageError(
+                f"--env {name}: is a secret and may not be given as a value",
+                why="`secrets` under [job] names it, and options can be read by others on this machine",
+                hint=f"`export {name}` where you call orchestrate; it is read from there",
+            )
+
+
+def defaults(
+    *, role: Role, devices: tuple[str, ...] | None, recipe: Recipe, r_python: str | None
+) -> tuple[Default, ...]:
+    """What a task gets unless the user says otherwise; `r_python` is the interpreter for an R command."""
+    chosen = [
+        Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed"),
+        Default(
+            "grpc_proxy", "", "because tasks that follow an http_proxy wait for each other without a word"
+        ),
+    ]
+    if recipe.legacy_keras is not None:
+        chosen.append(Default(LEGACY_KERAS, "1", recipe.legacy_keras))
+    if recipe.keras is not None:
+        chosen.append(Default(KERAS, recipe.keras.value, WHY[recipe.keras]))
+    if recipe.auto_shard is not None:
+        chosen.append(Default(AUTO_SHARD, recipe.auto_shard.value, "as auto_shard says"))
+    if r_python is not None:
+        chosen.append(Default("RETICULATE_PYTHON", r_python, "so that R uses the host's `python`"))
+    return (*chosen, *_device_defaults(role, devices))
+
+
+def of_data(path: str, data: Data) -> dict[str, str]:
+    """Where a task finds what [data] names, below the folder that a host has it in."""
+    env = {DATA: f"{path}/files"}
+    if data.sets:
+        env["TFDS_DATA_DIR"] = f"{path}/tfds"
+    if data.keras:
+        env["KERAS_HOME"] = f"{path}/keras"
+    return env
+
+
+def _device_defaults(role: Role, devices: tuple[str, ...] | None) -> Iterable[Default]:
+    if devices:
+        yield Default("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "so that `devices` counts as nvidia-smi does")
+        yield Default(DEVICES, ",".join(devices), "as `devices` says")
+    elif devices is not None:
+        yield Default(DEVICES, "-1", "as `devices = []` says")
+    elif role in {Role.PS, Role.EVALUATOR}:
+        article = "an" if role is Role.EVALUATOR else "a"
+        yield Default(
+            DEVICES,
+            "-1",
+            f"since {article} {role.value} task needs no GPU; give its host `devices` to change it",
+        )
+
+
+def layer(
+    chosen: Iterable[Default], *user: Mapping[str, str], tf_config: str
+) -> tuple[dict[str, str], tuple[Default, ...]]:
+    """Join defaults, the user's layers (later ones win) and TF_CONFIG; and say which defaults stood."""
+    env: dict[str, str] = {}
+    for values in user:
+        env.update(values)
+    stood = tuple(default for default in chosen if default.name not in env)
+    env = {default.name: default.value for default in stood} | env
+    env.pop(TF_CONFIG, None)
+    env[TF_CONFIG] = tf_config
+    return env, stood
+
+
+def forwarded(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The controller's values of `forward`; raise UsageError naming every missing one."""
+    return _taken(tuple(names), environ, "forward")
+
+
+def secret_values(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The controller's values of `secrets`; raise UsageError naming every missing one."""
+    return _taken(tuple(names), environ, "secrets")
+
+
+def _taken(names: tuple[str, ...], environ: Mapping[str, str], key: str) -> dict[str, str]:
+    missing = [name for name in names if name not in environ]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise UsageError(
+            f"{', '.join(missing)} {verb} not set on this machine",
+            why=f"`{key}` under [job] takes {'it' if len(missing) == 1 else 'them'} from the environment"
+            " orchestrate is called in",
+            hint=f"`export {missing[0]}=...`, or remove it from `{key}`",
+        )
+    for name in names:
+        try:
+            environ[name].encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the value of {name} is not UTF-8",
+                why=f"`{key}` under [job] hands it to the tasks, and what they are given is text",
+                hint=f"`export {name}=...` in UTF-8, or have the program read it from a file",
+            ) from None
+    return {name: environ[name] for name in names}

@@ -1,0 +1,106 @@
+"""A plan as text for a person: what `launch --dry-run` prints."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from orchestrator import ranges
+from orchestrator.model import Completion, Host, RunPlan, TaskSpec
+from orchestrator.planning.environ import TF_CONFIG
+from orchestrator.text import count
+
+
+def dry_run(plan: RunPlan) -> str:
+    """The whole plan; each task's TF_CONFIG stands alone on its line, as TensorFlow will read it."""
+    return "\n".join(_lines(plan)) + "\n"
+
+
+def _lines(plan: RunPlan) -> Iterator[str]:
+    common = _common([task.env for task in plan.tasks])
+    yield f"{count(len(plan.tasks), 'task')} on {count(len(plan.hosts), 'host')}; {_ending(plan)}"
+    for task in plan.tasks:
+        yield ""
+        yield f"{task.id} on {task.host}"
+        yield task.env[TF_CONFIG]
+        yield from _task(plan, task, common)
+    yield ""
+    yield "environment of every task"
+    yield from (f"  {line}" for line in _environment(common))
+    yield from (f"  {name}=***" for name in plan.secrets)
+    yield ""
+    yield f"stop: {plan.grace:g} s between TERM and KILL, {plan.failure_grace:g} s after a failure"
+    yield from _restarts(plan)
+    if plan.hang_timeout:
+        yield f"hangs: {plan.hang_timeout:g} s without a word; then the stacks are taken, and: {plan.on_hang}"
+    yield from (f"note: {note}" for note in plan.notes)
+
+
+def _restarts(plan: RunPlan) -> Iterator[str]:
+    """What follows a failure, and which hosts wait for one."""
+    policy = plan.restarts
+    spares = ranges.fold(host.name for host in plan.spares)
+    if policy.most:
+        fewer = f", or on {count(policy.min_hosts, 'host')}" if policy.min_hosts else ""
+        backup = f"; {quoted(policy.backup)} of {plan.tasks[0].id} is copied to all" if policy.backup else ""
+        yield f"restarts: {count(policy.most, 'time')} at most{fewer}{backup}"
+    if spares:
+        yield f"spare: {spares}" + ("" if policy.most else " (not used without --max-restarts)")
+
+
+def _task(plan: RunPlan, task: TaskSpec, common: Mapping[str, str]) -> Iterator[str]:
+    host = plan.host(task.host)
+    own = {name: value for name, value in task.env.items() if name not in common and name != TF_CONFIG}
+    rows = {
+        "ssh": _ssh(host),
+        "address": host.address,
+        "port": str(task.port),
+        "run": shown(task.argv),
+        "workdir": host.workdir,
+        "setup": quoted(task.setup) if task.setup else "",
+    }
+    yield from (f"  {label:<8} {text}" for label, text in rows.items() if text)
+    yield from (f"  {'env':<8} {line}" for line in _environment(own))
+
+
+def _ssh(host: Host) -> str:
+    if host.is_local:
+        return "local (this machine, without SSH)"
+    target = f"[{host.ssh}]" if ":" in host.ssh else host.ssh
+    user = f"{host.user}@" if host.user else ""
+    port = f":{host.port}" if host.port else ""
+    return f"{user}{target if port else host.ssh}{port}"
+
+
+def _ending(plan: RunPlan) -> str:
+    match plan.completion:
+        case Completion.ALL:
+            return "done when every task has exited 0"
+        case Completion.CHIEF:
+            return "done when the chief has exited 0; the others are then stopped"
+
+
+def _common(envs: list[Mapping[str, str]]) -> dict[str, str]:
+    first, *others = envs
+    return {
+        name: value
+        for name, value in first.items()
+        if name != TF_CONFIG and all(env.get(name) == value for env in others)
+    }
+
+
+def _environment(env: Mapping[str, str]) -> Iterator[str]:
+    return (f"{name}={quoted(value) if value else ''}" for name, value in sorted(env.items()))
+
+
+def shown(argv: Sequence[str]) -> str:
+    """A command as one would type it; `~` opens out in its first word, as it does on the node."""
+    program, *arguments = argv
+    home = "~/" if program.startswith("~/") else ""
+    return " ".join([home + quoted(program.removeprefix(home)), *map(quoted, arguments)])
+
+
+def quoted(text: str) -> str:
+    """As one would type it in a shell; with anything unprintable, as JSON, for the terminal's sake."""
+    return shlex.quote(text) if text.isprintable() else json.dumps(text)

@@ -1,0 +1,239 @@
+"""From inventory to plan: which task runs where, with what command, port and environment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from orchestrator import ranges
+from orchestrator.errors import UsageError
+from orchestrator.model import (
+    Completion,
+    Host,
+    Inventory,
+    Job,
+    Recipe,
+    Restarts,
+    Role,
+    RunPlan,
+    TaskId,
+    TaskSpec,
+)
+from orchestrator.planning import environ as env_rules
+from orchestrator.planning import tfconfig
+from orchestrator.program import keras
+
+WORKER_ENTRY = ("-m", "worker_entry")
+CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """One task's place: its host, its port and its share of the devices there."""
+
+    task: TaskId
+    host: Host
+    port: int
+    devices: tuple[str, ...] | None
+
+    @property
+    def address(self) -> str:
+        address = f"[{self.host.address}]" if ":" in self.host.address else self.host.address
+        return f"{address}:{self.port}"
+
+
+def assign(
+    inventory: Inventory,
+    *,
+    command: tuple[str, ...],
+    env: Mapping[str, str],
+    name: str,
+    run: str,
+    owner: str,
+    created: float,
+    environ: Mapping[str, str],
+    sources: tuple[str, ...] = (),
+) -> RunPlan:
+    """Plan a run on every host that is no spare, in inventory order.
+
+    `command` and `env` are those of the command line, `environ` is the controller's environment and
+    `sources` the texts of the program and of the modules beside it, where they are Python. Raise UsageError.
+    """
+    job = inventory.job
+    env_rules.check(env, job.secrets)
+    chosen = _saving(choose_command(job, command), job.max_restarts)
+    hosts = tuple(host for host in inventory.hosts if not host.spare)
+    if not hosts:
+        raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
+    _check_restarts(job, len(hosts))
+    trainers = sum(host.tasks for host in hosts if host.role in (Role.CHIEF, Role.WORKER))
+    which = keras.choose(
+        job.legacy_keras,
+        None if is_builtin(chosen) else sources,
+        trainers=trainers,
+        ps=any(host.role is Role.PS for host in hosts),
+    )
+    recipe = Recipe(
+        forwarded=env_rules.forwarded(job.forward, environ),
+        job_env=job.env,
+        env=env,
+        legacy_keras=which.legacy,
+        keras=which.hook,
+        auto_shard=job.auto_shard,
+        setup=job.setup,
+    )
+    cluster, tasks, notes = seat(hosts, chosen, recipe)
+    return RunPlan(
+        run=run,
+        name=name,
+        owner=owner,
+        created=created,
+        hosts=hosts,
+        cluster=cluster,
+        tasks=tasks,
+        command=chosen,
+        completion=completion(cluster),
+        grace=job.grace,
+        failure_grace=job.failure_grace,
+        lifeline=job.lifeline,
+        secrets=job.secrets,
+        recipe=recipe,
+        restarts=Restarts(job.max_restarts, job.min_hosts, job.host_timeout, _backup(job, chosen, cluster)),
+        notes=notes,
+        spares=tuple(host for host in inventory.hosts if host.spare),
+        hang_timeout=job.hang_timeout,
+        on_hang=job.on_hang,
+        stacks=job.stacks,
+    )
+
+
+def _check_restarts(job: Job, hosts: int) -> None:
+    """Raise UsageError for what would never be used, or never be met."""
+    if job.min_hosts is None:
+        return
+    if not job.max_restarts:
+        raise UsageError(
+            "--min-hosts needs --max-restarts",
+            why="a run continues with fewer hosts only when its tasks are restarted",
+            hint="give `--max-restarts 3`, or set max_restarts = 3 under [job]",
+        )
+    if job.min_hosts > hosts:
+        raise UsageError(
+            f"--min-hosts {job.min_hosts} is more than the {hosts} that have tasks",
+            hint="count without the spares",
+        )
+
+
+def seat(
+    hosts: tuple[Host, ...], command: tuple[str, ...], recipe: Recipe
+) -> tuple[dict[str, tuple[str, ...]], tuple[TaskSpec, ...], tuple[str, ...]]:
+    """The cluster, its tasks, and what was set by itself, for hosts in this order."""
+    seats = tuple(_seats(hosts))
+    cluster = cluster_of(seats)
+    tasks: list[TaskSpec] = []
+    stood: list[tuple[env_rules.Default, TaskId]] = []
+    for one in seats:
+        argv = resolve(command, one.host.python)
+        full, defaults = env_rules.layer(
+            env_rules.defaults(
+                role=one.task.role,
+                devices=one.devices,
+                recipe=recipe,
+                r_python=one.host.python if is_r(argv) and "/" in one.host.python else None,
+            ),
+            recipe.forwarded,
+            recipe.job_env,
+            one.host.env,
+            recipe.env,
+            tf_config=tfconfig.render(cluster, one.task),
+        )
+        stood += [(default, one.task) for default in defaults]
+        tasks.append(TaskSpec(one.task, one.host.name, one.port, argv, full, recipe.setup))
+    return cluster, tuple(tasks), tuple(_notes(stood, len(tasks)))
+
+
+def choose_command(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command line's command, else [job]'s; arguments alone (`-- --epochs 3`) are added to [job]'s."""
+    if command and not command[0].startswith("-"):
+        return command
+    return (*job.command, *command)
+
+
+def is_builtin(command: Sequence[str]) -> bool:
+    """Whether worker_entry runs: no command, or only options."""
+    return not command or command[0].startswith("-")
+
+
+def _saving(command: tuple[str, ...], restarts: int) -> tuple[str, ...]:
+    """worker_entry needs a folder for its checkpoints, or a restart begins at the first step."""
+    named = any(word.partition("=")[0] == CHECKPOINTS[0] for word in command)
+    return (*command, *CHECKPOINTS) if restarts and is_builtin(command) and not named else command
+
+
+def _backup(job: Job, command: tuple[str, ...], cluster: Mapping[str, tuple[str, ...]]) -> str | None:
+    """What only the first task writes: of worker_entry every task saves, but with ps only the chief."""
+    ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
+    return job.backup or (CHECKPOINTS[1] if ours else None)
+
+
+def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """The argv a host runs: x.py under its `python`, x.R under Rscript, nothing at all as worker_entry."""
+    if not command or command[0].startswith("-"):
+        return (python, *WORKER_ENTRY, *command)
+    match PurePath(command[0]).suffix:
+        case ".py":
+            return (python, *command)
+        case ".R" | ".r":
+            return ("Rscript", *command)
+    return command
+
+
+def is_r(argv: tuple[str, ...]) -> bool:
+    """Whether a resolved command is R's."""
+    return PurePath(argv[0]).name == "Rscript"
+
+
+def cluster_of(seats: tuple[_Seat, ...]) -> dict[str, tuple[str, ...]]:
+    """Which host:port has which role; the evaluator watches from outside and is never in it."""
+    roles = [role for role in Role if role is not Role.EVALUATOR]
+    found = {role.value: tuple(seat.address for seat in seats if seat.task.role is role) for role in roles}
+    return {role: peers for role, peers in found.items() if peers}
+
+
+def completion(cluster: Mapping[str, tuple[str, ...]]) -> Completion:
+    """Parameter servers, and the workers beside them, never exit by themselves."""
+    return Completion.CHIEF if Role.PS.value in cluster else Completion.ALL
+
+
+def _seats(hosts: tuple[Host, ...]) -> Iterator[_Seat]:
+    counts: Counter[Role] = Counter()
+    for host in hosts:
+        for place in range(host.tasks):
+            task = TaskId(host.role, counts[host.role])
+            counts[host.role] += 1
+            yield _Seat(task, host, host.task_port + place, _share(host, place))
+
+
+def _share(host: Host, place: int) -> tuple[str, ...] | None:
+    if host.devices is None:
+        return None
+    each = len(host.devices) // host.tasks
+    return host.devices[place * each : (place + 1) * each]
+
+
+def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterator[str]:
+    """Each default once, and for which tasks where it is not all of them."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    values: dict[tuple[str, str], list[str]] = {}
+    for default, task in stood:
+        if not default.note:
+            continue
+        tasks.setdefault((default.name, default.note), []).append(str(task))
+        values.setdefault((default.name, default.note), []).append(default.value)
+    for (name, note), who in tasks.items():
+        distinct = set(values[name, note])
+        value = f"={distinct.pop()}" if len(distinct) == 1 else ""
+        where = "" if len(who) == total else f" on {ranges.fold(who)}"
+        yield f"set {name}{value}{where} {note}"

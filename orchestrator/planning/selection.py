@@ -1,0 +1,53 @@
+"""Some hosts of an inventory, by their names: `--only` and `--exclude`. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+
+from orchestrator import ranges
+from orchestrator.errors import UsageError
+from orchestrator.model import Host, Inventory
+
+
+def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inventory:
+    """The inventory with the hosts that are chosen, in its own order; raise UsageError.
+
+    Both are names as in hosts.toml: ranges, with commas between them.
+    """
+    if only is None and exclude is None:
+        return inventory
+    hosts = inventory.hosts
+    if only is not None:
+        wanted = _names(only, "--only", hosts)
+        hosts = tuple(host for host in hosts if host.name in wanted)
+    if exclude is not None:
+        unwanted = _names(exclude, "--exclude", inventory.hosts)
+        hosts = tuple(host for host in hosts if host.name not in unwanted)
+    if not hosts:
+        raise UsageError(
+            "no host is left",
+            why=f"{inventory.source} has {ranges.fold(host.name for host in inventory.hosts)}",
+            hint="choose at least one of them",
+        )
+    return dataclasses.replace(inventory, hosts=hosts)
+
+
+def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
+    try:
+        names = ranges.expand_all(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}", hint=f"write {option} gpu-[01-03],gpu-07") from error
+    known = [host.name for host in hosts]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        near = {name: difflib.get_close_matches(name, known, 1) for name in unknown}
+        meant = dict.fromkeys(host for name in names for host in near.get(name, [name]))
+        which = ranges.fold(unknown) or "nothing"
+        raise UsageError(
+            f"{option} names {which}, which is not a host of the inventory",
+            why=f"its hosts are {ranges.fold(known)}",
+            hint=f"write {option} {ranges.fold(meant) or known[0]}",
+        )
+    return frozenset(names)

@@ -1,0 +1,269 @@
+"""What nodes tell of a run, made into a plan that leads to our own hosts alone. Pure.
+
+A plan that was kept on a node is input from a stranger. It is ours when it bears our seal and no host that
+answers contradicts it; any other one serves to look at the run and to end it, and nothing is started by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.errors import ClusterError, UsageError
+from orchestrator.model import (
+    Admission,
+    Host,
+    Inventory,
+    Preparing,
+    Recipe,
+    Restarts,
+    RunPlan,
+    TaskId,
+    TaskSpec,
+)
+from orchestrator.names import AttemptName
+from orchestrator.text import plain
+
+# What a plan of our own may say of a host: where on it the run lies, and what it runs. All else is how we
+# reach it, and stays as the inventory has it: what another machine had there (a key, an ssh_config) names
+# files of that machine, and what a node made of it would be opened and executed here.
+PLANNED = ("python", "workdir", "state", "task_port", "tasks", "role", "devices", "spare", "env")
+
+FIRST = 1  # the attempt a launch begins with
+MOST_SECONDS = 365 * 24 * 3600.0
+_MOST_TASKS = 65_536
+_SHOWN = 300  # characters of what a node says
+_MOST_SHOWN = 5  # hosts that differ
+
+NO_SEAL = "its plan does not bear the seal of this machine's key"
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What one host tells of one run."""
+
+    host: str
+    plan: RunPlan
+    authentic: bool  # the plan is one that a holder of our key has written
+    goes_on: bool  # it has a keeper or a living task there
+    started: bool  # it has a task there, ended or not
+
+
+@dataclass(frozen=True)
+class Known:
+    """A run, as the nodes tell of it."""
+
+    plan: RunPlan
+    authentic: bool
+    goes_on: bool
+    started: bool
+    tellers: tuple[str, ...]  # the hosts that tell of it
+    contradiction: str = ""  # what two of them tell of it cannot both be true
+
+
+def join(tellings: Iterable[Telling]) -> list[Known]:
+    """The runs, each from all that tell of it; what a host tells of a run without it does not count."""
+    runs: dict[str, list[Telling]] = {}
+    for telling in tellings:
+        if telling.host in {host.name for host in members(telling.plan)}:
+            runs.setdefault(telling.plan.run, []).append(telling)
+    return [_joined(several) for several in runs.values()]
+
+
+def _joined(several: Sequence[Telling]) -> Known:
+    """A plan with our seal counts, the newest of them: a node may keep an old one, and cannot make one."""
+    authentic = [one for one in several if one.authentic]
+    counting = authentic or several
+    newest = max(counting, key=_age)
+    # Hosts that the newest plan does not have may tell what they like.
+    inside = {host.name for host in members(newest.plan)}
+    heard = [one for one in several if one.host in inside]
+    other = next((one for one in several if _core(one.plan) != _core(newest.plan)), None)
+    contradiction = ""
+    if other is not None and not authentic:
+        differing = [name for name, value in _core(newest.plan).items() if _core(other.plan)[name] != value]
+        contradiction = f"{newest.host} and {other.host} tell of different {', '.join(differing)}"
+    return Known(
+        newest.plan,
+        newest.authentic,
+        any(one.goes_on for one in heard),
+        any(one.started for one in heard),
+        tuple(sorted({one.host for one in heard})),
+        contradiction,
+    )
+
+
+def _age(telling: Telling) -> tuple[int, bool]:
+    """Of an attempt, the plan from before its code was sent is older."""
+    return telling.plan.attempt, bool(telling.plan.tree)
+
+
+def _core(plan: RunPlan) -> dict[str, object]:
+    """What stays the same in every plan of a run."""
+    return {
+        "owners": plan.owner,
+        "times of launch": plan.created,
+        "names": plan.name,
+        "commands": plan.command,
+        "hosts": frozenset((host.name, host.address) for host in members(plan)),
+    }
+
+
+def members(plan: RunPlan) -> tuple[Host, ...]:
+    """Every host that the plan knows."""
+    return (*plan.hosts, *plan.spares, *plan.retired)
+
+
+def incoherent(plan: RunPlan) -> str:
+    """What no plan of ours is like, "" for nothing: it is read before anything else is done with it."""
+    names = [host.name for host in members(plan)]
+    seconds = (plan.grace, plan.failure_grace, plan.lifeline, plan.hang_timeout, plan.restarts.host_timeout)
+    tasks = [str(spec.id) for spec in plan.tasks]
+    if not 0 < len(tasks) <= _MOST_TASKS:
+        return f"it has {len(tasks)} tasks"
+    if len(set(names)) < len(names):
+        return "a host stands twice in it"
+    if {spec.host for spec in plan.tasks} != {host.name for host in plan.hosts}:
+        return "its tasks are on other hosts than it has"
+    if len(set(tasks)) < len(tasks) or not all(0 <= spec.id.index < _MOST_TASKS for spec in plan.tasks):
+        return "its tasks are not told apart"
+    if not all(0 < spec.port < 65_536 for spec in plan.tasks):
+        return "a task has no port"
+    if not all(0 <= value <= MOST_SECONDS for value in seconds):
+        return "one of its times is out of range"
+    if not 0 <= plan.created < 2**40:
+        return "nobody knows when it was launched"
+    return ""
+
+
+def adopt(known: Known, inventory: Inventory, answering: Collection[str]) -> RunPlan:
+    """The plan of a run that is taken over, on hosts of the inventory, reached as the inventory says.
+
+    `answering` are the hosts that could be asked. Raise UsageError when the inventory does not hold every
+    host of the plan, ClusterError when the hosts contradict each other.
+    """
+    plan = known.plan
+    if known.contradiction:
+        raise ClusterError(
+            f"what the hosts tell of run {plan.run} cannot all be true",
+            why=_short(known.contradiction),
+            hint=f"`orchestrate stop {plan.run}` on the machine that launched it ends it; see what those "
+            "hosts keep of it, in runs/ of their state folders",
+        )
+    if differing := list(_differences(plan, inventory)):
+        more = len(differing) - _MOST_SHOWN
+        raise UsageError(
+            f"run {plan.run} cannot be taken over with {inventory.source}",
+            why="; ".join(differing[:_MOST_SHOWN]) + (f"; and {more} more" if more > 0 else ""),
+            hint=f"`orchestrate tail {plan.run} --hosts FILE`, with the hosts.toml that it was launched with",
+        )
+    reason = NO_SEAL if not known.authentic else _unheard(known, answering)
+    return _hearsay(plan, inventory, reason) if reason else _vouched(plan, inventory)
+
+
+def _unheard(known: Known, answering: Collection[str]) -> str:
+    """A host with tasks that answers and knows nothing of the run: an old plan may have been played back."""
+    silent = [host.name for host in known.plan.hosts if host.name in answering]
+    unheard = [name for name in silent if name not in known.tellers]
+    if not unheard:
+        return ""
+    verb = "does not know the run" if len(unheard) == 1 else "do not know the run"
+    return f"{', '.join(unheard)} {verb}"
+
+
+def _differences(plan: RunPlan, inventory: Inventory) -> Iterator[str]:
+    """What a person has to mend; spares that are not ours are simply none for us."""
+    ours = _by_name(inventory)
+    for host in (*plan.hosts, *plan.retired):
+        local = ours.get(host.name)
+        if local is None:
+            yield _short(f"{host.name} is not in it")
+        elif local.address != host.address:
+            yield _short(f"{host.name} has the address {local.address} there, {host.address} in the plan")
+
+
+def _vouched(plan: RunPlan, inventory: Inventory) -> RunPlan:
+    """Our own plan, its hosts reached as this machine reaches them."""
+    ours = _by_name(inventory)
+
+    def here(host: Host) -> Host:
+        planned = {field: getattr(host, field) for field in PLANNED}
+        return dataclasses.replace(ours[host.name], **planned)
+
+    return dataclasses.replace(
+        plan,
+        hosts=tuple(map(here, plan.hosts)),
+        spares=tuple(here(host) for host in plan.spares if _same(host, ours)),
+        retired=tuple(map(here, plan.retired)),
+        hearsay="",
+    )
+
+
+def _hearsay(plan: RunPlan, inventory: Inventory, reason: str) -> RunPlan:
+    """What is needed to follow the run, to pull from it and to end it, on hosts as the inventory has them.
+
+    Nothing in it can be executed, nothing of this machine's environment is named.
+    """
+    ours = _by_name(inventory)
+    notes = (f"followed and stopped from here, never started again: {reason} (docs/security.md)",)
+    return dataclasses.replace(
+        plan,
+        hosts=tuple(ours[host.name] for host in plan.hosts),
+        spares=(),
+        retired=tuple(ours[host.name] for host in plan.retired),
+        tasks=tuple(TaskSpec(spec.id, spec.host, spec.port, (), {}) for spec in plan.tasks),
+        recipe=Recipe(),
+        restarts=Restarts(host_timeout=plan.restarts.host_timeout),
+        admission=Admission(),
+        preparing=Preparing(),
+        secrets=(),
+        unfit=(),
+        notes=notes,
+        hearsay=reason,
+    )
+
+
+def differing_places(plan: RunPlan, inventory: Inventory) -> list[str]:
+    """Where the inventory has another folder for a host than a plan that nobody vouches for."""
+    ours = _by_name(inventory)
+    return [
+        _short(
+            f"{host.name}: {field} is {getattr(local, field)} in {inventory.source}, "
+            f"{getattr(host, field)} in the plan; the first counts"
+        )
+        for host in plan.hosts
+        if (local := ours.get(host.name)) is not None
+        for field in ("workdir", "state")
+        if getattr(local, field) != getattr(host, field)
+    ]
+
+
+def speaks_for(plan: RunPlan, host: str, attempt: object, task: object) -> bool:
+    """Whether a host's word on a task counts: for attempts of this plan, it has to be the task's host.
+
+    Hosts that have been replaced since may still have what an earlier attempt or a validation started.
+    """
+    try:
+        number = AttemptName(attempt).number
+        wanted = TaskId.parse(str(task))
+    except ValueError:
+        return False
+    if number is None or number < plan.attempt:
+        return True
+    if not plan.hearsay and number > max(plan.attempt, FIRST + plan.restarts.most):
+        return False
+    return any(spec.id == wanted and spec.host == host for spec in plan.tasks)
+
+
+def _same(host: Host, ours: Mapping[str, Host]) -> bool:
+    return host.name in ours and ours[host.name].address == host.address
+
+
+def _by_name(inventory: Inventory) -> dict[str, Host]:
+    return {host.name: host for host in inventory.hosts}
+
+
+def _short(text: str) -> str:
+    text = plain(text)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

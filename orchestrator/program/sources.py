@@ -1,0 +1,62 @@
+"""A Python program and the modules beside it that it imports. Pure but for the reader it is given."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterator
+
+MOST = 200  # files
+
+
+def closure(path: str, read: Callable[[str], str | None]) -> Iterator[tuple[str, str]]:
+    """(path, text) of the program at `path` and of what it imports from its folder or the root, each once."""
+    waiting, seen, count = [path], {path}, 0
+    while waiting and count < MOST:
+        here = waiting.pop(0)
+        text = read(here)
+        if text is None:
+            continue
+        count += 1
+        yield here, text
+        for candidate in _imported(text, here, path):
+            if candidate not in seen:
+                seen.add(candidate)
+                waiting.append(candidate)
+
+
+def _imported(text: str, here: str, main: str) -> Iterator[str]:
+    """Where the modules that a text imports may lie; most of these files do not exist."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (MemoryError, RecursionError, SyntaxError, ValueError):
+        return
+    beside = main.rpartition("/")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(beside, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            base = beside if node.level == 0 else _above(here, node.level)
+            parts = [node.module] if node.module else []
+            yield from _files(base, ".".join(parts))
+            for name in names:
+                yield from _files(base, ".".join((*parts, name)))
+
+
+def _files(folder: str, module: str) -> Iterator[str]:
+    if not module:
+        return
+    for base in {folder, ""}:
+        parts = module.split(".")
+        for length in range(1, len(parts) + 1):
+            path = "/".join(filter(None, (base, *parts[:length])))
+            yield f"{path}.py"
+            yield f"{path}/__init__.py"
+
+
+def _above(here: str, level: int) -> str:
+    return "/".join(here.split("/")[:-level])

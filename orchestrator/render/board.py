@@ -1,0 +1,221 @@
+"""The tasks of a run as a table that fits a screen: a row each, or a row per state. Pure.
+
+No word and no number is cut: what does not fit is a column that is left out, the least worth first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from orchestrator.render import fold
+from orchestrator.run.ends import end_after, failed
+from orchestrator.run.view import TaskState, TaskView, View
+from orchestrator.run.vitals import Vital, Vitals
+from orchestrator.text import count, duration, plain, size
+
+Cell: TypeAlias = tuple[str, str]  # text and the name of a style
+Row: TypeAlias = tuple[Cell, ...]
+
+QUIET = 30.0  # seconds without a word after which a task stands out
+
+_GAP = "  "
+_LEFT = ("task", "host", "state")
+_COLUMNS = (*_LEFT, "attempt", "epoch", "step", "loss", "steps/s", "last word", "CPU", "memory", "GPU")
+_LEAST_FIRST = ("memory", "host", "CPU", "GPU", "steps/s", "attempt", "last word", "epoch", "loss")
+_LONGEST_LABEL = 24  # of tasks that share a row
+_STYLES = {
+    TaskState.PLANNED: "dim",
+    TaskState.STARTED: "",
+    TaskState.READY: "",
+    TaskState.TRAINING: "green",
+    TaskState.UNKNOWN: "yellow",
+    TaskState.ENDED: "dim",
+}
+
+
+@dataclass(frozen=True)
+class _Line:
+    cells: Mapping[str, Cell]
+    told: Cell = ("", "")  # stands behind the state, in place of numbers
+
+
+def table(view: View, vitals: Vitals, now: float, height: int, width: int) -> list[Row]:
+    """The tasks in at most `height` rows of `width` cells, with their titles."""
+    if len(view.tasks) < height:
+        lines = [_line(view, task, vitals.tasks.get(task.task), now) for task in view.tasks.values()]
+    else:
+        lines = _by_state(view, vitals, now)
+    return _rows(lines, width)[:height]
+
+
+def state_of(view: View, task: TaskView, vital: Vital | None) -> TaskState:
+    """Where it stands, by what its own lines say, too."""
+    state = view.state(task)
+    if state in (TaskState.STARTED, TaskState.READY) and vital is not None and vital.fit is not None:
+        return TaskState.TRAINING
+    return state
+
+
+def _line(view: View, task: TaskView, vital: Vital | None, now: float) -> _Line:
+    state = state_of(view, task, vital)
+    named = {"task": (task.task, "task"), "host": (task.host, ""), "state": (str(state), _STYLES[state])}
+    if task.exited:
+        return _Line(named, (end_after(task.exited), "red" if failed(task.exited) else ""))
+    if state is TaskState.UNKNOWN:
+        host = view.hosts[task.host]
+        return _Line(named, (plain(f"no word for {duration(now - host.since)} ({host.why})"), ""))
+    numbers = _numbers([(task, vital)], now)
+    if task.attempt not in ("", "1"):
+        numbers["attempt"] = (task.attempt, "")
+    told = (plain(task.ready), "") if state is TaskState.READY and task.ready else ("", "")
+    return _Line({**named, **numbers}, told)
+
+
+def _by_state(view: View, vitals: Vitals, now: float) -> list[_Line]:
+    """A line per state."""
+    groups: dict[TaskState, list[tuple[TaskView, Vital | None]]] = {}
+    for task in view.tasks.values():
+        vital = vitals.tasks.get(task.task)
+        groups.setdefault(state_of(view, task, vital), []).append((task, vital))
+    lines = []
+    for state, members in groups.items():
+        label = fold.names(task.task for task, _ in members)
+        tasks = count(len(members), "task")
+        cells: dict[str, Cell] = {
+            "task": (label if len(label) <= _LONGEST_LABEL else tasks, ""),
+            "host": (tasks if len(label) <= _LONGEST_LABEL else "", "dim"),
+            "state": (str(state), _STYLES[state]),
+        }
+        bad = [task.task for task, _ in members if task.exited and failed(task.exited)]
+        told = (f"{fold.names(bad)} failed", "red") if bad else ("", "")
+        active = state not in (TaskState.ENDED, TaskState.UNKNOWN)
+        lines.append(_Line({**cells, **(_numbers(members, now) if active else {})}, told))
+    return lines
+
+
+def _numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> dict[str, Cell]:
+    """The columns of numbers, each from the least to the most where they differ."""
+    fits = [vital.fit for task, vital in members if vital and vital.fit and task.step is None]
+    vitals = [vital for _, vital in members if vital is not None]
+    tasks = [task for task, _ in members]
+    losses = [task.loss for task in tasks if task.loss is not None]
+    rates = [task.steps_per_second for task in tasks if task.steps_per_second is not None]
+    heard = [max(0.0, now - vital.heard) for vital in vitals]
+    lost = [fit.diverged for fit in fits if fit.diverged]
+    cells = {
+        "epoch": _parts([(fit.epoch, fit.epochs) for fit in fits]),
+        "step": _parts([(task.step, None) for task in tasks] + [(fit.step, fit.steps) for fit in fits]),
+        "loss": _between([*losses, *(fit.loss for fit in fits if fit.loss is not None)], loss_word),
+        "steps/s": _between([*rates, *(fit.steps_per_second for fit in fits)], rate_word),
+        "last word": _between(heard, ago),
+        "CPU": _between([one.cpu for one in vitals], lambda busy: f"{100 * busy:.0f} %"),
+        "memory": _between([one.memory for one in vitals], size),
+        "GPU": _gpu(vitals),
+    }
+    found = {name: (text, "") for name, text in cells.items() if text}
+    if lost:
+        found["loss"] = (lost[0], "red")
+    if heard and min(heard) > QUIET:
+        found["last word"] = (found["last word"][0], "yellow")
+    return found
+
+
+def loss_word(loss: float) -> str:
+    """Four digits after the point, or the number's own way when that would show nothing."""
+    return f"{loss:.4f}" if loss == 0 or 0.001 <= abs(loss) < 1e6 else f"{loss:.3e}"
+
+
+def rate_word(rate: float) -> str:
+    return f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}"
+
+
+def ago(seconds: float) -> str:
+    """Whole seconds, so that the eye is not drawn to it."""
+    return f"{int(seconds)} s" if seconds < 9.95 else duration(seconds)
+
+
+def _gpu(vitals: Sequence[Vital]) -> str:
+    busy = _between([one.gpu_busy for one in vitals], lambda percent: f"{percent:.0f} %")
+    memory = _between([one.gpu_memory for one in vitals], size)
+    return " ".join(filter(None, (busy, memory)))
+
+
+def _parts(values: Iterable[tuple[int | None, int | None]]) -> str:
+    """`12/20`, `11..12/20`, `1,240`."""
+    known = [(number, of) for number, of in values if number is not None]
+    if not known:
+        return ""
+    least, most = min(number for number, _ in known), max(number for number, _ in known)
+    whole = {of for _, of in known}
+    of = whole.pop() if len(whole) == 1 else None
+    shown = f"{least:,}" if least == most else f"{least:,}..{most:,}"
+    return shown if of is None else f"{shown}/{of:,}"
+
+
+def _between(values: Iterable[float | int | None], word: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    least, most = word(min(known)), word(max(known))
+    if least == most:
+        return least
+    number, _, unit = least.partition(" ")
+    return f"{number}..{most}" if unit and most.endswith(f" {unit}") else f"{least}..{most}"
+
+
+def _rows(lines: Sequence[_Line], width: int) -> list[Row]:
+    """The lines below their titles, with the columns that fit."""
+    used = [name for name in _COLUMNS if any(line.cells.get(name, ("", ""))[0] for line in lines)]
+    widths = {
+        name: max(len(name), *(len(line.cells.get(name, ("", ""))[0]) for line in lines)) for name in used
+    }
+    for name in _LEAST_FIRST:
+        if sum(widths[one] + len(_GAP) for one in used) - len(_GAP) <= width:
+            break
+        if name in used:
+            used.remove(name)
+    titles: Row = tuple((_aligned(name, name, widths), "dim") for name in used)
+    numbers = any(name not in _LEFT for name in used)
+    return [*([titles] if numbers else []), *(_row(line, used, widths, width) for line in lines)]
+
+
+def _row(line: _Line, used: Sequence[str], widths: Mapping[str, int], width: int) -> Row:
+    shown = [name for name in used if name in _LEFT or not line.told[0]]
+    cells = [(_aligned(*_cell(line, name), widths), line.cells.get(name, ("", ""))[1]) for name in shown]
+    if line.told[0]:
+        left = width - sum(len(text) for text, _ in cells)
+        cells.append((shortened(line.told[0], left), line.told[1]))
+    return tuple(cells)
+
+
+def _cell(line: _Line, name: str) -> tuple[str, str]:
+    return line.cells.get(name, ("", ""))[0], name
+
+
+def _aligned(text: str, name: str, widths: Mapping[str, int]) -> str:
+    return (f"{text:<{widths[name]}}" if name in _LEFT else f"{text:>{widths[name]}}") + _GAP
+
+
+def shortened(text: str, width: int) -> str:
+    """The words that fit; an ellipsis stands for the others."""
+    if len(text) <= width:
+        return text
+    words = text[: max(0, width - 1)].rpartition(" ")[0]
+    return f"{words}\u2026" if words else ""
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines that fit, broken between words; the later ones are indented further."""
+    if len(text) <= width:
+        return [text]
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    lines, line = [], indent
+    for word in text.lstrip(" ").split(" "):
+        if line.strip() and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = f"{indent}  {word}"
+        else:
+            line = f"{line} {word}" if line.strip() else line + word
+    return [*lines, line]

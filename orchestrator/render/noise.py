@@ -1,0 +1,89 @@
+"""Which of a task's lines are TensorFlow's own and mean nothing to who trains. Pure.
+
+Only what is known to be harmless counts: information (`I`), and the warnings and errors of `_HARMLESS`. Any
+other warning or error is the task's.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class Origin(StrEnum):
+    TASK = "task"  # it is shown
+    NOISE = "noise"  # it is counted
+    # An error of the service by which tasks find each other: others have gone. It means nothing when these,
+    # or the task itself, end well, and much when they do not.
+    FAREWELL = "farewell"
+
+
+# `I0000 00:00:1795318895.276187   30788 port.cc:153] ...`, and as it was before TensorFlow 2.17:
+# `2024-01-02 09:35:23.860511: I tensorflow/core/util/port.cc:113] ...`
+_HEAD = re.compile(
+    r"(?:([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ |\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: ([IWEF]) )(\S+):\d+\] (.*)"
+)
+_HARMLESS = re.compile(
+    r"oneDNN custom operations are on"
+    r"|This TensorFlow binary is optimized"
+    r"|Unable to register cu\w+ factory"
+    r"|[Cc]omputation placer already registered"
+    r"|TF-TRT Warning: Could not find TensorRT"
+    r"|Could not find cuda drivers"
+    r"|Could not load dynamic library 'lib(?:nvinfer|cudart)"
+    r"|NUMA node"
+    r"|[Ff]ailed call to cuInit: (?:CUDA_ERROR_NO_DEVICE|UNKNOWN ERROR \(303\))"
+    r"|Input of \w+::Dataset will not be optimized"
+    r"|AUTO sharding policy will apply DATA sharding"
+    r"|Local rendezvous is aborting with status: OUT_OF_RANGE: End of sequence"
+)
+_ALARM = re.compile(r"(?i)error|fail|abort|crash|unhealthy|exception|out of memory|oom|nan\b|killed")
+_BEFORE_LOGGING = "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR"
+_NAMED = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
+# Lines that go on with the one before.
+_MORE = re.compile(
+    r"To enable the following instructions:"
+    r"|/job:\w+/replica:\d+/task:\d+$"
+    r"|Your kernel may (?:not )?have been built with"
+    r"|The tasks have crashed\. Check the task logs"
+)
+
+
+class Noise:
+    """Sorts the lines of one task, given in their order."""
+
+    def __init__(self) -> None:
+        self._before = Origin.TASK
+
+    def origin(self, text: str) -> Origin:
+        if not (self._before is not Origin.TASK and _MORE.match(text)):
+            self._before = _origin(text)
+        return self._before
+
+
+def begins(text: str) -> bool:
+    """Whether it is a message of its own, and not more of the one before."""
+    return not _MORE.match(text)
+
+
+def named(text: str) -> set[str]:
+    """The tasks that a message is about, as we write them."""
+    return {f"{role}/{index}" for role, index in _NAMED.findall(text)}
+
+
+def _origin(text: str) -> Origin:
+    if text == _BEFORE_LOGGING:
+        return Origin.NOISE
+    if text.startswith("INFO:tensorflow:"):
+        return Origin.TASK if _ALARM.search(text) else Origin.NOISE
+    if text[:1] not in "IWE2" or not (head := _HEAD.match(text)):
+        return Origin.TASK
+    level, file, message = head[1] or head[2], head[3], head[4]
+    if _HARMLESS.search(message):
+        return Origin.NOISE
+    if level == "I" and not _ALARM.search(message):
+        return Origin.NOISE
+    if level == "F":
+        return Origin.TASK
+    gone = "coordination_service" in file or "The following tasks are unhealthy" in message
+    return Origin.FAREWELL if gone else Origin.TASK

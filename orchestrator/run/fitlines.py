@@ -1,0 +1,131 @@
+r"""How far `model.fit` has come, read from what Keras prints of it: for scripts that report nothing. Pure.
+
+The lines are those of `Progbar` in Keras 2 (tf_keras) and Keras 3, with verbose=1 and 2:
+
+    Epoch 2/8
+    3/6 [=============>................] - ETA: 0s - loss: 0.6386 - accuracy: 0.6250
+    6/6 - 0s - loss: 0.5853 - accuracy: 0.8958 - 398ms/epoch - 66ms/step
+
+An epoch of verbose=1 is one line that is drawn again and again behind `\r` and `\b`; it ends with the epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+_LONGEST = 4096  # bytes of a redraw
+_LOOKED_AT = 8192  # of what came at once, the end in which a redraw is looked for
+_TRIES = 16
+_ENDS = re.compile(rb"[\r\n\x08]+")
+_EPOCH = re.compile(rb"(?:^|[\r\n\x08])Epoch (\d{1,9})/(\d{1,9})[ \t]*(?=[\r\n\x08]|$)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_DRAWN = re.compile(
+    r"\s*(?P<step>\d{1,12})/(?P<steps>\d{1,12}|Unknown) "
+    r"(?:\[[=>.]+\] - |[\u2500-\u257f]+ |- )?"  # the bar of Keras 2, of Keras 3, none
+    r"(?=ETA: |\d+(?:s|ms|us)\b|[\d:]+ \d+(?:s|ms|us)/step\b)"
+    r"(?P<rest>.*)"
+)
+_LOSS = re.compile(r" - loss: (\S+)")
+_PACE = re.compile(r"\b(\d+(?:\.\d+)?)(s|ms|us)/step\b")
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Where a `model.fit` stands; what its lines do not say is None."""
+
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None  # of this epoch
+    steps: int | None = None
+    loss: float | None = None
+    diverged: str = ""  # "nan" or "inf", where the loss is not a number
+    steps_per_second: float | None = None
+
+
+class Lines:
+    """Reads one task's output as it comes, however it is cut.
+
+    `several`: other tasks train the same model. Until an epoch has ended, Keras 2 then prints the sum of
+    their losses (and accuracies above 1): of such a redraw the loss is left out.
+    """
+
+    def __init__(self, *, several: bool = False) -> None:
+        self._several = several
+        self.fit: Fit | None = None
+        self.fed = False  # it was given anything
+        self._rest = b""  # the redraw that may continue
+
+    def feed(self, data: bytes) -> bool:
+        """Take more of the output; whether it told anything."""
+        text = self._rest + data
+        before = self.fit
+        self.fed = True
+        begins = max(0, len(text) - _LOOKED_AT)
+        if begins and (earlier := _last_epoch(text, begins)):
+            self._began(earlier)
+        pieces = _ENDS.split(text[begins:])
+        if b" loss: " in text or b"Epoch " in text:  # a flood of other lines costs next to nothing
+            for piece in pieces[begins > 0 :]:
+                if found := _EPOCH.fullmatch(piece):
+                    self._began(found)
+                elif b"/" in piece[:64]:
+                    self._drawn(piece)
+        # The end before it stays, so that a line which begins there is still seen to begin.
+        self._rest = (b"\n" if len(pieces) > 1 or begins else b"") + pieces[-1]
+        if len(self._rest) > _LONGEST:
+            self._rest = b"."
+        return self.fit != before
+
+    def _began(self, found: re.Match[bytes]) -> None:
+        # With verbose=2 the loss is told once an epoch: until then the last one is the newest.
+        known = self.fit or Fit()
+        self.fit = replace(known, epoch=int(found[1]), epochs=int(found[2]), step=None, steps=None)
+
+    def _drawn(self, piece: bytes) -> None:
+        found = _DRAWN.match(_COLOUR.sub("", piece[:_LONGEST].decode("utf-8", "replace")))
+        if found is None:
+            return
+        known = self.fit or Fit()
+        rest = found["rest"]
+        loss = _LOSS.search(rest)
+        pace = _PACE.search(rest)
+        value = _number(loss[1]) if loss else None
+        if value is None:
+            return  # of `model.predict`, or of something else
+        summed = self._several and rest.startswith("ETA: ") and math.isfinite(value)
+        bad = "" if math.isfinite(value) else "nan" if math.isnan(value) else "inf"
+        self.fit = replace(
+            known,
+            step=int(found["step"]),
+            steps=None if found["steps"] == "Unknown" else int(found["steps"]),
+            loss=known.loss if summed else None if bad else value,
+            diverged=known.diverged if summed else bad,
+            steps_per_second=_rate(pace) if pace else known.steps_per_second,
+        )
+
+
+def _last_epoch(text: bytes, end: int) -> re.Match[bytes] | None:
+    """The last line that begins an epoch before `end`, in all but what is made to take long."""
+    for _ in range(_TRIES):
+        end = text.rfind(b"Epoch ", 0, end)
+        if end < 0:
+            return None
+        if found := _EPOCH.match(text, max(0, end - 1)):
+            return found
+    return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _rate(pace: re.Match[str]) -> float | None:
+    """None where the time rounds to nothing."""
+    seconds = float(pace[1]) * _UNITS[pace[2]]
+    return 1 / seconds if seconds else None

@@ -1,0 +1,152 @@
+"""What a node says of a task, read: the records of its report, and its final state. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from orchestrator import wire
+from orchestrator.diagnosis.statement import Raised
+from orchestrator.events import (
+    Event,
+    FetchStepped,
+    Last,
+    Loss,
+    TaskExited,
+    TaskProgressed,
+    TaskReady,
+    TaskReported,
+)
+from orchestrator.model import TaskId
+from orchestrator.run import losses
+from orchestrator.text import moment
+
+_WORD = 100  # characters of what it does about its data
+_NOTE = 2000  # characters of what a task says when it is ready
+
+_MOST = 2**63
+
+
+@dataclass(frozen=True)
+class Place:
+    """A task, where it runs, and in which attempt."""
+
+    task: TaskId
+    host: str
+    attempt: str
+
+
+def final(at: Place, state: wire.TaskState, clock_offset: float, now: float) -> TaskExited:
+    """How the task of a place ended, by its final state.
+
+    `clock_offset` is how far the node's clock is ahead of ours, in seconds; `now` the time of an end that
+    the node did not see.
+    """
+    ended = state.ended_ns
+    lost, loss, oom = "", Loss.NONE, state.oom or wire.Oom()
+    if state.state is wire.TaskPhase.LOST:
+        lost = state.message or "its supervisor was killed"
+    if state.state is wire.TaskPhase.UNSTARTED:
+        lost, loss = state.message or "it could not be started", Loss.UNSTARTED
+    if restarted := state.restarted_ns:
+        when = moment("%H:%M", restarted / 1e9 - clock_offset)
+        lost, loss = f"{lost} at {when}", Loss.RESTARTED
+    return TaskExited(
+        task=str(at.task),
+        host=at.host,
+        attempt=at.attempt,
+        code=None if lost else state.exit_code,  # what a node makes of both is not a success
+        signal=state.exit_signal,
+        lost=lost,
+        seconds=_seconds(state),
+        ended=(ended / 1e9 - clock_offset) if ended else now,
+        stopped=state.want is not wire.Want.RUN,
+        note="" if lost else state.message,
+        loss=loss,
+        oom_kills=oom.kills,
+        oom_limit=oom.limit,
+    )
+
+
+def vanished(at: Place, why: str, now: float, *, stopped: bool = False, loss: Loss = Loss.NONE) -> TaskExited:
+    """The end of the task of a place as of `now`, when no node tells how it ended."""
+    return TaskExited(
+        task=str(at.task),
+        host=at.host,
+        attempt=at.attempt,
+        code=None,
+        signal=None,
+        lost=why,
+        seconds=0.0,
+        ended=now,
+        stopped=stopped,
+        loss=loss,
+    )
+
+
+def reported(task: TaskId, line: bytes) -> Event | None:
+    """The event that one line of a task's report stands for; None for a kind we do not know.
+
+    Raise ValueError for a line that is not a JSON object, or that does not fit into an event.
+    """
+    try:
+        record = msgspec.json.decode(line, type=dict[str, Any])
+        msgspec.json.encode(record)
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(f"not to be kept: {error}") from None
+    match record.get("kind"):
+        case "ready":
+            return TaskReady(str(task), str(record.get("note", ""))[:_NOTE])
+        case "data":
+            name, what = (str(record.get(key, ""))[:_WORD] for key in ("name", "step"))
+            done, total = (_bytes(record.get(key)) for key in ("done", "total"))
+            return FetchStepped(str(task), name, what, done, total)
+        case "progress":
+            step = record.get("step")
+            return TaskProgressed(
+                str(task),
+                step if isinstance(step, int) and abs(step) < _MOST else 0,
+                _number(record.get("loss")),
+                _number(record.get("steps_per_second")),
+                losses.word(record.get("loss")),
+            )
+        case Last.RESULT:
+            return TaskReported(str(task), Last.RESULT, {k: v for k, v in record.items() if k != "kind"})
+        case Last.ERROR:
+            return TaskReported(str(task), Last.ERROR, _bounded(Raised.parse(record)))
+    return None
+
+
+def _seconds(state: wire.TaskState) -> float:
+    """How long a task took: by a clock that does not jump, where its supervisor saw the end."""
+    if state.seconds is not None:
+        return state.seconds
+    started, ended = state.started_ns, state.ended_ns
+    return max(0.0, (ended - started) / 1e9) if started and ended else 0.0
+
+
+def last_error(report: bytes) -> Raised | None:
+    """The last error in the lines of a report; whatever is not a record is skipped."""
+    for line in reversed(report.splitlines()):
+        try:
+            record = msgspec.json.decode(line, type=dict[str, Any])
+        except (ValueError, RecursionError):
+            continue
+        if record.get("kind") == Last.ERROR:
+            return Raised.parse(record)
+    return None
+
+
+def _bounded(error: Raised) -> dict[str, Any]:
+    """What the events of a run keep of an error."""
+    return {key: value for key, value in asdict(error).items() if value}
+
+
+def _bytes(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < _MOST else 0
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < _MOST else None

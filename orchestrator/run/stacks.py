@@ -1,0 +1,218 @@
+"""Where tasks stand: their stacks read, equal ones folded, and the one named that is unlike the others. Pure.
+
+A node gives text as faulthandler writes it: innermost frame first, a process's main thread last.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from orchestrator import ranges, wire
+from orchestrator.model import Completion, Role, TaskId
+from orchestrator.run.gang import essential
+
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
+_FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)$')
+_PACKAGES = re.compile(r".*/(?:site-packages|dist-packages)/")
+_STANDARD = re.compile(r".*/lib(?:64)?/python3\.\d+/(?:lib-dynload/)?")
+_GENERATED = re.compile(r"<(?!string>|stdin>)|.*__autograph_generated_file")
+# Where Python waits while TensorFlow's own threads run a step, a collective or a barrier. What waits for
+# data (gen_dataset_ops.py) waits for nobody.
+_TOGETHER = re.compile(
+    r"tensorflow/python/(?:eager/(?:execute|context|core)|framework/(?:ops|tensor)|distribute/.*"
+    r"|eager/polymorphic_function/.*|training/server_lib)\.py"
+)
+_STOPPED = ("T", "t")
+_GONE = ("", "Z", "X")
+PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str  # short: within its package, or within the working folder
+    line: int
+    function: str
+    library: str = ""  # the package it belongs to, PYTHON for the standard library; "" for the user's own
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where one task stands: the main thread of its first Python process."""
+
+    task: str
+    host: str
+    frames: tuple[Frame, ...] = ()  # innermost first
+    stopped: bool = False
+    why: str = ""  # why there are no frames
+    step: int | None = None  # the last one it has reported
+
+    @property
+    def own(self) -> tuple[Frame, ...]:
+        return tuple(frame for frame in self.frames if not frame.library)
+
+    @property
+    def together(self) -> bool:
+        """Whether it is where tasks wait for each other."""
+        inner = next((frame for frame in self.frames if frame.library != PYTHON), None)
+        return inner is not None and _TOGETHER.match(inner.file) is not None
+
+
+@dataclass(frozen=True)
+class Finding:
+    groups: tuple[tuple[Stand, ...], ...]  # equal ones together, the odd ones first, then by size
+    odd: tuple[Stand, ...]  # what the others wait for, as far as one can see
+
+
+def threads(text: str, cwd: str = "") -> list[tuple[Frame, ...]]:
+    """The threads of one dump; what is not a frame is left out."""
+    found: list[list[Frame]] = []
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            found.append([])
+        elif found and (match := _FRAME.match(line)):
+            found[-1].append(_frame(match, cwd))
+    return [tuple(frames) for frames in found]
+
+
+def living(task: wire.TaskStacks) -> wire.TaskStacks | None:
+    """A task as its node told of it, without the processes that ended meanwhile; None when all have."""
+    left = tuple(process for process in task.processes if process.state not in _GONE)
+    return msgspec.structs.replace(task, processes=left) if left else None
+
+
+def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: int | None = None) -> Stand:
+    """What a node says of a task's processes, its first Python first."""
+    if not processes:
+        return Stand(task, host, why="none of its processes could be found", step=step)
+    stopped = any(process.state in _STOPPED for process in processes)
+    main = processes[0]
+    found = threads(main.text, main.cwd)
+    return Stand(task, host, found[-1] if found else (), stopped, "" if found else _why(main), step)
+
+
+def find(stands: Sequence[Stand], completion: Completion) -> Finding:
+    """Fold equal stacks, and find the odd tasks."""
+    odd = _odd(stands, completion)
+    groups: dict[object, list[Stand]] = {}
+    for one in stands:
+        groups.setdefault((one in odd, one.frames, one.stopped, one.why), []).append(one)
+    ordered = sorted(groups.values(), key=lambda alike: (alike[0] not in odd, -len(alike)))
+    return Finding(tuple(tuple(alike) for alike in ordered), tuple(odd))
+
+
+def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
+    """Who is stopped; else who does not wait where others wait; else who is alone at its place, or behind."""
+    if stopped := [one for one in stands if one.stopped]:
+        return stopped
+    gang = [one for one in stands if TaskId.parse(one.task).role in (Role.CHIEF, Role.WORKER)]
+    if completion is Completion.CHIEF:  # the others only serve it, wherever they stand
+        leader = essential([TaskId.parse(one.task) for one in gang], completion)[0] if gang else None
+        return [one for one in gang if TaskId.parse(one.task) == leader and one.frames and not one.together]
+    if len(gang) < 2:
+        return []
+    waiting = [one for one in gang if one.together]
+    if waiting and len(waiting) < len(gang):
+        elsewhere = [one for one in gang if not one.together]
+        return [one for one in elsewhere if one.frames] or elsewhere
+    place, most = Counter(one.own or one.frames for one in gang).most_common(1)[0]
+    if len(gang) > most > len(gang) / 2:
+        return [one for one in gang if (one.own or one.frames) != place]
+    steps = {one.step for one in gang if one.step is not None}
+    return [one for one in gang if one.step == min(steps)] if len(steps) > 1 else []
+
+
+def place(one: Stand) -> str:
+    """`at train.py:9 in nap`, and in whose hands it is there."""
+    if not one.frames:
+        return f"at an unknown place: {one.why}"
+    inner, own = one.frames[0], next(iter(one.own), one.frames[0])
+    if own == inner:
+        return f"at {own}"
+    return f"at {own}, {'inside TensorFlow' if one.together else f'in {inner}'}"
+
+
+def sentence(finding: Finding, *, hang: bool) -> str:
+    """One line: which task stands out (hangs, once that is known), where, and what the others do."""
+    odd = finding.odd
+    rest = [alike for alike in finding.groups if alike[0] not in odd]
+    if not odd:
+        said = "; ".join(f"{_who(alike)} {_verb(alike)} {place(alike[0])}" for alike in rest[:2])
+        more = f"; and {len(rest) - 2} other places" if len(rest) > 2 else ""
+        return f"no task stands out: {said}{more}" if rest else "no task could be looked at"
+    more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
+    who = f"{odd[0].task} on {odd[0].host}{more}"
+    if odd[0].stopped:
+        said = f"{who} is stopped (SIGSTOP)" + (f" {place(odd[0])}" if odd[0].frames else "")
+    else:
+        said = f"{who} {'hangs' if hang else 'stands out'} {place(odd[0])}"
+    together = [one for alike in rest for one in alike if one.together]
+    if together:
+        verb = "waits" if len(together) == 1 else "wait"
+        return f"{said}; {_who(together)} {verb} for it {_at(together[0])}"
+    return f"{said}; {_who(rest[0])} {_verb(rest[0])} {place(rest[0][0])}" if rest else said
+
+
+def _at(one: Stand) -> str:
+    return f"at {next(iter(one.own), one.frames[0])}"
+
+
+def _verb(alike: Sequence[Stand]) -> str:
+    return "stands" if len(alike) == 1 else "stand"
+
+
+def _who(alike: Sequence[Stand]) -> str:
+    return ranges.fold(one.task for one in alike)
+
+
+def folded(finding: Finding) -> list[str]:
+    """Each different stack once, with the tasks that have it; runs of library frames are cut short."""
+    said: list[str] = []
+    for alike in finding.groups:
+        hosts = ranges.fold(one.host for one in alike)
+        stopped = "  stopped (SIGSTOP)" if alike[0].stopped else ""
+        said += ["", f"{_who(alike)}  {hosts}{stopped}", *_short(alike[0])]
+    return said[1:]
+
+
+def _short(one: Stand) -> list[str]:
+    """The innermost frame, and of what is below it the user's own."""
+    if not one.frames:
+        return [] if one.stopped else [f"  {one.why}"]
+    said = [f"  {one.frames[0]}"]
+    for library, frames in itertools.groupby(one.frames[1:], key=lambda frame: bool(frame.library)):
+        alike = list(frames)
+        packages = ", ".join(dict.fromkeys(frame.library for frame in alike))
+        said += [f"  ... {len(alike)} in {packages}"] if library else [f"  {frame}" for frame in alike]
+    return said
+
+
+def _frame(match: re.Match[str], cwd: str) -> Frame:
+    path, line, function = match.groups()
+    number = int(line) if line.isdigit() else 0
+    if package := _PACKAGES.match(path):
+        file = path[package.end() :]
+        return Frame(file, number, function, file.partition("/")[0].removesuffix(".py"))
+    if standard := _STANDARD.match(path):
+        return Frame(path[standard.end() :], number, function, PYTHON)
+    library = "generated code" if _GENERATED.match(path) else ""
+    file = path.removeprefix(f"{cwd.rstrip('/')}/") if cwd else path
+    return Frame(file, number, function, library)
+
+
+def _why(process: wire.StackProcess) -> str:
+    """What can be said of a process without frames."""
+    waits = f" ({process.waits})" if process.waits else ""
+    if process.state == "D":
+        return f"it is stuck in the kernel{waits}: a disk, a network file system or a GPU does not answer"
+    if not process.python:
+        return f"{process.argv0 or 'it'} is not Python"
+    return process.why or "no answer"

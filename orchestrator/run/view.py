@@ -1,0 +1,270 @@
+"""What a run looks like after its events so far: pure, and all that `status` and the renderers show.
+
+`apply(view, event, at)` is a fold: replaying `events.jsonl` from `View()` gives the same view again. Log
+lines change nothing here, so a flood of them costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import reduce
+from typing import Any, assert_never
+
+from orchestrator import events as ev
+from orchestrator.events import Event, Phase, Stamped
+
+
+class HostState(StrEnum):
+    WAITING = "waiting"
+    CONNECTED = "connected"
+    LOST = "lost"  # no word from it: its tasks are unknown, not failed
+    FAILED = "failed"
+
+
+class TaskState(StrEnum):
+    PLANNED = "planned"
+    STARTED = "started"  # its process runs
+    READY = "ready"  # it said that it is set up
+    TRAINING = "training"  # it has reported a step
+    UNKNOWN = "unknown"  # its host is lost
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class PhaseView:
+    phase: Phase
+    hosts: int
+    started: float
+    seconds: float | None = None  # None: it continues
+    ok: bool = True
+
+
+@dataclass(frozen=True)
+class HostView:
+    name: str
+    state: HostState = HostState.WAITING
+    why: str = ""  # it is lost
+    since: float = 0.0
+    failed: ev.HostFailed | None = None
+    checks: tuple[ev.CheckReported, ...] = ()
+    setup: ev.EnvironmentStepped | None = None  # while its environment is being made
+    synced: ev.TreeSynced | None = None
+    validated: ev.HostValidated | ev.ValidationStood | None = None
+
+
+@dataclass(frozen=True)
+class TaskView:
+    task: str
+    host: str
+    attempt: str = ""
+    pid: int | None = None
+    started: float | None = None
+    ready: str | None = None  # its note, once it is ready
+    step: int | None = None
+    stepped: float = 0.0  # when that step was reported
+    loss: float | None = None
+    steps_per_second: float | None = None
+    result: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+    missing: int = 0  # bytes of its log that the node lost
+    exited: ev.TaskExited | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    planned: ev.RunPlanned | None = None
+    began: float = 0.0
+    keeper: str = ""  # who took it over; "" while it is the first one
+    phases: tuple[PhaseView, ...] = ()
+    hosts: Mapping[str, HostView] = field(default_factory=dict)
+    tasks: Mapping[str, TaskView] = field(default_factory=dict)
+    failures: tuple[ev.AttemptFailed, ...] = ()  # of the attempts before this one
+    pairs: tuple[ev.PairReported, ...] = ()
+    hang: ev.HangSuspected | None = None  # and not passed
+    hang_since: float = 0.0  # when those tasks were heard of last
+    stacks: ev.StacksTaken | None = None  # of that hang
+    sending: ev.CodeSending | None = None  # while the code is sent
+    data: Mapping[str, ev.DataStepped] = field(default_factory=dict)  # on its way to hosts; "" is here
+    stop: ev.StopRequested | None = None
+    stop_asked: float = 0.0
+    unheard: ev.TermUnheard | None = None  # of that stop
+    ended: ev.RunEnded | None = None
+
+    def state(self, task: TaskView) -> TaskState:
+        """Where a task stands, its host's silence included."""
+        if task.exited:
+            return TaskState.ENDED
+        if task.started is None:
+            return TaskState.PLANNED
+        host = self.hosts.get(task.host)
+        if host and host.state is HostState.LOST:
+            return TaskState.UNKNOWN
+        if task.step is not None:
+            return TaskState.TRAINING
+        return TaskState.STARTED if task.ready is None else TaskState.READY
+
+    @property
+    def phase(self) -> PhaseView | None:
+        """The present phase."""
+        return next((phase for phase in reversed(self.phases) if phase.seconds is None), None)
+
+
+def replay(history: list[Stamped]) -> View:
+    """The view after all of these."""
+    return reduce(lambda view, stamped: apply(view, stamped.event, stamped.at), history, View())
+
+
+def apply(view: View, event: Event, at: float = 0.0) -> View:
+    """The view after `event`, of which the controller learned at `at`."""
+    match event:
+        case ev.RunPlanned():
+            return _planned(view, event, at)
+        case ev.RunAdopted():
+            return replace(view, keeper=event.by)
+        case ev.Noted():
+            return view
+        case ev.RunLeft():
+            return replace(view, keeper="")
+        case ev.PhaseStarted():
+            begun = PhaseView(event.phase, event.hosts, at)
+            return replace(_afresh(view, event.phase), phases=(*view.phases, begun), began=view.began or at)
+        case ev.PhaseEnded():
+            return replace(view, phases=_phase_ended(view.phases, event))
+        case ev.HostConnected():
+            return _host(view, event.host, state=HostState.CONNECTED, failed=None, since=at)
+        case ev.HostFailed():
+            return _host(view, event.host, state=HostState.FAILED, failed=event, since=at)
+        case ev.HostLost():
+            return _host(view, event.host, state=HostState.LOST, why=event.why, since=at)
+        case ev.HostRecovered():
+            return _host(view, event.host, state=HostState.CONNECTED, why="", since=at)
+        case ev.CheckReported():
+            checks = view.hosts[event.host].checks if event.host in view.hosts else ()
+            return _host(view, event.host, checks=(*checks, event))
+        case ev.PairReported():
+            return replace(view, pairs=(*view.pairs, event))
+        case ev.TreeSynced():
+            return _host(view, event.host, synced=event)
+        case ev.EnvironmentStepped():
+            return _host(view, event.host, setup=event)
+        case ev.EnvironmentMade():
+            return _host(view, event.host, setup=None)
+        case ev.CodeSending():
+            return replace(view, sending=event)
+        case ev.DataStepped():
+            earlier = {
+                host: step for host, step in view.data.items() if host
+            }  # what is read here comes first
+            return replace(view, data={**earlier, event.host: event})
+        case ev.DataPlaced():
+            return replace(view, data={host: step for host, step in view.data.items() if host != event.host})
+        case ev.HostValidated():
+            return _host(view, event.host, validated=event)
+        case ev.FetchStepped():
+            return view
+        case ev.ValidationStood():
+            return reduce(lambda one, name: _host(one, name, validated=event), event.hosts, view)
+        case ev.TaskStarted():
+            return _started(view, event, at)
+        case ev.TaskReady():
+            return _task(view, event.task, ready=event.note)
+        case ev.TaskProgressed():
+            return _progressed(view, event, at)
+        case ev.TaskReported():
+            words = {"result": event.data} if event.kind is ev.Last.RESULT else {"error": event.data}
+            return _task(view, event.task, **words)
+        case ev.LogLine():
+            return view
+        case ev.LogGap():
+            if event.where is not ev.GapPlace.NODE:
+                return view
+            missing = view.tasks[event.task].missing if event.task in view.tasks else 0
+            return _task(view, event.task, missing=missing + event.count)
+        case ev.TaskExited():
+            return _task(view, event.task, exited=event, attempt=event.attempt, host=event.host)
+        case ev.HangSuspected():
+            return replace(view, hang=event, hang_since=at - event.seconds, stacks=None)
+        case ev.StacksTaken():
+            return replace(view, stacks=event)
+        case ev.HangPassed():
+            return replace(view, hang=None)
+        case ev.AttemptFailed():
+            # A keeper that takes over in the pause between two attempts says it again.
+            others = tuple(one for one in view.failures if one.attempt != event.attempt)
+            return replace(view, failures=(*others, event), stop=None, hang=None, unheard=None)
+        case ev.HostReplaced():
+            return view
+        case ev.AttemptPlanned():
+            return _seated(view, event.tasks)
+        case ev.StopRequested():
+            return replace(view, stop=event, stop_asked=at)
+        case ev.TermUnheard():
+            return replace(view, unheard=event)
+        case ev.RunEnded():
+            return replace(view, ended=event)
+        case _:
+            assert_never(event)
+
+
+def _planned(view: View, event: ev.RunPlanned, at: float) -> View:
+    """Tasks and hosts as planned; a host that is known keeps what is known of it."""
+    return _seated(replace(view, planned=event, began=view.began or at), event.tasks)
+
+
+def _seated(view: View, placed: tuple[tuple[str, str], ...]) -> View:
+    tasks = {task: TaskView(task, host) for task, host in placed}
+    hosts = {host: replace(view.hosts.get(host, HostView(host)), synced=None) for _, host in placed}
+    return replace(view, tasks=tasks, hosts={**view.hosts, **hosts})
+
+
+def _afresh(view: View, phase: Phase) -> View:
+    """Without what an earlier attempt found in this phase."""
+    hosts = {
+        name: replace(
+            host,
+            checks=() if phase is Phase.PREFLIGHT else host.checks,
+            failed=None if host.failed and host.failed.phase is phase else host.failed,
+        )
+        for name, host in view.hosts.items()
+    }
+    return replace(view, hosts=hosts, pairs=() if phase is Phase.PREFLIGHT else view.pairs)
+
+
+def _phase_ended(phases: tuple[PhaseView, ...], event: ev.PhaseEnded) -> tuple[PhaseView, ...]:
+    """The last one of that name is over."""
+    last = max((i for i, phase in enumerate(phases) if phase.phase is event.phase), default=None)
+    return tuple(
+        replace(phase, seconds=event.seconds, ok=event.ok) if i == last else phase
+        for i, phase in enumerate(phases)
+    )
+
+
+def _host(view: View, name: str, **changes: Any) -> View:
+    host = replace(view.hosts.get(name, HostView(name)), **changes)
+    return replace(view, hosts={**view.hosts, name: host})
+
+
+def _task(view: View, name: str, **changes: Any) -> View:
+    task = replace(view.tasks.get(name, TaskView(name, "")), **changes)
+    return replace(view, tasks={**view.tasks, name: task})
+
+
+def _started(view: View, event: ev.TaskStarted, at: float) -> View:
+    """A task begins afresh; a new attempt makes the stop of the one before history."""
+    before = view.tasks.get(event.task)
+    if before and before.attempt not in ("", event.attempt):
+        view = replace(view, stop=None, hang=None, unheard=None)
+    if event.host not in view.hosts:
+        view = _host(view, event.host)
+    fresh = TaskView(event.task, event.host, attempt=event.attempt, pid=event.pid, started=at)
+    return replace(view, tasks={**view.tasks, event.task: fresh})
+
+
+def _progressed(view: View, event: ev.TaskProgressed, at: float) -> View:
+    """What a report leaves out stays as it was."""
+    known = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
+    return _task(
+        view, event.task, stepped=at, **{key: value for key, value in known.items() if value is not None}
+    )

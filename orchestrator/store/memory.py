@@ -1,0 +1,56 @@
+"""What this machine remembers from one command to the next, as small files that may be removed at any time.
+
+It is a convenience: what is damaged, missing or no file of ours is not remembered, and a full disk forgets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from pathlib import Path
+
+from orchestrator.plainfile import read_plain
+
+_MOST = 1 << 20  # bytes of a file
+
+
+class Memory:
+    """The files of one subject; other commands may use them at the same time."""
+
+    def __init__(self, folder: Path, keep: float) -> None:
+        """`keep` is for how many seconds what was written counts."""
+        self._folder = folder
+        self._keep = keep
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return read_plain(self._folder / name, _MOST)
+        except OSError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Remember it, and remove what is too old to count."""
+        beside = self._folder / f".{name}.{secrets.token_hex(4)}"
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            self._prune()
+            try:
+                fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(data)
+                beside.replace(self._folder / name)
+            finally:
+                beside.unlink(missing_ok=True)
+
+    def forget(self, prefix: str) -> None:
+        """Whatever has a name that begins so; raise OSError when it cannot be removed."""
+        for path in self._folder.glob(f"{prefix}*"):
+            path.unlink(missing_ok=True)
+
+    def _prune(self) -> None:
+        for entry in self._folder.iterdir():
+            with contextlib.suppress(OSError):
+                if not 0 <= time.time() - entry.lstat().st_mtime < self._keep:
+                    entry.unlink()

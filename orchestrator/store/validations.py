@@ -1,0 +1,35 @@
+"""Which hosts were validated, from one launch to the next: a small file for each host and program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.run.validity import DAY, Validation
+from orchestrator.store.memory import Memory
+
+
+class Validations:
+    """The memory in one folder; a host of which nothing can be read is validated."""
+
+    def __init__(self, folder: Path) -> None:
+        self._memory = Memory(folder, DAY)
+
+    def read(self, host: str, subject: str) -> Validation | None:
+        data = self._memory.read(_name(host, subject))
+        try:
+            return msgspec.json.decode(data, type=Validation) if data is not None else None
+        except (ValueError, RecursionError):
+            return None
+
+    def write(self, host: str, subject: str, validation: Validation) -> None:
+        self._memory.write(_name(host, subject), msgspec.json.encode(validation))
+
+    def forget(self, host: str, subject: str = "") -> None:
+        """One validation of a host, or all of them; raise OSError when that cannot be removed."""
+        self._memory.forget(f"{host}-{subject}")
+
+
+def _name(host: str, subject: str) -> str:
+    return f"{host}-{subject}.json"

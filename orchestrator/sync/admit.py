@@ -1,0 +1,144 @@
+"""What a host says that it has, turned into entries that can only lie below a folder of ours.
+
+A host may be anybody's: each name, kind, size and link of its listing is looked at here, once, and nothing
+else of it is used. What is only unwelcome is left out and named; what cannot be true is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from orchestrator.errors import HostError
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.disk import archive
+from orchestrator.node.disk.archive import Entry
+from orchestrator.node.disk.below import parts_of, shortened, stays_inside
+
+_MOST_BYTES = 256 << 20
+_MOST_SIZE = 1 << 53
+_MOST_TIME = 1 << 63
+_FIELDS = (str, str, int, int, int, str)
+# git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
+_EXECUTED = ".git"
+
+
+class Links(Enum):
+    """Which symbolic links are taken."""
+
+    INSIDE = auto()  # those that can never lead out of the folder
+    ANY = auto()  # as they are: of a tree whose digest is compared before anybody uses it
+
+
+@dataclass(frozen=True)
+class Admitted:
+    entries: tuple[Entry, ...]
+    left_out: tuple[str, ...]  # names of links that lead out, and of folders that git would execute from
+
+
+def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> Admitted:
+    """The entries of a listing; raise HostError for one that no honest host sends."""
+    rows = _rows(host, payload)
+    entries: dict[str, Entry] = {}
+    left_out: dict[str, None] = {}
+    for row in rows:
+        one = _entry(host, row)
+        parts = _parts(host, one.path)
+        above = "/".join(parts[:-1])
+        if one.path in entries or one.path in left_out:
+            raise unasked(host, one.path, "it is listed twice")
+        if _is_below(above, left_out):
+            continue
+        if above and (above not in entries or entries[above].kind != archive.FOLDER):
+            raise unasked(host, one.path, "it is listed below something that is not a folder")
+        if links is Links.INSIDE and is_unwelcome(one):
+            left_out[one.path] = None
+        else:
+            entries[one.path] = one
+    found = tuple(entries.values())
+    if kind == archive.FILE and not (
+        len(found) == 1 and found[0].kind == archive.FILE and "/" not in found[0].path
+    ):
+        raise unasked(host, next(iter(entries), ""), "a single file was said to be there")
+    return Admitted(found, tuple(left_out))
+
+
+def is_unwelcome(one: Entry) -> bool:
+    """Whether it is left out: a link that may lead out of its folder, or a folder that git executes from."""
+    parts = parts_of(one.path)
+    leads_out = one.kind == archive.LINK and not stays_inside(parts, one.target)
+    return leads_out or parts[-1].casefold() == _EXECUTED
+
+
+def unasked(host: str, name: str, why: str) -> HostError:
+    """The one error for names and files that an honest host does not send."""
+    return HostError(
+        host,
+        "sent files that were not asked for",
+        kind="unasked",
+        why=f"{shortened(name)}: {why}",
+        hint="take nothing more from that machine before you know who controls it",
+    )
+
+
+def garbled(host: str, why: str) -> HostError:
+    return HostError(
+        host,
+        "does not speak our protocol",
+        kind="protocol",
+        why=why,
+        hint="look at what answers there: the agent is sent anew with each connection",
+    )
+
+
+def _rows(host: str, payload: bytes) -> Sequence[Any]:
+    if len(payload) > _MOST_BYTES:
+        raise garbled(host, f"a list of files of {len(payload):,} bytes")
+    try:
+        rows = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise garbled(host, "its list of files is no JSON") from None
+    if not isinstance(rows, list):
+        raise garbled(host, "its list of files is not a list")
+    if len(rows) > archive.MOST_ENTRIES:
+        raise garbled(host, f"a list of {len(rows):,} files")
+    return rows
+
+
+def _entry(host: str, row: object) -> Entry:
+    if not isinstance(row, list) or [type(field) for field in row] != list(_FIELDS):
+        raise garbled(host, "its list of files has a row that is none")
+    one = Entry(*row)
+    size_is_right = 0 <= one.size < _MOST_SIZE and (one.kind == archive.FILE or one.size == 0)
+    kind_is_right = one.kind in {archive.FILE, archive.FOLDER, archive.LINK}
+    if not kind_is_right or not size_is_right or not -_MOST_TIME <= one.mtime_ns < _MOST_TIME or one.mode < 0:
+        raise unasked(host, one.path, "no file has such a kind, size, time or mode")
+    if one.kind == archive.LINK and not _is_target(one.target):
+        raise unasked(host, one.path, "no link has such a target")
+    target = one.target if one.kind == archive.LINK else ""
+    return one._replace(mode=one.mode & 0o777, target=target)
+
+
+def _is_target(text: str) -> bool:
+    try:
+        return 0 < len(text.encode("utf-8", "surrogateescape")) <= 4095 and "\0" not in text
+    except UnicodeEncodeError:
+        return False
+
+
+def _parts(host: str, name: str) -> tuple[str, ...]:
+    try:
+        return parts_of(name)
+    except NodeError as error:
+        raise unasked(host, name, error.why) from None
+
+
+def _is_below(folder: str, left_out: dict[str, None]) -> bool:
+    while folder:
+        if folder in left_out:
+            return True
+        folder = folder.rpartition("/")[0]
+    return False

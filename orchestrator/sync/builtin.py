@@ -1,0 +1,32 @@
+"""Where worker_entry lies, the training program that comes along."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+import orchestrator
+
+
+def builtin_home() -> Path:
+    """The folder that holds it: beside our package in a clone, within it where a wheel was installed.
+
+    There it is no top-level package: another distribution may have one of that name.
+    """
+    package = Path(orchestrator.__file__).resolve().parent
+    shipped = package / "_shipped"
+    return shipped if shipped.is_dir() else package.parent
+
+
+def builtin_parser() -> argparse.ArgumentParser:
+    """Its own reading of its options; for a wrong one it ends this program with status 2."""
+    home = str(builtin_home())
+    sys.path.insert(0, home)
+    try:
+        arguments = importlib.import_module("worker_entry.arguments")
+    finally:
+        sys.path.remove(home)
+    made: argparse.ArgumentParser = arguments.parser()
+    return made

@@ -1,0 +1,95 @@
+"""What stays at home unless it is named: secrets, and what belongs to one machine. Facts and pure rules."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import pathspec
+
+
+class Reason(StrEnum):
+    """Why a file or folder is not sent."""
+
+    SECRET = "secrets"  # noqa: S105 - the word
+    KEY = "private keys"  # told by their content
+    ENVIRONMENT = "environments"
+    CACHE = "caches"  # nobody misses them: named by a dry run only
+    OURS = "orchestrate's own files"
+
+
+# In the places and under the names in which programs keep logins, tokens and histories.
+_SECRETS = """
+.ssh/ .aws/ .azure/ .oci/ .gnupg/ .kube/ .password-store/ .gsutil/
+.config/gcloud/ .config/gh/ .config/hub .config/rclone/ .config/doctl/ .config/op/
+.config/containers/auth.json
+.docker/config.json .dockercfg .cargo/credentials .cargo/credentials.toml .gem/credentials
+.huggingface/token .cache/huggingface/token .kaggle/ kaggle.json .databrickscfg .snowsql/
+.netrc _netrc .authinfo .authinfo.gpg .git-credentials .pypirc .npmrc .yarnrc.yml .condarc
+.pgpass .my.cnf .mylogin.cnf .s3cfg .boto .htpasswd .vault-token .terraformrc credentials.tfrc.json
+.env .env.* .envrc !.env.example !.env.sample !.env.template !.env.dist !.env.defaults
+id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk
+*.ppk *.p12 *.pfx *.jks *.keystore *.kdbx *.agekey *.tfstate *.tfstate.backup *.ovpn
+.bash_history .zsh_history .sh_history .python_history .node_repl_history .psql_history .mysql_history
+.sqlite_history .Rhistory .Renviron .Xauthority .ICEauthority
+"""
+
+# What was built for, or installed on, one machine.
+_ENVIRONMENTS = """
+.venv/ node_modules/ .tox/ .nox/ .pixi/ .direnv/ .eggs/ .conda/ .Rproj.user/ renv/library/
+.vagrant/ .terraform/
+"""
+
+_CACHES = """
+__pycache__/ .mypy_cache/ .ruff_cache/ .pytest_cache/ .hypothesis/ .pytype/ .pyre/ .ipynb_checkpoints/
+.hg/ .svn/ .bzr/ .jj/ CVS/ .DS_Store ._* Thumbs.db desktop.ini .Trash/ lost+found/ .nfs* *.swp *.swo .#*
+"""
+
+_OURS = "/.cluster/ .orchestrate-*"
+
+ALWAYS = (".git",)  # nobody names it: a repository is no part of its own code
+
+_RULES = tuple(
+    (reason, pathspec.GitIgnoreSpec.from_lines(patterns.split()))
+    for reason, patterns in (
+        (Reason.SECRET, _SECRETS),
+        (Reason.ENVIRONMENT, _ENVIRONMENTS),
+        (Reason.CACHE, _CACHES),
+        (Reason.OURS, _OURS),
+    )
+)
+
+# A folder with one of these is an environment, whatever its name.
+ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta/history")
+
+KEY_SIZE = 256 * 1024  # no key file is larger
+_LINE = rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+_ARMOUR = re.compile(
+    rb"^" + _LINE + rb"[ \t]*\r?\n[ \t]*(?:[A-Za-z0-9+/=]{16,}|[A-Za-z-]+: |\r?\n)", re.MULTILINE
+)
+_INSIDE_JSON = re.compile(rb'"private_key"\s*:\s*"' + _LINE)
+_OTHERS = (b"PuTTY-User-Key-File-", b"AGE-SECRET-KEY-1")
+_PUBLIC = re.compile(
+    rb"-----BEGIN (?:[A-Z0-9]+ )*(?:CERTIFICATE|PUBLIC KEY|X509 CRL|DH PARAMETERS|EC PARAMETERS)"
+)
+_KEY_NAMES = (".pem", ".key")
+# A key that stands in a program or a page is part of that: without it the program would not run.
+_TEXTS = ".py .pyi .ipynb .r .rmd .sh .bash .c .cc .cpp .h .hpp .go .rs .js .ts .java .md .rst .html"
+
+
+def by_name(path: str) -> Reason | None:
+    """Why a path (a folder's ends with a slash) is left out by its name."""
+    return next((reason for reason, spec in _RULES if spec.match_file(path)), None)
+
+
+def holds_key(path: str, content: bytes) -> bool:
+    """Whether a file is a private key, by what is in it; where that is silent, by its name."""
+    armoured = b"PRIVATE KEY" in content and (_ARMOUR.search(content) or _INSIDE_JSON.search(content))
+    if armoured or content.startswith(_OTHERS) or b"\nAGE-SECRET-KEY-1" in content:
+        return True
+    return path.lower().endswith(_KEY_NAMES) and bool(content) and not _PUBLIC.search(content)
+
+
+def is_text(path: str) -> bool:
+    """Whether it is a program or a page, which may quote a key."""
+    return path.lower().endswith(tuple(_TEXTS.split()))

@@ -1,0 +1,377 @@
+"""Tasks on a node: keeping a run, starting, following and stopping its tasks, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from orchestrator.wire.fields import (
+    Attempt,
+    Code,
+    Count,
+    Dump,
+    Moment,
+    Name,
+    Offset,
+    Percent,
+    Pid,
+    Reply,
+    Seconds,
+    Signal,
+    Size,
+    TaskName,
+    Words,
+)
+from orchestrator.wire.request import LARGE, Nothing, ProtocolError, Request, expect, read
+
+
+class TaskPhase(StrEnum):
+    """How far a task has come on its node, as state.json says."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"  # code or signal is known
+    LOST = "lost"  # how it ended is unknown
+    UNSTARTED = "unstarted"  # `message` says why
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing of the task is alive."""
+        return self in (TaskPhase.EXITED, TaskPhase.LOST, TaskPhase.UNSTARTED)
+
+
+class Want(StrEnum):
+    """What a task was last told."""
+
+    RUN = "run"
+    STOP = "stop"
+    KILL = "kill"
+
+
+class Gap(Reply, frozen=True):
+    """Bytes of a log that a node could not keep."""
+
+    bytes: Size
+    why: Words = ""
+
+
+class Oom(Reply, frozen=True):
+    """What the kernel killed because memory ran out."""
+
+    kills: Count = 0
+    limit: Size | None = None
+
+
+class TaskState(Reply, frozen=True):
+    """state.json of a task; nodes may hold one of an earlier version, so little of it is required."""
+
+    state: TaskPhase
+    want: Want = Want.RUN
+    pid: Pid | None = None
+    exit_code: Code | None = None
+    exit_signal: Signal | None = None
+    started_ns: Moment | None = None
+    ended_ns: Moment | None = None
+    gaps: tuple[Gap, ...] = ()
+    oom: Oom | None = None
+    restarted_ns: Moment | None = None
+    seconds: Seconds | None = None  # that it took, by a clock that does not jump
+    message: Words = ""
+
+    @property
+    def missing(self) -> int:
+        """Bytes of its log that its node could not keep."""
+        return sum(gap.bytes for gap in self.gaps)
+
+
+class Spec(Struct, frozen=True, kw_only=True):
+    """What is started, and how it ends."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    setup: str | None
+    python: str
+    grace: float
+    port: int
+    endless: bool
+    lifeline: float
+    fence: float | None  # seconds unheard of after which it ends itself; None: never
+    stacks: bool
+    log_cap: int
+
+
+class Started(Reply, frozen=True):
+    pid: Pid | None
+
+
+class Start(Request[Started], frozen=True, kw_only=True):
+    OP = "start"
+    REPLY = Started
+    run: str
+    attempt: str
+    task: str
+    plan: str | None
+    spec: Spec
+
+
+class Woken(Reply, frozen=True):
+    """A supervisor or guard that somebody had stopped."""
+
+    task: TaskName
+    process: Words
+    pid: Pid
+    traced: bool  # a debugger holds it
+    sent: bool  # it was sent what makes it go on, or ends it
+
+
+class Stopped(Reply, frozen=True):
+    asked: tuple[TaskName, ...]
+    woken: tuple[Woken, ...] = ()
+
+
+class Stop(Request[Stopped], frozen=True, kw_only=True):
+    """End tasks; `final`: from now on nothing of the run is started."""
+
+    OP = "stop"
+    REPLY = Stopped
+    run: str
+    attempt: str | None = None
+    tasks: Sequence[str] | None = None
+    grace: float
+    kill: bool
+    final: bool
+
+
+class Killed(Reply, frozen=True):
+    pid: Pid
+    argv0: Words
+
+
+class Swept(Reply, frozen=True):
+    killed: tuple[Killed, ...]
+    alive: tuple[TaskName, ...]
+
+
+class Sweep(Request[Swept], frozen=True, kw_only=True):
+    """Kill what ended tasks of a run have left; `alive` are those that have not ended."""
+
+    OP = "sweep"
+    REPLY = Swept
+    run: str
+
+
+class From(Struct, frozen=True):
+    """A task to be followed, and how much of its files is here already."""
+
+    task: str
+    log: int
+    report: int
+
+
+class Unknown(Reply, frozen=True):
+    missing: tuple[TaskName, ...]
+
+
+class Follow(Request[Unknown], frozen=True, kw_only=True):
+    """Have the tasks' logs, reports and states sent as they grow; `missing` are not on that node."""
+
+    OP = "follow"
+    REPLY = Unknown
+    run: str
+    attempt: str
+    tasks: Sequence[From]
+
+    def check(self, reply: Unknown) -> None:
+        asked = {one.task for one in self.tasks}
+        expect(set(reply.missing) <= asked, "it names tasks that nobody asked for")
+
+
+class Unfollow(Request[Nothing], frozen=True, kw_only=True):
+    """End a stream that a `follow` began; what is on its way of it still comes."""
+
+    OP = "unfollow"
+    REPLY = Nothing
+    target: int  # the id of the `follow`
+
+
+class _News(Reply, frozen=True):
+    stream: Count  # the id of the `follow`
+    attempt: Attempt
+    task: TaskName
+
+
+class LogNews(_News, frozen=True):
+    """The payload stands at `offset` of the log; `times` are (offset, node's clock in ns)."""
+
+    offset: Offset
+    times: tuple[tuple[Offset, Moment], ...]
+
+
+class ReportNews(_News, frozen=True):
+    offset: Offset
+
+
+class StateNews(_News, frozen=True):
+    state: TaskState
+
+
+News: TypeAlias = LogNews | ReportNews | StateNews
+NEWS_PAYLOAD = 64 << 10
+_KINDS: Mapping[object, type[News]] = {"log": LogNews, "report": ReportNews, "state": StateNews}
+
+
+def news(header: Mapping[str, object], payload: bytes) -> News:
+    """A frame of a stream; raise ProtocolError."""
+    kind = header.get("kind")
+    known = _KINDS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise ProtocolError(f"it sent a frame of no known kind: {kind!r}")
+    if payload and known is StateNews:
+        raise ProtocolError("a state came with a payload")
+    return read(header, known, f"a frame of a task's {kind}")
+
+
+class Keeper(Reply, frozen=True):
+    who: Words | None = None
+    alive: bool = False
+
+
+class Keeping(Reply, frozen=True):
+    granted: bool
+    holder: Keeper | None = None
+
+
+class Keep(Request[Keeping], frozen=True, kw_only=True):
+    """Become the run's keeper on that node; `plan` is kept there for whoever takes over."""
+
+    OP = "keep"
+    REPLY = Keeping
+    run: str
+    who: str
+    plan: str | None = None
+
+
+class TaskStatus(Reply, frozen=True):
+    attempt: Attempt
+    task: TaskName
+    state: TaskState
+    alive: bool
+    log_size: Size = 0
+
+
+class RunStatus(Reply, frozen=True):
+    run: Name
+    plan: str | None  # JSON, as some keeper gave it
+    keeper: Keeper | None
+    stopped: bool  # a user has stopped it
+    tasks: tuple[TaskStatus, ...]
+
+    @property
+    def active(self) -> bool:
+        """Whether it has a keeper or a living task."""
+        return (self.keeper is not None and self.keeper.alive) or any(task.alive for task in self.tasks)
+
+
+class Runs(Reply, frozen=True):
+    runs: tuple[RunStatus, ...]
+
+
+class States(Request[Runs], frozen=True, kw_only=True):
+    """What is known of the tasks of one run; of all without one."""
+
+    OP = "states"
+    REPLY = Runs
+    HEAD = LARGE
+    run: str | None
+
+    def check(self, reply: Runs) -> None:
+        names = [one.run for one in reply.runs]
+        expect(self.run is None or set(names) <= {self.run}, "it tells of another run")
+        expect(len(set(names)) == len(names), "it tells of a run twice")
+
+
+class StackProcess(Reply, frozen=True):
+    pid: Pid
+    argv0: Words
+    python: bool
+    state: Words
+    waits: Words
+    cpu: Seconds
+    cwd: Words
+    how: Words
+    text: Dump
+    why: Words
+
+
+class TaskStacks(Reply, frozen=True):
+    attempt: Attempt
+    task: TaskName
+    processes: tuple[StackProcess, ...]
+    more: Count
+
+
+class StacksOf(Reply, frozen=True):
+    tasks: tuple[TaskStacks, ...]
+
+
+class Stacks(Request[StacksOf], frozen=True, kw_only=True):
+    """Where the living tasks stand; of one attempt, or of some tasks, where those are given."""
+
+    OP = "stacks"
+    REPLY = StacksOf
+    HEAD = LARGE
+    run: str
+    attempt: str | None = None
+    tasks: Sequence[str] | None = None
+
+
+class Term(StrEnum):
+    """What TERM does to a task's first process."""
+
+    DEFAULT = "default"  # it ends
+    CAUGHT = "caught"  # by the program, or by a library of its
+    IGNORED = "ignored"
+    UNKNOWN = ""
+
+
+class Saved(Reply, frozen=True):
+    """The checkpoint that a task has written last, as far as names tell."""
+
+    path: Words  # below its working folder
+    time_ns: Moment
+
+
+class TaskVitals(Reply, frozen=True):
+    attempt: Attempt
+    task: TaskName
+    processes: Count
+    cpu: Seconds  # by all its processes, so far
+    memory: Size
+    gpu_memory: Size | None = None  # None: no GPU was asked for, or none answers
+    gpu_busy: Percent | None = None
+    term: Term = Term.UNKNOWN
+    tensorflow: bool = False  # its first process has loaded it
+    saved: Saved | None = None
+
+
+class Vitals(Reply, frozen=True):
+    tasks: tuple[TaskVitals, ...]
+
+
+class VitalsAsk(Request[Vitals], frozen=True, kw_only=True):
+    """What the living tasks of an attempt use; `closely`: what TERM does to them, and what they saved."""
+
+    OP = "vitals"
+    REPLY = Vitals
+    run: str
+    attempt: str
+    gpus: bool = False
+    closely: bool = False
+
+    def check(self, reply: Vitals) -> None:
+        expect(all(one.attempt == self.attempt for one in reply.tasks), "it tells of another attempt")

@@ -1,0 +1,111 @@
+"""`clean` on a node: what ended runs have left, and what was removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.wire.fields import Count, Name, Pid, Port, Real, Reply, Size, Words
+from orchestrator.wire.look import GpuProcess
+from orchestrator.wire.request import Failure, Request
+
+
+class RunsHere(Reply, frozen=True):
+    alive: tuple[Name, ...]
+    known: tuple[Name, ...]
+
+
+class CleanLook(Request[RunsHere], frozen=True):
+    OP = "clean_look"
+    REPLY = RunsHere
+
+
+class Settled(Reply, frozen=True):
+    """A task that was said to run and did not."""
+
+    run: Words
+    task: Words
+    why: Words
+
+
+class Orphan(Reply, frozen=True):
+    """A process that an ended task has left."""
+
+    pid: Pid
+    argv0: Words
+    run: Words
+    task: Words
+    cookie: Words
+
+
+class HeldPort(Reply, frozen=True):
+    port: Port
+    run: Words
+    owner: Words
+
+
+class UsedPort(Reply, frozen=True):
+    port: Port
+    who: Words
+
+
+class Ports(Reply, frozen=True):
+    leased: tuple[HeldPort, ...]
+    used: tuple[UsedPort, ...]
+
+
+class GpuUser(GpuProcess, frozen=True):
+    ended: bool  # it has the cookie of a task that is over
+
+
+class Gone(Reply, frozen=True):
+    name: Words
+    bytes: Size
+    idle: Real
+
+
+class FolderKind(Reply, frozen=True):
+    """The folders of one kind: how many there are, what went or would go, what could not."""
+
+    count: Count
+    bytes: Size
+    gone: tuple[Gone, ...]
+    failed: tuple[Words, ...]
+
+
+class Folders(Reply, frozen=True):
+    state: FolderKind
+    work: FolderKind
+    code: FolderKind
+    data: FolderKind
+    envs: FolderKind
+    scraps: FolderKind
+
+    def each(self) -> tuple[FolderKind, ...]:
+        return (self.state, self.work, self.code, self.data, self.envs, self.scraps)
+
+
+class Cleaned(Reply, frozen=True):
+    settled: tuple[Settled, ...]
+    orphans: tuple[Orphan, ...]
+    killed: tuple[Orphan, ...]
+    trouble: tuple[Failure, ...]
+    ports: Ports
+    gpus: tuple[GpuUser, ...] | None  # None without nvidia-smi
+    folders: Folders
+
+
+class Clean(Request[Cleaned], frozen=True, kw_only=True):
+    """Remove what may go; `alive` and `known` are runs as all hosts together know them."""
+
+    OP = "clean"
+    REPLY = Cleaned
+    HEAD = 16 << 20
+    workdir: str
+    alive: Sequence[str]
+    known: Sequence[str]
+    older: float
+    keep_bytes: int | None
+    shared: bool
+    work: bool
+    envs: Sequence[str] | None  # environments that stay, and all others go; None: all stay
+    dry: bool

@@ -1,0 +1,98 @@
+"""The code of a run on a node: trees by their digest, and the working folder that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.wire.fields import Count, Digest, Folder, Reply
+from orchestrator.wire.request import LARGE, Nothing, Request, expect
+
+
+class Present(Reply, frozen=True):
+    present: tuple[Digest, ...]
+
+
+class TreeHas(Request[Present], frozen=True, kw_only=True):
+    OP = "tree_has"
+    REPLY = Present
+    workdir: str
+    digests: Sequence[str]
+
+
+class Incoming(Reply, frozen=True):
+    present: bool = False  # the tree is there: nothing is to be sent
+    incoming: Folder | None = None
+    base: Folder | None = None  # a tree that has versions of files that are missing
+    missing: tuple[Count, ...] = ()  # places in the manifest
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect(self.present == (self.incoming is None), "a tree is there and is not")
+
+
+class TreeBegin(Request[Incoming], frozen=True, kw_only=True):
+    """Make the folder that is to become a tree, with `reuse` of the files that other trees there have."""
+
+    OP = "tree_begin"
+    REPLY = Incoming
+    HEAD = LARGE
+    workdir: str
+    digest: str
+    manifest: Sequence[Mapping[str, object]]
+    reuse: bool
+
+    def check(self, reply: Incoming) -> None:
+        expect(
+            all(place < len(self.manifest) for place in reply.missing), "it misses what is not in the tree"
+        )
+        expect(len(set(reply.missing)) == len(reply.missing), "it misses something twice")
+
+
+class TreeTar(Request[Nothing], frozen=True, kw_only=True):
+    """A piece of a tar stream, as payload; with `part` it adds to what is there."""
+
+    OP = "tree_tar"
+    REPLY = Nothing
+    workdir: str
+    digest: str
+    part: bool
+    more: bool
+
+
+class TreeSeal(Request[Nothing], frozen=True, kw_only=True):
+    """Verify what has come against the manifest of `tree_begin`, and give it its name."""
+
+    OP = "tree_seal"
+    REPLY = Nothing
+    workdir: str
+    digest: str
+
+
+class TreeDrop(Request[Nothing], frozen=True, kw_only=True):
+    """Remove what came of a tree that was given up."""
+
+    OP = "tree_drop"
+    REPLY = Nothing
+    workdir: str
+    digest: str
+
+
+class Work(Reply, frozen=True):
+    work: Folder
+    missing: tuple[Digest, ...]
+    made: bool
+
+
+class WorkMake(Request[Work], frozen=True, kw_only=True):
+    """Make the run's working folder from the trees `digests`, where `also` those in `also` are there."""
+
+    OP = "work_make"
+    REPLY = Work
+    workdir: str
+    run: str
+    digests: Sequence[str]
+    also: Sequence[str]
+    data: Sequence[str] = ()  # that the run reads: `clean` leaves it alone while the run lives
+
+    def check(self, reply: Work) -> None:
+        expect(set(reply.missing) <= {*self.digests, *self.also}, "it misses trees that nobody asked for")

@@ -1,0 +1,191 @@
+"""Machines that share nothing but a switch: network namespaces, each with an interface and an agent.
+
+Real packets, real filters, real addresses, and four of them in a quarter of a second. What needs more than a
+network (another disk, another user, sshd) is a matter of `tests/cluster`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from orchestrator.connectors import connectors
+from orchestrator.events import CheckReported, Event
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host
+from orchestrator.phases.preflight import Findings, Look, examine
+from orchestrator.store.bus import Bus
+from tests.unit import plans
+
+NAMES = ("h1", "h2", "h3", "h4")
+PORT = 2222
+PATIENCE = 0.8  # seconds for a connection; the kernel of a healthy neighbour answers in one millisecond
+_WRAPPER = """#!/bin/sh
+# The login of {name}: whatever a row wants of it first, then its network.
+cd {folder}
+MOUNT= TMPFS= OPTIONS=size=150m
+[ ! -e {name}.login ] || . ./{name}.login
+[ -z "$MOUNT" ] || exec unshare --mount sh -c 'mount --bind "$0" /etc/hosts; exec "$@"' "$MOUNT" \
+    nsenter --net=/run/netns/{space} {python} "$@"
+[ -z "$TMPFS" ] || exec unshare --mount \\
+    sh -c 'mount -t tmpfs -o "$0" none "$1"; shift; exec "$@"' "$OPTIONS" "$TMPFS" \\
+    nsenter --net=/run/netns/{space} {python} "$@"
+exec nsenter --net=/run/netns/{space} {python} "$@"
+"""
+# The Python that trains: with a site of packages of its own.
+_TRAINS = """#!/bin/sh
+PYTHONPATH={folder}/{name}.site exec {python} -S "$@"
+"""
+
+
+def missing() -> str:
+    """Why there can be no such machines here, "" when there can."""
+    if os.getuid() != 0:
+        return "network namespaces need root"
+    for program in ("ip", "iptables", "nsenter"):
+        if shutil.which(program) is None:
+            return f"there is no {program}"
+    done = subprocess.run(
+        ["ip", "netns", "add", f"orch-probe-{os.getpid()}"], capture_output=True, text=True, check=False
+    )
+    subprocess.run(["ip", "netns", "del", f"orch-probe-{os.getpid()}"], capture_output=True, check=False)
+    return done.stderr.strip()
+
+
+class Ground:
+    """Four machines on a switch, 10.77.0.1 to 10.77.0.4, and a gateway that is none of them."""
+
+    gateway = "10.77.0.254"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._mark = f"o{os.getpid() % 100000}"
+        self._fleet: Fleet | None = None
+
+    def __enter__(self) -> Self:
+        commands = [f"ip netns add {self.space('sw')}", f"ip -n {self.space('sw')} link add br0 type bridge"]
+        commands += [f"ip -n {self.space('sw')} addr add {self.gateway}/24 dev br0"]
+        commands += [f"ip -n {self.space('sw')} link set br0 up"]
+        for number, name in enumerate(NAMES, 1):
+            space = self.space(name)
+            commands += [
+                f"ip netns add {space}",
+                f"ip -n {space} link set lo up",
+                f"ip -n {space} link add eth0 type veth peer name p{number} netns {self.space('sw')}",
+                f"ip -n {self.space('sw')} link set p{number} master br0 up",
+            ]
+            wrapper = self.folder / f"{name}-python"
+            text = _WRAPPER.format(name=name, folder=self.folder, space=space, python=sys.executable)
+            wrapper.write_text(text)
+            wrapper.chmod(0o755)
+            trains = self.folder / f"{name}-trains"
+            trains.write_text(_TRAINS.format(folder=self.folder, name=name, python=sys.executable))
+            trains.chmod(0o755)
+        self.shell("\n".join(commands))
+        self.reset()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disconnect()
+        for name in (*NAMES, "sw"):
+            subprocess.run(["ip", "netns", "del", self.space(name)], check=False, capture_output=True)
+
+    def space(self, name: str) -> str:
+        return f"{self._mark}-{name}"
+
+    def address(self, name: str) -> str:
+        return f"10.77.0.{NAMES.index(name) + 1}"
+
+    def shell(self, script: str) -> None:
+        """Run a script in which `on h1 COMMAND` runs on a machine."""
+        on = (
+            f"on() {{ space={self._mark}-$1; shift; "
+            # Some iptables have one lock for all networks of a machine: another worker's tests use them too.
+            '[ "$1" != iptables ] || { shift; set -- iptables -w "$@"; }; '
+            'nsenter --net=/run/netns/$space "$@"; }\n'
+        )
+        done = subprocess.run(
+            ["sh", "-ec", on + script],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            timeout=30,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stderr}"
+
+    def reset(self) -> None:
+        """As good as new."""
+        lines = []
+        for number, name in enumerate(NAMES, 1):
+            script = f"""
+                printf '*filter\\nCOMMIT\\n*nat\\nCOMMIT\\n' | iptables-restore -w
+                printf 'addr flush dev lo scope global\\naddr flush dev eth0\\nlink set eth0 mtu 1500 up
+                addr add 10.77.0.{number}/24 dev eth0\\nroute add default via {self.gateway}\\n' | ip -batch -
+                echo 0 >/proc/sys/net/ipv4/icmp_echo_ignore_all
+                echo 0 >/proc/sys/net/ipv4/tcp_mtu_probing"""
+            lines.append(f"on {name} sh -ec {shlex.quote(script)}")
+            (self.folder / f"{name}.login").unlink(missing_ok=True)
+            shutil.rmtree(self.folder / f"{name}.site", ignore_errors=True)
+        self.shell("\n".join(lines))
+
+    def host(self, name: str, **changes: Any) -> Host:
+        made = Host(
+            name,
+            "local",
+            self.address(name),
+            python=sys.executable,
+            agent_python=str(self.folder / f"{name}-python"),
+            workdir=str(self.folder / name / "work"),
+            state=str(self.folder / name / "state"),
+            task_port=PORT,
+        )
+        (self.folder / name).mkdir(exist_ok=True)
+        return replace(made, **changes)
+
+    def login(self, name: str, script: str) -> None:
+        """What the login of a machine does before anything else."""
+        (self.folder / f"{name}.login").write_text(script + "\n")
+        self.disconnect()
+
+    def agents(self, *hosts: Host) -> Fleet:
+        """Agents beside those of the preflight: somebody else's."""
+        fleet = Fleet(connectors(), lambda _frame: None)
+        assert fleet.connect(hosts) == {}
+        return fleet
+
+    def disconnect_changed(self, hosts: Sequence[Host]) -> None:
+        """An entry that has another agent than before needs a new connection."""
+        sessions = self._fleet.sessions if self._fleet is not None else {}
+        known = {name: session.host for name, session in sessions.items()}
+        if any(host.name in known and known[host.name].agent_python != host.agent_python for host in hosts):
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        if self._fleet is not None:
+            self._fleet.close()
+            self._fleet = None
+
+    def preflight(
+        self, *hosts: Host, command: tuple[str, ...] = ("true",), patience: float = PATIENCE, **look: Any
+    ) -> tuple[Findings, list[Event]]:
+        events: list[Event] = []
+        plan = plans.make(*hosts, command=command)
+        fleet = self._fleet or Fleet(connectors(), lambda _frame: None)
+        self._fleet = fleet
+        assert fleet.connect([host for host in plan.hosts if host.name not in fleet.sessions]) == {}
+        bus = Bus(lambda stamped: events.append(stamped.event))
+        found = examine(fleet, bus, plan, Look(patience=patience, busy_load=math.inf, **look))
+        return found, events
+
+
+def wrong(found: Findings) -> list[CheckReported]:
+    return [check for check in found.checks if check.level.value != "ok"]

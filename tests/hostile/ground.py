@@ -1,0 +1,206 @@
+"""A controller with a home worth robbing, an honest host and one that lies, both on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import parse
+from orchestrator.envs import name_of, recipe_digest
+from tests import corruption
+from tests.corruption import Called
+from tests.hostile.middle import Middle
+from tests.ports import free_ports
+
+RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}")
+SHORT = "echo hi; mkdir -p kept/deep; echo x > kept/deep/out; ln -s out kept/deep/link"
+LONG = "mkdir -p kept; echo y > kept/out; echo up; exec sleep 3600"
+
+Snapshot = Mapping[str, str]
+_HERE = 'ssh = "local"\naddress = "127.0.0.1"'
+LOCAL = {"good": _HERE, "liar": _HERE}
+PACKAGES = "numpy==1.26.4\n"  # of the liar's environment, which is never made
+
+
+@dataclass(frozen=True)
+class Played:
+    """A verb that was called while a host lied."""
+
+    called: Called
+    said: str  # all that a person may read of it: the terminal and debug.log
+    about: tuple[str, ...]  # the runs of which nothing may be left
+    strange: list[str]  # what it made in an empty state folder, and is no run
+
+
+class Ground:
+    """`living`: a run whose tasks live on both hosts, kept by its keeper; `over`: one that has ended."""
+
+    def __init__(self, folder: Path, ways: Mapping[str, str] = LOCAL) -> None:
+        """`ways`: the lines of the inventory that say how each host is reached."""
+        self.folder = folder
+        self._ways = ways
+        self.home = folder / "home"
+        self.state = self.home / ".local" / "state"
+        self.project = self.home / "project"
+        self.canary = folder / "canary"
+        self.project.mkdir(parents=True)
+        self.data = folder / "data"
+        self.data.mkdir()
+        self.liar = Middle(folder / "python-of-the-liar", self.canary)
+        self._make_treasures()
+        ports = free_ports(4)
+        (self.project / "hosts.toml").write_text(self._inventory(ports[:2]))
+        (self.project / "others.toml").write_text(self._inventory(ports[2:]))
+        (self.project / "train.py").write_text("print('hi')\n")
+        with (self.project / "holes.bin").open("wb") as file:  # rsync carries such a one
+            file.truncate(1 << 20)
+        self._keep_lock(ports[2:])
+        self._serial = 0
+        self.over = self.launch("others.toml", self.state, SHORT)
+        self.living = self.launch("hosts.toml", self.state, LONG, "--detach")
+        self.wait_until_told(self.living)
+        self.bystanders = self.tasks(self.living)
+        self.before = self.snapshot()
+
+    def close(self) -> None:
+        self.liar.be_honest()
+        corruption.call(["stop", "--now", self.living], self.project, self.state)
+
+    def folder_of(self, run: str) -> Path:
+        return self.state / "orchestrate" / "runs" / run
+
+    def wait_until_told(self, run: str) -> None:
+        """Until both tasks are at their long sleep, and their keeper has said that they live."""
+        events = self.folder_of(run) / "events.jsonl"
+
+        def told() -> bool:
+            whole, _, _ = events.read_bytes().rpartition(b"\n")  # its keeper may be writing a line
+            started = sum(json.loads(line)["event"] == "TaskStarted" for line in whole.splitlines())
+            asleep = [_program(pid) == b"sleep" for pid in self.tasks(run)]  # on their way there they fork
+            return started == 2 and asleep == [True, True]
+
+        corruption.until("both tasks are told of", told)
+
+    def _inventory(self, ports: list[int]) -> str:
+        pythons = {"good": sys.executable, "liar": str(self.liar.path)}
+        hosts = [
+            f'[[host]]\nname = "{name}"\n{self._ways[name]}\ntask_port = {port}\n'
+            f'python = "{sys.executable}"\nagent_python = "{python}"\n'
+            f'workdir = "{self.folder}/{name}/work"\nstate = "{self.folder}/{name}/state"\n'
+            for (name, python), port in zip(pythons.items(), ports, strict=True)
+        ]
+        job = f"[job]\ncommand = ['sh', '-c', '{SHORT}']\nbackup = 'kept'\n"
+        return job + "".join(hosts)
+
+    def _keep_lock(self, ports: list[int]) -> None:
+        """An inventory where the liar's environment is to be made, and its packages: no index is asked."""
+        own = f'python = "{sys.executable}"\n'
+        good, _, liar = self._inventory(ports).rpartition(own)
+        text = f'{good}{liar}[env]\npackages = ["numpy"]\nindex = "http://127.0.0.1:9/simple"\n'
+        (self.project / "env.toml").write_text(text)
+        table = parse(text).environment
+        assert table is not None
+        locks = self.state / "orchestrate" / "locks"
+        locks.mkdir(parents=True)
+        for name in (recipe_digest(table), name_of(PACKAGES, table.python)):
+            (locks / f"{name}.txt").write_text(PACKAGES)
+
+    def _make_treasures(self) -> None:
+        (self.home / ".ssh").mkdir(mode=0o700)
+        (self.home / ".ssh" / "id_ed25519").write_text("a private key\n")
+        (self.home / ".ssh" / "authorized_keys").write_text("a public key\n")
+        (self.home / ".bashrc").write_text("umask 022\n")
+        (self.home / "thesis").mkdir()
+        (self.home / "thesis" / "chapter.tex").write_text("all of it\n")
+        (self.home / "way").symlink_to("thesis")
+
+    def launch(self, hosts: str, state: Path, script: str, *options: str) -> str:
+        before = runs_in(state)
+        words = ["launch", "--skip-preflight", "--no-validate", "--hosts", hosts, *options]
+        called = corruption.call([*words, "--", "sh", "-c", script], self.project, state)
+        assert called.status == 0, called
+        return (runs_in(state) - before).pop()
+
+    def tasks(self, run: str) -> list[int]:
+        """The processes that bear the run's cookie."""
+        mark = f"ORCHESTRATE_TASK={run}/".encode()
+        return sorted(
+            pid
+            for pid in corruption._pids()
+            if any(entry.startswith(mark) for entry in corruption._environ(pid))
+        )
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[Path]:
+        """A state folder with nothing in it: another machine of the user's."""
+        self._serial += 1
+        state = self.home / f"state-{self._serial}"
+        yield state
+        shutil.rmtree(state, ignore_errors=True)
+
+    def snapshot(self) -> Snapshot:
+        """Everything of the controller that no lie may change: names, kinds, modes and contents."""
+        found: dict[str, str] = {}
+        for top, folders, files in os.walk(self.home):
+            if Path(top).name in RUN_FOLDERS:
+                folders[:] = [name for name in folders if not RUN_ID.fullmatch(name)]
+            for name in [*folders, *files]:
+                path = Path(top) / name
+                if path.name in OUTPUTS and path.parent == self.project:
+                    continue
+                found[str(path.relative_to(self.home))] = _print(path)
+        for path in self.folder.iterdir():
+            found[f"../{path.name}"] = "there"
+        return found
+
+
+RUN_FOLDERS = ("runs",)
+OUTPUTS = ("out", "err", "fresh")  # what the verbs print, and what makes the code another one each time
+
+
+def _program(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    except OSError:
+        return b""
+
+
+def runs_in(state: Path) -> set[str]:
+    folder = state / "orchestrate" / "runs"
+    return {name for name in os.listdir(folder) if RUN_ID.fullmatch(name)} if folder.is_dir() else set()
+
+
+def _print(path: Path) -> str:
+    status = path.lstat()
+    mode = oct(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        return f"{mode} {path.readlink()}"
+    if stat.S_ISREG(status.st_mode):
+        return f"{mode} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return mode
+
+
+@contextmanager
+def on_the_ground(folder: Path, ways: Mapping[str, str] = LOCAL) -> Iterator[Ground]:
+    """A ground in a folder, with its home as ours."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(folder / "home"))
+        environment.delenv("XDG_CONFIG_HOME", raising=False)
+        (folder / "cache").mkdir()
+        environment.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        made = Ground(folder, ways)
+        try:
+            yield made
+        finally:
+            made.close()

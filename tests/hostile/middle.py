@@ -1,0 +1,147 @@
+"""A program in the place of a host's Python: the real agent runs behind it, and what that says is changed.
+
+What it changes is Python text in a file beside the program, which a test writes before a verb is called and
+removes behind it: without the file it is an honest host.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.local.liar import head
+
+ROOT = Path(__file__).parents[2]
+
+_PROGRAM = '''import os, sys
+PYTHON, LIE, CANARY = {python!r}, {lie!r}, {canary!r}
+try:
+    with open(LIE) as file:
+        source = file.read()
+except OSError:
+    os.execv(PYTHON, [PYTHON, *sys.argv[1:]])
+import json, struct, subprocess, threading, time
+sys.path.insert(0, {root!r})
+from orchestrator.node.serve import frames
+
+code = compile(source, LIE, "exec")
+agent = subprocess.Popen([PYTHON, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+asked = {{}}  # id -> request
+kept = {{}}  # what a lie wants to know again
+
+
+def write(data):
+    while data:
+        data = data[os.write(1, data):]
+
+
+def say(header, payload=b""):
+    write(frames.encode(header, payload))
+
+
+def text(head, payload=b""):
+    """A frame with a header that need not be JSON."""
+    write(struct.pack(">II", len(head), len(payload)) + head + payload)
+
+
+def leave():
+    """At once, and the agent with us, whatever either thread waits for: it holds leases until then."""
+    os._exit(0)
+
+
+def feed(data):
+    while data:
+        data = data[agent.stdin.write(data):]
+
+
+def forward():
+    try:
+        pass_on()
+    finally:
+        leave()
+
+
+def pass_on():
+    """From the controller to the agent as it comes; read on the way."""
+    source = sys.stdin.buffer
+    begin = source.readline()
+    begin += source.read(int(begin))
+    sizes = source.readline()
+    begin += sizes + source.read(sum(map(int, sizes.split()[:2])))
+    feed(begin)
+    decoder = frames.Decoder()
+    while data := os.read(0, 1 << 20):
+        for header, _ in decoder.feed(data):
+            asked[header["id"]] = header
+        feed(data)
+
+
+def changed(header, payload):
+    """Send a frame of the agent, or what the lie has in its place."""
+    ask = asked.get(header.get("id"), {{}})
+    if "id" in header:
+        op = ask["op"]
+    elif "stream" in header:
+        op = header["kind"]
+    else:
+        op = "hello" if "hello" in header else "out" if "exec" in header else "beat"
+    space = {{**globals(), "op": op, "ask": ask, "header": header, "payload": payload}}
+    space["result"] = header.get("result")
+    exec(code, space)
+    header, payload = space["header"], space["payload"]
+    if header is None:
+        return
+    if header.get("ok") is True and "result" in header:
+        header["result"] = space["result"]
+    say(header, payload)
+
+
+threading.Thread(target=forward, daemon=True).start()
+def listen():
+    noise = b""
+    while frames.MARKER not in noise:
+        data = os.read(agent.stdout.fileno(), 1 << 16)
+        if not data:
+            return
+        noise += data
+    first, marker, rest = noise.partition(frames.MARKER)
+    write(first + marker)
+    decoder = frames.Decoder()
+    while True:
+        for header, payload in decoder.feed(rest):
+            changed(header, payload)
+        rest = os.read(agent.stdout.fileno(), 1 << 20)
+        if not rest:
+            return
+
+
+try:
+    listen()
+except BaseException as error:
+    print(repr(error), file=sys.stderr, flush=True)
+finally:
+    leave()
+'''
+
+
+class Middle:
+    """The program of one host, and what it lies."""
+
+    def __init__(self, path: Path, canary: Path) -> None:
+        self.path = path
+        self._lie = path.with_name(f"{path.name}.lie")
+        path.write_text(
+            head("-ISu")
+            + _PROGRAM.format(python=sys.executable, lie=str(self._lie), root=str(ROOT), canary=str(canary))
+        )
+        path.chmod(0o755)
+
+    def lie(self, code: str) -> None:
+        """From now on: whoever starts the program gets this; `code` sees each frame of the agent.
+
+        It may change `header`, `result` and `payload` (None for `header`: nothing is sent), and `say` more.
+        """
+        self._lie.write_text(code)
+
+    def be_honest(self) -> None:
+        self._lie.unlink(missing_ok=True)

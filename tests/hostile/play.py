@@ -1,0 +1,146 @@
+"""Calls a verb while a host lies, and looks at what became of the controller and the other hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tests import corruption
+from tests.hostile.ground import LONG, RUN_ID, SHORT, Ground, Played, runs_in
+from tests.hostile.row import Row, Verb
+
+_FAST = ("--skip-preflight", "--no-validate")
+_FAILS_ONCE = (
+    "mkdir -p kept; case $PWD in *liar*) echo other; esac > kept/out; "  # so that there is something to carry
+    "test -e second || { touch second; "
+    # Both have come so far before one fails: who is stopped before that would fail in the second attempt.
+    "both=../../../../../*/work/runs/$ORCHESTRATE_RUN/work/second; "
+    "until [ $(ls $both | wc -l) = 2 ]; do sleep 0.02; done; exit 7; }"
+)
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069]")
+
+
+def play(ground: Ground, row: Row) -> Played:
+    """Call the row's verb; whatever it starts has ended, or `wrong` finds it."""
+    with ground.elsewhere() as away:
+        run = ground.launch("others.toml", ground.state, LONG, "--detach") if row.verb is Verb.STOP else ""
+        if run:
+            ground.wait_until_told(run)
+            corruption.kill_keeper(ground.folder_of(run))
+        state = away if row.verb in _AWAY else ground.state
+        before = runs_in(state)
+        (ground.project / "fresh").write_text(row.id)  # else there is nothing to send
+        ground.liar.lie(row.lie)
+        try:
+            called = corruption.call(_words(ground, row.verb, run or row.run), ground.project, state)
+        finally:
+            ground.liar.be_honest()
+        made = frozenset(runs_in(state) - before)
+        for one in made:
+            corruption._wait_for_keeper(state / "orchestrate" / "runs" / one)
+        logs = [state / "orchestrate" / "runs" / one / "debug.log" for one in made]
+        said = [called.out, called.err, *(log.read_text() for log in logs if log.exists())]
+        strange = _strange(away) if away.exists() else []
+        about = (run,) if run else tuple(made - {ground.living})
+        return Played(called, "\n".join(said), about, strange)
+
+
+_AWAY = (Verb.STOP, *(verb for verb in Verb if verb.startswith("away_")))
+
+
+def _words(ground: Ground, verb: Verb, run: str) -> Sequence[str]:
+    others = ("--hosts", "others.toml")
+    match verb:
+        case Verb.PREFLIGHT | Verb.CLEAN:
+            return (verb, *others)
+        case Verb.LAUNCH:
+            return (verb, *_FAST, *others, "--", "sh", "-c", SHORT)
+        case Verb.RESTART:
+            return ("launch", *_FAST, "--max-restarts", "1", *others, "--", "sh", "-c", _FAILS_ONCE)
+        case Verb.STATUS | Verb.STACKS:
+            return (verb, ground.living)
+        case Verb.EXEC:
+            return (verb, "--only", "liar", "--", "echo", "hi")
+        case Verb.PULL:
+            return (verb, "--all", "--to", "pulled", ground.over, "kept")
+        case Verb.PUSH:
+            (ground.data / "train").write_bytes(os.urandom(5 << 20))  # two pieces: one for each host
+            return (verb, *others, str(ground.data))
+        case Verb.SETUP:
+            return (verb, "--hosts", "env.toml")
+        case Verb.STOP:
+            return (verb, "--now", *others, run)
+        case Verb.AWAY_STATUS | Verb.AWAY_STACKS:
+            return (verb.removeprefix("away_"), ground.living)
+        case Verb.AWAY_TAIL:
+            return ("tail", "--no-follow", ground.living)
+        case Verb.AWAY_MADE_UP:
+            return ("tail", run)
+        case Verb.AWAY_STOP_MADE_UP:
+            return ("stop", "--now", run)
+        case Verb.AWAY_PULL:
+            return ("pull", "--all", "--to", "pulled", ground.living, "kept")
+
+
+def wrong(ground: Ground, row: Row, played: Played) -> str:
+    """What is not as it has to be; "" for nothing."""
+    shutil.rmtree(ground.project / "pulled", ignore_errors=True)
+    after = ground.snapshot()
+    changed = {name for name in {*after, *ground.before} if after.get(name) != ground.before.get(name)}
+    called = played.called
+    lines = [*called.out.splitlines(), *called.err.splitlines()]
+    errors = [line for line in lines if line.startswith("error:")]
+    warned = [line for line in lines if re.match(r"warning: (no stacks from liar|liar: no answer)", line)]
+    checks = {
+        f"changed on the controller: {sorted(changed)}": changed,
+        "something of a node was run on the controller": ground.canary.exists(),
+        f"made {played.strange}": played.strange,
+        f"ended with {called.status}, not {row.status}": called.status != row.status,
+        "a bug": "a bug in orchestrate" in played.said,
+        "a traceback": "Traceback" in played.said,
+        "unsafe text": any(map(_UNSAFE.search, lines)),
+        f"{len(errors)} errors": not _fitting(row, len(errors), len(warned)),
+        f"does not say {row.words!r}": row.words not in played.said,
+        "tasks of another run ended": ground.tasks(ground.living) != ground.bystanders,
+        "something of the run lives": not _ended(ground, played),
+    }
+    found = [what for what, is_so in checks.items() if is_so]
+    return "; ".join(found) + f"\n{played.said[-4000:]}" if found else ""
+
+
+def _fitting(row: Row, errors: int, warnings: int) -> bool:
+    """One error, or what a verb that goes on without the host says; a restart says it at each try."""
+    most = 3 if row.verb is Verb.RESTART else 1
+    if row.verb in (Verb.EXEC, Verb.CLEAN) and row.status == 1:  # what was found, and no error of ours
+        return errors <= most
+    return errors <= most and (row.status == 0 or errors + warnings > 0)
+
+
+def _ended(ground: Ground, played: Played) -> bool:
+    try:
+        for run in played.about:
+            corruption.until("nothing of the run lives", partial(_nothing_lives, ground, run))
+    except AssertionError:
+        return False
+    return True
+
+
+def _nothing_lives(ground: Ground, run: str) -> bool:
+    return not ground.tasks(run)
+
+
+def _strange(state: Path) -> list[str]:
+    """What is in a state folder that was empty, and is no run's folder."""
+    names = [str(path.relative_to(state)) for path in state.glob("*")]
+    names += [str(path.relative_to(state)) for path in state.glob("*/*")]
+    names += [str(path.relative_to(state)) for path in state.glob("*/runs/*")]
+    ours = ("orchestrate", "orchestrate/runs", "orchestrate/runs/.new")
+    return [one for one in names if one not in ours and not _is_run(one)]
+
+
+def _is_run(name: str) -> bool:
+    return bool(RUN_ID.fullmatch(name.rpartition("/")[2]))

@@ -1,0 +1,295 @@
+"""Answers of the right form that cannot be, or that are meant for a terminal, a shell or a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.hostile.row import LOST, PROTOCOL, Row, Verb, when
+
+_ESCAPES = (
+    r"words = '\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\u200b\U000e0041\n\rerror: x $(touch ' + CANARY + ')'"
+)
+
+
+def _of(verb: Verb, op: str, *rows: tuple[str, str, int, str]) -> Iterator[Row]:
+    for name, what, status, words in rows:
+        yield Row(f"{name} ({op})", verb, when(op, f"{_ESCAPES}\n{what}"), status, words)
+
+
+def rows() -> Iterator[Row]:
+    yield from _hello()
+    yield from _preflight()
+    yield from _launch()
+    yield from _news()
+    yield from _looks()
+
+
+def _hello() -> Iterator[Row]:
+    hello = "header['hello']"
+    yield from _of(
+        Verb.PREFLIGHT,
+        "hello",
+        ("without fields", f"{hello} = {{}}", 3, PROTOCOL),
+        ("a list", f"{hello} = []", 3, PROTOCOL),
+        ("another protocol", f"{hello}['protocol'] = 2", 3, "version 2 of our protocol"),
+        ("from the year 10^20", f"{hello}['time_ns'] = 10**38", 3, PROTOCOL),
+        ("from before time", f"{hello}['time_ns'] = -1", 3, PROTOCOL),
+        ("from 2262", f"{hello}['time_ns'] = 2**63 - 1", 0, "clock"),
+        ("a state folder that is no path", f"{hello}['state'] = '../../x'", 3, PROTOCOL),
+        ("no state folder, in hostile words", f"{hello}['state'] = None\n{_REFUSED}", 3, "wiped"),
+        ("a user of hostile words", f"{hello}['user'] = words", 0, ""),
+        ("a boot id of lists", f"{hello}['boot_id'] = [[]]", 3, PROTOCOL),
+        ("a python of a megabyte", f"{hello}['python'] = words * 1000", 3, "our agent needs"),
+        ("a python of odd digits", f"{hello}['python'] = '3.\u00b2.\u0663'", 3, ""),
+        ("twice", "say(header)", 3, PROTOCOL),
+        ("and gone", "say(header)\nleave()", 3, "error: liar "),  # lost, or closed: who is faster
+        ("of a megabyte and more", f"{hello}['python'] = 'x' * 2**21", 3, PROTOCOL),
+    )
+
+
+_REFUSED = "header['hello']['state_error'] = {'what': 'wiped ' + words, 'kind': 'kept', 'why': words * 99}"
+
+
+def _preflight() -> Iterator[Row]:
+    yield from _of(
+        Verb.PREFLIGHT,
+        "facts",
+        ("no packages", "result['packages'] = {}", 0, ""),
+        ("packages of hostile words", "result['packages'] = {words: words, 'tensorflow': words}", 0, ""),
+        ("100,000 packages", "result['packages'] = {str(n): words for n in range(10**5)}", 3, PROTOCOL),
+        ("a tensorflow 1e999", "result['packages']['tensorflow'] = '9' * 900 + '.1e999'", 0, ""),
+        ("a tensorflow of no digits", "result['packages']['tensorflow'] = '2.\u00b2.\u0663'", 0, ""),
+        ("all the room there is", "result['disk']['workdir']['free'] = 2**62", 0, ""),
+        ("room below zero", "result['disk']['workdir']['free'] = -1", 3, PROTOCOL),
+        ("a port of 2^16", "result['ephemeral'] = [1, 2**16]", 3, PROTOCOL),
+        ("ports backwards", "result['ephemeral'] = [65535, 0]", 0, ""),
+        ("addresses that are none", "result['ip'] = [words, '::%%', '300.1.2.3', '']", 0, ""),
+        ("1,000 GPUs", "result['gpus'] = [{'index': 2**53, 'name': words}] * 1000", 0, ""),
+        ("a python of hostile words", "result['python'].update(ok=False, error=words * 30)", 3, "python"),
+        ("an R nobody asked for", "result['r'] = {'version': words, 'reticulate': None, 'jsonlite': words, 'error': words}", 0, ""),
+        ("a workdir of hostile words", "result['disk']['workdir'].update(writable=False, error=words)", 3, "workdir"),
+    )  # fmt: skip
+    yield from _of(
+        Verb.PREFLIGHT,
+        "listen",
+        ("other ports", "result = {'listening': [22], 'busy': []}", 3, PROTOCOL),
+        ("no port", "result = {'listening': [], 'busy': []}", 3, PROTOCOL),
+        (
+            "a port held by hostile words",
+            "result = {'listening': [], 'busy': [{'port': p, 'holder': words} for p in ask['ports']]}",
+            3,
+            "port",
+        ),
+        (
+            "a port held by a run since the year 10^11",
+            f"result = {{'listening': [], 'busy': [{{'port': p, 'holder': {_HOLDER}}} for p in ask['ports']]}}",
+            3,
+            "port",
+        ),
+    )
+    yield from _of(
+        Verb.PREFLIGHT,
+        "probe",
+        ("of other hosts", "for one in result['results']: one['host'] = 'x'", 3, PROTOCOL),
+        ("of no host", "result['results'] = []", 3, PROTOCOL),
+        ("one too many", "result['results'] *= 2", 3, PROTOCOL),
+        ("infinite times", "for one in result['results']: one['tcp_ms'] = 1e308", 3, PROTOCOL),
+        ("the other not reached, in hostile words", _UNREACHED, 3, "reach"),
+    )
+    yield from _of(
+        Verb.PREFLIGHT,
+        "share_read",
+        ("a disk shared with the other", "result['hosts'] = ['good', 'liar', words]", 0, ""),
+        ("a disk shared with 100,000", "result['hosts'] = [words] * 30_000", 3, PROTOCOL),
+    )
+
+
+_UNREACHED = "result['results'][0].update(tcp=False, tcp_ms=None, why=words)"
+
+
+def _launch() -> Iterator[Row]:
+    launch = Verb.LAUNCH
+    yield from _of(
+        launch,
+        "keep",
+        (
+            "kept by hostile words",
+            "result = {'granted': False, 'holder': {'who': words * 50}}",
+            3,
+            "for another keeper",
+        ),
+        ("kept by nobody", "result = {'granted': False, 'holder': None}", 3, "somebody"),
+    )
+    yield from _of(
+        launch,
+        "lease",
+        ("ports of others", f"result = {{'conflicts': [{{'port': 22, **{_HOLDER}}}]}}", 3, PROTOCOL),
+        ("held by hostile words", f"result = {{'conflicts': [{{'port': int(p), **{_HOLDER}}} for p in ask['ports']]}}", 3, "taken by"),
+    )  # fmt: skip
+    yield from _of(
+        launch,
+        "work_make",
+        ("a relative folder", "result['work'] = '../../x'", 3, PROTOCOL),
+        ("trees that nobody asked for", "result['missing'] = ['ab' * 32]", 3, PROTOCOL),
+        ("a tree named by a path", "result['missing'] = ['../../x']", 3, PROTOCOL),
+        ("a folder of hostile words", "result['work'] = '/' + words", 1, ""),
+        ("code that is never there", "result['missing'] = ask['digests']", 3, "does not see the code"),
+    )
+    yield from _of(
+        launch,
+        "start",
+        ("a pid below zero", "result = {'pid': -1}", 1, PROTOCOL),
+        ("a pid of 2^40", "result = {'pid': 2**40}", 1, PROTOCOL),
+        ("the pid of init", "result = {'pid': 1}", 0, ""),
+    )
+    yield from _of(
+        launch,
+        "follow",
+        ("tasks that nobody asked for", "result = {'missing': ['worker/0']}", 1, PROTOCOL),
+        ("a task named by a path", "result = {'missing': ['../../x']}", 1, PROTOCOL),
+        ("its task is not there", "result = {'missing': ['worker/1']}", 1, "knows nothing of it"),
+    )
+    yield from _of(
+        launch,
+        "sweep",
+        ("hostile words killed", "result['killed'] = [{'pid': 1, 'argv0': words}] * 100", 0, ""),
+        ("the other's task lives", "result['alive'] = ['worker/0']", 0, ""),
+        ("a path lives", "result['alive'] = ['../../x']", 0, "liar: no answer"),
+    )
+    send = "result = {'work': result['work'], 'missing': ask['digests'], 'made': False}"
+    for name, begun, status, words in (
+        ("places below zero", "'missing': [-1], 'incoming': '/x'", 3, PROTOCOL),
+        ("places out of the manifest", "'missing': [10**6], 'incoming': '/x'", 3, PROTOCOL),
+        ("a place twice", "'missing': [0, 0], 'incoming': '/x'", 3, PROTOCOL),
+        ("a tree that is there and is not", "'present': True, 'incoming': '/x'", 3, PROTOCOL),
+        ("an incoming folder that is an option", "'incoming': '--rsh=touch ' + CANARY", 3, PROTOCOL),
+        ("a folder for a shell", "'missing': HOLES, 'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')'", 3, "liar"),
+        ("a base for a shell", "'missing': HOLES, 'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),
+    ):  # fmt: skip
+        holes = "[n for n, one in enumerate(ask['manifest']) if 'holes' in json.dumps(one)]"
+        lie = when("work_make", send) + when("tree_begin", f"result = {{{begun.replace('HOLES', holes)}}}")
+        yield Row(f"{name} (tree_begin)", launch, lie, status, words)
+
+
+_HOLDER = "{'run': words, 'task': words, 'owner': words, 'since': 1e12}"
+
+
+def _news() -> Iterator[Row]:
+    """Of its own task, which prints a line and ends."""
+
+    def extra(kind: str, more: str, payload: str = "b''") -> str:
+        news = f"{{'stream': header['stream'], 'attempt': '1', 'task': 'worker/1', 'kind': {kind!r}, {more}}}"
+        return f"say({news}, {payload})"
+
+    def state(more: str) -> str:
+        return f"header['state'] = {{**header['state'], {more}}}"
+
+    for name, op, what, status, words in (
+        ("a hole", "log", extra("log", "'offset': 10**9, 'times': []", "b'x'"), 1, PROTOCOL),
+        ("before the beginning", "log", extra("log", "'offset': -1, 'times': []"), 1, PROTOCOL),
+        ("far away", "log", extra("log", "'offset': 2**63, 'times': []"), 1, PROTOCOL),
+        ("of the other's task", "log", "header['task'] = 'worker/0'", 1, PROTOCOL),
+        ("of a path", "log", "header['task'] = '../../x'", 1, PROTOCOL),
+        ("of an attempt that is a path", "log", "header['attempt'] = '../../x'", 1, PROTOCOL),
+        ("of another attempt", "log", "header['attempt'] = '7'", 0, ""),
+        ("of hostile words", "log", "payload = words.encode('utf-8', 'replace') + b'\\xff\\xfe\\n'", 0, ""),
+        ("from the year 10^10", "log", "header['times'] = [[0, 2**64]]", 1, PROTOCOL),
+        ("times that go backwards", "log", "header['times'] = [[9, 2**63 - 1], [0, 0], [2**62, 5]]", 0, ""),
+        ("twice, and other words", "log", extra("log", "'offset': 0, 'times': []", "b'no\\n'"), 0, ""),
+        ("a line of 10 MB", "log", _LONG_LINE, 0, ""),
+        ("of no kind", "log", extra("?", "'offset': 0"), 1, PROTOCOL),
+        ("a step of 10^99", "log", extra("report", "'offset': 0", "b'{\"step\": ' + b'9' * 99 + b'}\\n'"), 0, ""),
+        ("nested deep", "log", extra("report", "'offset': 0", "b'[' * 60000 + b'\\n'"), 0, ""),
+        ("no number", "log", extra("report", "'offset': 0", "b'{\"step\": NaN, \"loss\": 1e999}\\n'"), 0, ""),
+        ("fields of other types", "log", extra("report", "'offset': 0", _ODD_REPORT), 0, ""),
+        ("a report with a hole", "log", extra("report", "'offset': 5", "b'x'"), 1, PROTOCOL),
+        ("an end of no number", "state", state("'state': 'exited', 'exit_code': 'x'"), 1, PROTOCOL),
+        ("an end of 2^40", "state", state("'state': 'exited', 'exit_code': 2**40"), 1, PROTOCOL),
+        ("no such state", "state", state("'state': '../../x'"), 1, PROTOCOL),
+        ("hostile words", "state", state("'state': 'lost', 'message': words * 50"), 1, "is lost"),
+        ("never started", "state", state("'state': 'unstarted', 'message': words"), 1, "worker/1"),
+        ("ended before it began", "state", state("'state': 'exited', 'exit_code': 3, 'started_ns': 2**62, 'ended_ns': 0"), 1, "exited with 3"),
+        ("ended in 2262", "state", state("'state': 'exited', 'exit_code': 3, 'ended_ns': 2**63 - 1, 'seconds': 1e12"), 1, "exited with 3"),
+        ("ended by signal 255", "state", state("'state': 'exited', 'exit_code': None, 'exit_signal': 255"), 1, "worker/1"),
+        ("ended by nothing", "state", "header['state'] = {'state': 'exited'}", 1, "worker/1"),
+        ("gaps of 2^62", "state", state("'gaps': [{'bytes': 2**62, 'why': words}] * 1000"), 0, "bytes of its log were lost"),
+        ("gaps of a negative size", "state", state("'gaps': [{'bytes': -5}]"), 1, PROTOCOL),
+        ("killed for memory 2^53 times", "state", state("'state': 'exited', 'exit_code': None, 'exit_signal': 9, 'oom': {'kills': 2**53, 'limit': 2**62}"), 1, "memory"),
+    ):  # fmt: skip
+        yield from _of(Verb.LAUNCH, op, (name, what, status, words))
+
+
+_LONG_LINE = (
+    "header['times'] = []\nfor n in range(160): say({**header, 'offset': n * 65536}, b'x' * 65536)\n"
+    "kept['on'] = True\nheader = None"
+)
+_ODD_REPORT = 'b\'{"step": [], "event": {}, "metrics": 7}\\n[]\\n7\\n"x"\\nnull\\n{}\\n\\xff\\n\''
+
+
+def _looks() -> Iterator[Row]:
+    for_mine = "mine = [one for one in result['runs'] if one['tasks']][0]\n"
+    yield from _of(
+        Verb.STATUS,
+        "states",
+        ("another run", "result['runs'][0]['run'] = 'x'", 0, PROTOCOL),
+        ("a run named by a path", "result['runs'][0]['run'] = '../../x'", 0, PROTOCOL),
+        ("a run twice", "result['runs'] *= 2", 0, PROTOCOL),
+        ("an attempt that is a path", f"{for_mine}mine['tasks'][0]['attempt'] = '/etc'", 0, PROTOCOL),
+        ("an attempt of 10^99", f"{for_mine}mine['tasks'][0]['attempt'] = '9' * 99", 0, PROTOCOL),
+        ("the other's task has ended", f"{for_mine}mine['tasks'] += [{{**mine['tasks'][0], 'task': 'worker/0', 'alive': False, 'state': {{'state': 'exited', 'exit_code': 42}}}}]", 0, ""),
+        ("a keeper of hostile words", f"{for_mine}mine['keeper'] = {{'who': words, 'alive': True}}", 0, ""),
+        ("10,000 tasks", f"{for_mine}mine['tasks'] *= 10**4", 0, ""),
+        ("a message of hostile words", f"{for_mine}mine['tasks'][0]['state'] = {{'state': 'lost', 'message': words * 50}}", 0, ""),
+        ("a plan of 20 MB", f"{for_mine}mine['plan'] = 'x' * (20 << 20)", 0, LOST),
+        ("no plan", f"{for_mine}mine['plan'] = 7", 0, PROTOCOL),
+    )  # fmt: skip
+    one = "result['tasks'][0]['processes'][0]"
+    yield from _of(
+        Verb.STACKS,
+        "stacks",
+        ("hostile words", f"{one}.update(argv0=words, state=words, why=words, how=words, text=words * 99)", 0, ""),
+        ("a dump of brackets", f"{one}.update(python=True, text='File \"' * 10**5 + '(' * 10**5)", 0, ""),
+        ("a dump of lines", f"{one}.update(python=True, text='Thread 1\\n  File \"a\", line 1, in b\\n' * 20_000)", 0, ""),
+        ("a line of 10^4000", f"{one}.update(python=True, text='Thread 0x1 (most recent call first):\\n  File \"a\", line ' + '9' * 5000 + ' in b')", 0, ""),
+        ("the other's task", "result['tasks'][0]['task'] = 'worker/0'", 0, ""),
+        ("a task that is a path", "result['tasks'][0]['task'] = '../../x'", 3, PROTOCOL),
+        ("a pid below zero", f"{one}['pid'] = -1", 3, PROTOCOL),
+        ("10,000 processes", f"result['tasks'][0]['processes'] = [{one}] * 10**4", 0, ""),
+    )  # fmt: skip
+    yield from _of(
+        Verb.EXEC,
+        "exec",
+        ("status 256", "result['status'] = 256", 3, PROTOCOL),
+        ("status -1", "result['status'] = -1", 3, PROTOCOL),
+        ("hostile words", "result.update(status=1, error=words, left=[words] * 99)", 1, ""),
+        ("more of it after the end", "say(header)\nheader = {'exec': 'out'}\npayload = b'x'", 0, ""),
+    )
+    yield from _of(
+        Verb.EXEC,
+        "out",
+        ("of no stream", "header['exec'] = '../../x'", 3, PROTOCOL),
+        ("of a stream that is a list", "header['exec'] = []", 3, PROTOCOL),
+        ("of hostile words", "payload = words.encode('utf-8', 'replace') + b'\\xff\\n'", 0, ""),
+        ("of 1 MB at once", "payload = b'x' * 2**20", 3, PROTOCOL),
+        ("of 64 MB", "for _ in range(1000): say(header, b'x' * 65000 + b'\\n')", 0, ""),
+    )
+    yield from _of(
+        Verb.CLEAN,
+        "clean_look",
+        ("runs that are paths", "result['alive'] = ['../../x']", 3, PROTOCOL),
+        ("10,000 runs", "result['known'] = [f'20260101-000000-{n:04}' for n in range(10**4)]", 0, ""),
+        ("all runs are over", "result = {'alive': [], 'known': []}", 0, ""),
+    )
+    kind = "result['folders']['code']"
+    yield from _of(
+        Verb.CLEAN,
+        "clean",
+        ("folders of hostile words", f"{kind}.update(count=1, gone=[{{'name': words, 'bytes': 1, 'idle': 1.0}}], failed=[words])", 1, ""),
+        ("2^62 bytes gone", f"{kind}.update(count=2**53, bytes=2**62, gone=[{{'name': 'x', 'bytes': 2**62, 'idle': -1e18}}] * 99)", 0, ""),
+        ("a count below zero", f"{kind}['count'] = -1", 3, PROTOCOL),
+        ("killed hostile words", "result['killed'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words, 'cookie': words}] * 9", 0, ""),
+        ("left hostile words", "result['orphans'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words, 'cookie': words}] * 9", 1, ""),
+        ("ports of hostile words", "result['ports'] = {'leased': [{'port': 1, 'run': words, 'owner': words}], 'used': [{'port': 1, 'who': words}]}", 0, ""),
+        ("GPUs of hostile words", "result['gpus'] = [{'pid': 1, 'name': words, 'memory': 2**62, 'run': words, 'ended': True}]", 1, ""),
+        ("trouble in hostile words", "result['trouble'] = [{'what': words, 'why': words, 'kind': 'lost', 'hint': words}]", 1, ""),
+    )  # fmt: skip

@@ -1,0 +1,32 @@
+"""All deviations."""
+
+from __future__ import annotations
+
+from tests.hostile import rows_data, rows_env, rows_files, rows_takeover, rows_wire, rows_words
+
+ROWS = (
+    *rows_wire.rows(),
+    *rows_words.rows(),
+    *rows_files.rows(),
+    *rows_data.rows(),
+    *rows_env.rows(),
+    *rows_takeover.rows(),
+)
+
+# What no verb asks for in a moment, or waits for: tests/local/test_lies.py, sync and fuzz lie about these.
+ELSEWHERE = (
+    *(
+        "beats",
+        "event_files",
+        "data_drop",
+        "exec_end",
+        "files_close",
+        "files_remove",
+        "ping",
+        "tree_drop",
+        "tree_has",
+        "unfollow",
+    ),
+    *("fingerprint", "vitals"),
+    *("bandwidth", "imports"),
+)

@@ -1,0 +1,33 @@
+"""Whatever a node says: one error at most, nothing of the controller changed or run, the others unharmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.wire import REQUESTS
+from tests.hostile import table
+from tests.hostile.ground import Ground, on_the_ground
+from tests.hostile.play import play, wrong
+from tests.hostile.row import Row
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with on_the_ground(tmp_path_factory.mktemp("hostile")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.id)
+def test_a_lie_does_no_harm(ground: Ground, row: Row) -> None:
+    found = wrong(ground, row, play(ground, row))
+    assert not found, f"{row.lie}\n{found}"
+
+
+def test_the_table_is_whole() -> None:
+    """Each operation that a verb asks for is lied about, and no row stands there twice."""
+    assert len({row.id for row in table.ROWS}) == len(table.ROWS) >= 150
+    lied = "\n".join(row.lie for row in table.ROWS)
+    untouched = {request.OP for request in REQUESTS if f"op == {request.OP!r}" not in lied}
+    assert untouched == set(table.ELSEWHERE)

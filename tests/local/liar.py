@@ -1,0 +1,72 @@
+"""A program in the place of our agent: it greets as ours does, and then says what a test wants."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def head(*options: str) -> str:
+    """The first lines of a program for this Python, whose path may have a blank: for sh, and for Python."""
+    words = shlex.join([sys.executable, *options])
+    return f"#!/bin/sh\n'''exec' {words} \"$0\" \"$@\"\n' '''\n"
+
+
+_PROGRAM = """import json, os, struct, sys, time
+sys.path.insert(0, {root!r})
+from orchestrator.node.serve import frames
+
+stdin, out = sys.stdin.buffer, sys.stdout.buffer
+stdin.read(int(stdin.readline()))
+sizes = stdin.readline().split()
+stdin.read(int(sizes[0]) + int(sizes[1]))
+HELLO = {{
+    "protocol": 1, "python": "3.11.2", "user": "train", "boot_id": "b", "netns": "n",
+    "time_ns": time.time_ns(), "state": "/var/tmp/o", "state_error": None,
+}}
+
+def raw(data):
+    out.write(data)
+    out.flush()
+
+def say(header, payload=b""):
+    raw(frames.encode(header, payload))
+
+def text(head, payload=b""):
+    raw(struct.pack(">II", len(head), len(payload)) + head + payload)
+
+def greet(**more):
+    raw(frames.MARKER)
+    say({{"hello": {{**HELLO, **more}}}})
+
+def listen():
+    decoder = frames.Decoder()
+    while data := os.read(0, 1 << 20):
+        for header, _ in decoder.feed(data):
+            yield header
+
+asked = listen()
+
+def good(header, result=None):
+    say({{"id": header["id"], "ok": True, "result": {{}} if result is None else result}})
+
+def await_question(op):
+    for header in asked:
+        if header["op"] == op:
+            return header
+        good(header)
+
+{lie}
+time.sleep(60)
+"""
+
+
+def liar(folder: Path, lie: str) -> str:
+    """The path of a program that lies so, to be an `agent_python`."""
+    path = folder / "liar"
+    path.write_text(head() + _PROGRAM.format(root=str(ROOT), lie=lie))
+    path.chmod(0o755)
+    return str(path)

@@ -1,0 +1,166 @@
+"""Every command of ours that README and the pages show: called where that is cheap, else read by the parser.
+
+- preflight, exec, runs, tail, status, stacks, pull, stop, clean and completion are called, against four hosts
+  that are this machine and a run that has ended;
+- launch is called with `--dry-run`: inventory, program and plan are judged, nothing is sent;
+- rehearse, setup, init, push and tensorboard are read by the parser; tests/ssh calls them.
+
+What stands in square brackets is a usage: its verb and options have to exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.args import parser
+from orchestrator.cli.main import main
+from orchestrator.rehearsal.taskports import TaskPorts
+from tests.exclusive import exclusive
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+CALLED = {*("preflight", "exec", "runs", "tail", "status", "stacks", "pull", "stop", "clean", "completion")}
+READ = {*("rehearse", "setup", "init", "tensorboard", "push")}
+
+# Where the page is about something that this machine has not got: what is said then, and with which status.
+ODD = {
+    "exec -- nvidia-smi -L": 127,
+    "exec --only gpu-[01-03] -- sh -c 'echo a; echo b; exit 3'": 3,  # the command's own
+    **dict.fromkeys(("preflight", "preflight --bandwidth"), 3),  # no TensorFlow here
+    "pull night /tmp/backup --to backups": 2,  # nobody wrote there
+    "stacks": 2,  # the run is over
+}
+WRITES = """
+mkdir -p checkpoints logs && echo 1 > checkpoints/weights && echo 2 > model.keras && echo 3 > logs/events
+echo "step 1, loss: 0.66"
+"""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One command, as a page has it."""
+
+    page: str
+    line: str
+    wrong: bool  # the page shows it for its error
+
+    @property
+    def words(self) -> list[str]:
+        return shlex.split(self.line)[1:]
+
+    @property
+    def is_usage(self) -> bool:
+        return bool(re.search(r"\[(?:-|[A-Za-z])| \| |COMMAND", self.line)) and not re.search(
+            r"\[\d+[-\]]", self.line
+        )
+
+
+def shown() -> Iterator[Shown]:
+    for file in PAGES:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            found = re.match(r"(?:    |\$ |    \$ )(?:[A-Z_]+=\S+ )*(?:~\S*/)?(orchestrate .*)", line)
+            if found:
+                wrong = any(one.strip().startswith("error:") for one in lines[number + 1 : number + 2])
+                yield Shown(file.name, _alone(found[1]), wrong)
+
+
+def _alone(line: str) -> str:
+    """Without what else stands in its line: a remark behind two spaces, a pipe, a redirection."""
+    quoted = r"'[^']*'|\"[^\"]*\"|"
+    found = re.match(rf"(?:{quoted}(?!  |\s[#>]|\s\|\s(?![a-z]+$| |[a-z]+ \|)).)*", line)
+    assert found is not None
+    return found[0].strip()
+
+
+COMMANDS = sorted({(one.line, one.wrong): one for one in shown()}.values(), key=lambda one: one.line)
+
+
+def test_they_are_found() -> None:
+    verbs = {one.words[0] for one in COMMANDS if not one.is_usage}
+    assert len(COMMANDS) > 50
+    assert verbs >= set(parser.build()[1])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Four hosts that are this machine, the programs of the pages, and a run that has ended, called night."""
+    folder = tmp_path_factory.mktemp("place")
+    lines = list[str]()
+    ports = TaskPorts(4)
+    for number, port in enumerate(ports.first, 1):
+        host = f'name = "gpu-0{number}"\nssh = "local"\naddress = "127.0.0.1"\ntask_port = {port}'
+        folders = f'workdir = "{folder}/work-{number}"\nstate = "{folder}/node-{number}"'
+        lines.append(f"[[host]]\n{host}\n{folders}\n")
+    (folder / "hosts.toml").write_text("\n".join(lines))
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    (folder / "train.py").write_text("import json\n")
+    (folder / "program").touch()
+    (folder / "say-trained").write_text("#!/bin/sh\n")
+    (folder / "say-trained").chmod(0o755)
+    environ = {**os.environ, "XDG_STATE_HOME": f"{folder}/state", "PYTHONPATH": str(ROOT)}
+    launch = ("launch", "--skip-preflight", "--no-validate", "--name", "night", "--", "sh", "-c", WRITES)
+    command = [sys.executable, "-m", "orchestrator", *launch]
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    yield folder
+    ports.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
+    monkeypatch.setenv("PROGRAM", "true")
+    return place
+
+
+def of_this_run(words: list[str], here: Path) -> list[str]:
+    """With the run that is here, in the place of the page's own; with our copy of a script in its home."""
+    other = r"^(\d{8}-\d{6}-\w{4}|wcmp|digits)$" if words[0] != "launch" else "^$"
+    meant = [re.sub(other, "night", word) for word in words]
+    return [word.replace("~/bin", str(here)) for word in meant]
+
+
+@pytest.mark.parametrize("one", COMMANDS, ids=lambda one: f"{one.page}:{one.line}")
+def test_every_command_of_a_page(one: Shown, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    if one.is_usage:
+        used = set(re.findall(r"(?<=[\[ ])--?[a-z][a-z-]*", one.line.split(" -- ")[0]))
+        assert used <= set(parser.build()[1][one.words[0]].options())
+        return
+    words = of_this_run(one.words, here)
+    if words == ["--help"]:
+        assert main(words) == 0
+        return
+    if one.wrong and words[0] == "launch":
+        assert main(["launch", "--dry-run", *words[1:]]) == 2
+        return
+    arguments = parser.parse(words)
+    if "--hosts" in words and not Path(arguments.hosts).exists() and "," not in arguments.hosts:
+        return  # the page has an inventory that is not here
+    verb = words[0]
+    assert verb in CALLED or verb in READ or verb == "launch"
+    if verb in READ or one.wrong:
+        return
+    if verb == "launch":
+        words = ["launch", "--dry-run", *(word for word in words[1:] if word != "--detach")]
+    wanted = ODD.get(one.line.removeprefix("orchestrate "), 0)
+    with exclusive("clean") if verb == "clean" else contextlib.nullcontext():
+        status = main(words)
+    out, err = capfd.readouterr()
+    assert status == wanted, f"{out}\n{err}"
+    assert "bug" not in err

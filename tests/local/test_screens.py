@@ -1,0 +1,280 @@
+"""What a person sees of a run in a real terminal; its four tasks print as Keras does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.rehearsal.taskports import TaskPorts
+from tests.local.screen import LIMIT, Screen, is_on, need_tmux
+
+ROOT = Path(__file__).parents[2]
+TASKS = 4
+
+# What Keras 2 draws until the middle of the second epoch; `deaf` ignores TERM.
+PROGRAM = r"""
+[ "$1" = deaf ] && trap '' TERM
+echo "Epoch 1/3"
+echo "20/20 [==============================] - 2s 93ms/step - loss: 0.5000 - accuracy: 0.9955"
+echo "Epoch 2/3"
+printf '\b\b\r 7/20 [=========>....................] - ETA: 0s - loss: 2.0000 - accuracy: 3.5000'
+until [ -e "$GO" ]; do sleep 0.1; done
+"""
+COMMAND = """#!/bin/sh
+exec '{python}' -c 'import os
+from orchestrator.run import hang
+hang.QUIET = float(os.environ.get("QUIET", "180"))
+from orchestrator.cli.main import run
+run()' "$@"
+"""
+HOST = """[[host]]
+name = "gpu-{number:02}"
+ssh = "local"
+address = "127.0.0.1"
+task_port = {port}
+state = "{folder}/state-{number}"
+workdir = "{folder}/work-{number}"
+"""
+
+Open = Callable[[int, int], Screen]
+
+
+@dataclass(frozen=True)
+class House:
+    folder: Path
+    project: Path
+    environment: dict[str, str]
+
+    def call(self, *words: str) -> str:
+        done = subprocess.run(
+            ["orchestrate", *words],
+            cwd=self.project,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[list[int]]:
+    held = TaskPorts(TASKS)
+    yield held.first
+    held.close()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, ports: list[int]) -> House:
+    need_tmux()
+    folder = tmp_path_factory.mktemp("house")
+    project = folder / "project"
+    project.mkdir()
+    (project / "train.sh").write_text(PROGRAM)
+    hosts = [HOST.format(number=number, port=port, folder=folder) for number, port in enumerate(ports, 1)]
+    (project / "hosts.toml").write_text("".join(hosts))
+    command = folder / "bin" / "orchestrate"
+    command.parent.mkdir()
+    command.write_text(COMMAND.format(python=sys.executable))
+    command.chmod(0o755)
+    kept = {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
+    environment = {
+        **kept,
+        "PATH": f"{command.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "LANG": "C.UTF-8",
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "GO": str(folder / "go"),
+    }
+    return House(folder, project, environment)
+
+
+def launch(house: House, how: str = "", options: str = "") -> str:
+    go = house.environment["GO"]
+    words = f"launch --skip-preflight --no-validate --env GO={go} {options} -- sh train.sh {how}"
+    return words.strip()
+
+
+@pytest.fixture(scope="module")
+def run(house: House) -> Iterator[str]:
+    """A run that goes on for as long as it is looked at, and whose tasks have said all that they will."""
+    run = house.call(*launch(house, options="--detach").split())
+    deadline = time.monotonic() + LIMIT
+    while any((task.get("epoch"), task.get("step")) != (2, 7) for task in tasks_of(house, run)):
+        assert time.monotonic() < deadline
+    yield run
+    house.call("stop", "--now", run)  # the newest is another test's
+
+
+def tasks_of(house: House, run: str) -> list[dict[str, Any]]:
+    (facts,) = [json.loads(line) for line in house.call("status", run, "--json").splitlines()]
+    assert len(facts["tasks"]) == TASKS
+    tasks: list[dict[str, Any]] = facts["tasks"]
+    return tasks
+
+
+@pytest.fixture
+def open_screen(house: House) -> Iterator[Open]:
+    screens: list[Screen] = []
+
+    def opened(columns: int, rows: int) -> Screen:
+        screen = Screen(house.project, house.environment, columns, rows)
+        screens.append(screen)
+        screen.wait(lambda lines: lines[-1:] == ["$"])
+        return screen
+
+    yield opened
+    for screen in screens:
+        screen.close()
+
+
+def board(lines: list[str]) -> list[str]:
+    """From the line on that sets it apart."""
+    first = next((n for n, line in enumerate(lines) if line.startswith("\u2500\u2500 run ")), len(lines))
+    return lines[first:]
+
+
+def is_measured(lines: list[str]) -> bool:
+    return sum(" 7/20 " in line and " %" in line for line in board(lines)) == TASKS
+
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
+AGE = r"(?:\d+ min )?\d+ s"
+
+
+@pytest.mark.parametrize(("columns", "rows"), SIZES)
+def test_a_board_at_any_size(run: str, open_screen: Open, columns: int, rows: int) -> None:
+    screen = open_screen(columns, rows)
+    screen.run("orchestrate tail -n 5")
+    # What several tasks say alike waits for the others of them: the board may be there before it.
+    lines = screen.wait(
+        lambda lines: is_measured(lines) and any(line.endswith("| Epoch 2/3") for line in lines)
+    )
+    head, titles, *tasks = board(lines)
+    assert re.fullmatch(rf"── run {run} running: 4 tasks, {AGE} ─+ \? shows keys ──", head)
+    assert len(head) == columns - 1
+    memory = " memory" if columns > 80 else ""
+    assert re.sub(" +", " ", titles) == f"task host state epoch step loss steps/s last word CPU{memory}"
+    for number, task in enumerate(tasks, 1):
+        named = rf"worker/{number - 1}  gpu-0{number}  training    2/3  7/20  0\.5000     10\.8"
+        assert re.fullmatch(named + rf" +{AGE} +\d+ %" + (r" +[\d.]+ [kM]B" if memory else ""), task), task
+    assert all(len(line) < columns for line in board(lines))
+
+
+@pytest.mark.usefixtures("run")
+def test_keys_and_a_terminal_that_is_given_back(open_screen: Open) -> None:
+    screen = open_screen(100, 30)
+    screen.run("orchestrate tail -n 5")
+    screen.wait(is_measured)
+    screen.press("?")
+    screen.shows("d detach: leave, the run goes on")
+    screen.press("?", "p")
+    screen.shows("waiting; p goes on")
+    screen.press("p", "f", "1", "Enter")
+    screen.shows("only the lines of 1 are shown")
+    screen.press("f", "Enter", "s")
+    screen.shows("all stacks: ")
+    screen.press("x")
+    screen.shows("stop the run? y: yes, any other key: no")
+    screen.press("n")
+    screen.resize(60, 20)
+    screen.wait(lambda lines: board(lines) and all(len(line) < 60 for line in board(lines)))
+    screen.press("C-z")
+    screen.shows("Stopped")
+    assert screen.is_sane()
+    screen.run("fg")
+    screen.wait(lambda lines: len(board(lines)) == TASKS + 2)
+    screen.press("d")
+    screen.shows("continues;")
+    assert screen.is_sane()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        screen.run("orchestrate tail -n 5")
+        screen.wait(lambda lines: len(board(lines)) == TASKS + 2)
+        os.kill(screen.children()[0], number)
+        assert screen.is_sane()
+
+
+@pytest.mark.usefixtures("run")
+def test_places_where_nothing_is_drawn(house: House, open_screen: Open) -> None:
+    screen = open_screen(100, 30)
+    tail = "orchestrate tail --no-follow -n 5"
+    for number, (command, colours) in enumerate(
+        [
+            (f"{tail} 2>&1 | tee out", False),
+            (f"FORCE_COLOR=1 {tail} 2>&1 | tee out", True),
+            (f"CI=1 TERM=dumb {tail} 2>&1 | tee out", False),
+        ]
+    ):
+        screen.run(f"{command}; echo end {number}")
+        screen.shows(f"end {number} $")
+        said = (house.project / "out").read_text()
+        assert "Epoch 1/3" in said
+        assert ("\x1b[" in said) is colours
+        assert not re.search(r"\x1b\[[0-9;?]*[A-Zhl]", said), "the cursor was moved"
+    screen.run("TERM=dumb orchestrate tail -n 5")
+    screen.shows("| Epoch 1/3")
+    screen.press("C-c")
+    screen.shows("continues;")
+    assert not board(screen.lines())
+    screen.run("NO_COLOR=1 script -qec 'orchestrate tail -n 5' /dev/null")
+    screen.wait(is_measured)
+    assert "\x1b[" not in "\n".join(screen.lines(colours=True))
+    screen.press("q")
+    assert screen.is_sane()
+
+
+def test_status_and_merged_lines(run: str, house: House, open_screen: Open) -> None:
+    for task in tasks_of(house, run):
+        assert (task["state"], task["epoch"], task["step"], task["steps"]) == ("running", 2, 7, 20)
+        assert "said" not in task
+    merged = house.call("tail", run, "--no-follow", "--merge")
+    lines = [line for line in merged.splitlines() if "Epoch 1/3" in line]
+    assert len(lines) == TASKS
+    assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} worker/\d gpu-0\d \| Epoch 1/3", line) for line in lines)
+    times = [line[:12] for line in lines]
+    assert sorted(times) == times
+    screen = open_screen(120, 20)
+    screen.run(f"orchestrate status {run} --watch 0.2")
+    screen.shows("epoch 2/3 step 7/20 loss 0.5000")
+    screen.press("C-c")
+    screen.shows("continues;")
+    assert sum("worker/0" in line for line in screen.lines()) == 1  # drawn in its place
+
+
+def test_nobody_is_heard_of_and_nobody_listens(house: House, open_screen: Open) -> None:
+    screen = open_screen(100, 30)
+    screen.run(f"orchestrate {launch(house, 'deaf', '--task worker/4')}")
+    screen.shows("error: the run has no task worker/4")
+    screen.run(f"QUIET=1 orchestrate {launch(house, 'deaf', '--other-ports --task worker/1')}")
+
+    def said(lines: list[str]) -> list[str]:
+        return [line[:18] for line in lines if " | " in line]
+
+    # A second without a word may go by before the first one comes.
+    lines = screen.wait(lambda lines: is_on(lines, "no word from anybody for") and len(said(lines)) >= 3)
+    assert said(lines) == ["worker/1 gpu-02 | "] * 3
+    screen.press("C-c")
+    screen.wait(
+        lambda lines: (
+            is_on(lines, "TERM will not end worker/[0-3]: it is ignored there")
+            and any("KILL in" in line for line in board(lines))
+            and any("KILL loses all that they have learned" in line for line in board(lines))
+        )
+    )
+    screen.press("C-c")
+    screen.shows("was stopped after")
+    assert screen.is_sane()

@@ -1,0 +1,151 @@
+"""Environments that the agent makes with a real uv, from wheels made by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.envs import uv
+from tests.node.agent_client import AgentClient, AgentError
+from tests.wheels import wheel
+
+LOCK = b"small==1.0\n"
+NUMPY = b"numpy==1.0\n"  # imported before an environment counts
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels of ours"
+    folder.mkdir()
+    wheel(folder, "small", "1.0", "answer = 42\n")
+    return folder
+
+
+def fields(tmp_path: Path, wheels: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "workdir": str(tmp_path / "work dir"),
+        "name": "0123456789abcdef",
+        "uv": str(uv.binary()),
+        "interpreter": "/usr/bin/python3",
+        "wheels": str(wheels),
+        **more,
+    }
+
+
+def test_an_environment_is_made_once_and_runs(tmp_path: Path, wheels: Path) -> None:
+    with AgentClient(tmp_path / "state") as agent:
+        wanted = fields(tmp_path, wheels)
+        assert not agent.request("env_look", **wanted)["ready"]
+        made = agent.request("env_make", LOCK, **wanted)
+        assert made["made"]
+        python = Path(made["path"]) / "bin" / "python"
+        said = subprocess.run(
+            [python, "-c", "import small; print(small.answer)"], capture_output=True, check=True
+        )
+        assert said.stdout == b"42\n"
+        assert agent.request("env_look", **wanted)["ready"]
+        assert not agent.request("env_make", LOCK, **wanted)["made"]
+    envs = tmp_path / "work dir" / "envs"
+    assert sorted(os.listdir(envs)) == [".lock-0123456789abcdef", "0123456789abcdef"]
+    assert list(Path(made["path"]).rglob("small.*.pyc")), "it was not compiled: each task would pay for it"
+
+
+def test_what_the_logins_pip_was_told_counts(tmp_path: Path, wheels: Path) -> None:
+    """Its pip.conf, as people have it behind a mirror; there is no other index here."""
+    conf = tmp_path / ".config" / "pip" / "pip.conf"
+    conf.parent.mkdir(parents=True)
+    plain = wheels.rename(tmp_path / "wheels")  # pip's lists are parted by spaces
+    conf.write_text(f"[global]\nindex-url = http://127.0.0.1:9/simple\nfind-links = {plain}\n")
+    env = {"HOME": str(tmp_path), "PIP_FIND_LINKS": "", "UV_OFFLINE": "1"}
+    with AgentClient(tmp_path / "state", env=env) as agent:
+        wanted = fields(tmp_path, wheels)
+        del wanted["wheels"]
+        assert agent.request("env_make", LOCK, **wanted)["made"]
+
+
+def test_wheels_may_lie_in_the_logins_home(tmp_path: Path, wheels: Path) -> None:
+    """As they do where `workdir` is the default one."""
+    with AgentClient(tmp_path / "state", env={"HOME": str(tmp_path)}) as agent:
+        wanted = fields(tmp_path, Path("~") / wheels.name, workdir="~/work")
+        assert agent.request("env_make", LOCK, **wanted)["made"]
+
+
+def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path) -> None:
+    wheel(wheels, "numpy", "1.0", "raise RuntimeError('a broken build')\n")
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_make", NUMPY, **fields(tmp_path, wheels))
+    assert "a broken build" in caught.value.why
+    assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
+
+
+def test_a_package_that_is_nowhere_is_named(tmp_path: Path, wheels: Path) -> None:
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_make", b"missing==3.0\n", **fields(tmp_path, wheels))
+    assert "missing" in caught.value.why
+    assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
+
+
+def test_an_index_that_does_not_answer_is_told_apart(tmp_path: Path, wheels: Path) -> None:
+    wanted = dict(fields(tmp_path, wheels), wheels=None, index="http://127.0.0.1:9/simple")
+    client = AgentClient(tmp_path / "state", env={"UV_HTTP_RETRIES": "0"})
+    with client as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_make", LOCK, **wanted)
+    assert caught.value.kind == "no-index"
+    assert 'via = "controller"' in caught.value.hint
+
+
+def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
+    envs = tmp_path / "work dir" / "envs"
+    slow = tmp_path / "uv"
+    os.mkfifo(tmp_path / "begun")
+    os.mkfifo(tmp_path / "gate")
+    slow.write_text(f'#!/bin/sh\necho at it >"{tmp_path}/begun"\nread line <"{tmp_path}/gate"\n')
+    slow.chmod(0o755)
+    with AgentClient(tmp_path / "state") as agent:
+        agent.send("env_make", LOCK, **fields(tmp_path, wheels, uv=str(slow)))
+        assert (tmp_path / "begun").read_text() == "at it\n"  # a fifo: this waits for its writer
+        agent.process.send_signal(signal.SIGKILL)
+        agent.process.wait()
+    with AgentClient(tmp_path / "state") as agent:
+        assert any(name.startswith(".making-") for name in os.listdir(envs))
+        assert agent.request("env_make", LOCK, **fields(tmp_path, wheels))["made"]
+    assert sorted(os.listdir(envs)) == [".lock-0123456789abcdef", "0123456789abcdef"]
+
+
+def test_two_that_want_the_same_make_it_once(tmp_path: Path, wheels: Path) -> None:
+    with AgentClient(tmp_path / "state") as one, AgentClient(tmp_path / "other") as other:
+        wanted = fields(tmp_path, wheels)
+        asked = [(agent, agent.send("env_make", LOCK, **wanted)) for agent in (one, other)]
+        made = [agent.reply(number)[0]["made"] for agent, number in asked]
+    assert sorted(made) == [False, True]
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path, wheels: Path) -> None:
+    with AgentClient(tmp_path / "state") as agent:
+        wanted = fields(tmp_path, wheels)
+        path = Path(agent.request("env_make", LOCK, **wanted)["path"])
+        (path / "bin" / "python").unlink()
+        assert not agent.request("env_look", **wanted)["ready"]
+        assert agent.request("env_make", LOCK, **wanted)["made"]
+        assert agent.request("env_look", **wanted)["ready"]
+
+
+def test_a_python_that_is_not_there_gets_the_three_ways(tmp_path: Path, wheels: Path) -> None:
+    with AgentClient(tmp_path / "state") as agent:
+        found = agent.request("env_find", **fields(tmp_path, wheels, python=">=3.8"))
+        assert found["version"].startswith("3.")
+        with pytest.raises(AgentError) as caught:
+            agent.request("env_find", **fields(tmp_path, wheels, python="3.99"))
+    assert caught.value.kind == "no-python"
+    assert "`python` under [env]" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "/etc"])
+def test_a_name_that_is_a_path_is_refused(tmp_path: Path, wheels: Path, name: str) -> None:
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError):
+        agent.request("env_make", LOCK, **fields(tmp_path, wheels, name=name))

@@ -1,0 +1,169 @@
+"""What a task's own Python says of the exception that ended it, and who may say it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.harness import Node
+
+CHAIN = """
+def read(record):
+    try:
+        record["images"]
+    except KeyError as error:
+        raise Exception("record 17 has no \\u2603") from error
+read({})
+"""
+
+
+def errors(node: Node) -> list[dict[str, Any]]:
+    node.final()
+    report = Path(node.task().report)
+    lines = report.read_text().splitlines() if report.exists() else []
+    return [record for record in map(json.loads, lines) if record["kind"] == "error"]
+
+
+def run(node: Node, folder: Path, text: str, **spec: Any) -> list[dict[str, Any]]:
+    (folder / "train.py").write_text(text)
+    node.start(sys.executable, str(folder / "train.py"), **spec)
+    return errors(node)
+
+
+def test_the_outermost_exception_and_what_it_came_from(node: Node, tmp_path: Path) -> None:
+    (error,) = run(node, tmp_path, CHAIN)
+    place = {"file": str(tmp_path / "train.py")}
+    assert error == {
+        "kind": "error",
+        "type": "Exception",
+        "message": "record 17 has no \N{SNOWMAN}",
+        "line": 6,
+        "chain": [{"type": "KeyError", "message": "'images'", "line": 4, "how": "cause", **place}],
+        **place,
+    }
+    assert b"record 17 has no" in node.log()
+    assert b"direct cause" in node.log()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("import sys; sys.exit('usage: train.py DIR')", "SystemExit", "usage: train.py DIR"),
+        ("def f(:\n", "SyntaxError", "invalid syntax (train.py, line 1)"),
+        ("raise ValueError('x' * 100_000)", "ValueError", "x" * 4000),
+        ("import json; json.loads('{')", "json.decoder.JSONDecodeError", "Expecting property name"),
+        ("class Odd(BaseException):\n def __str__(self): 1/0\nraise Odd", "Odd", "<exception str() failed>"),
+        ("next(iter([]))", "StopIteration", ""),
+    ],
+)
+def test_every_kind_of_end_is_told(node: Node, tmp_path: Path, text: str, kind: str, message: str) -> None:
+    (error,) = run(node, tmp_path, text)
+    assert error["type"] == kind
+    assert error["message"].startswith(message)
+    assert len(error["message"]) <= 4000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit()",
+        "import os; os._exit(3)",
+        "import sys\ntry: sys.exit('no')\nexcept SystemExit: pass\nsys.exit(3)",
+        "import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start(); thread.join()",
+        (
+            "import multiprocessing\ndef f(): raise ValueError('child')\n"
+            "if __name__ == '__main__':\n"
+            " for way in ('fork', 'spawn'):\n"
+            "  one = multiprocessing.get_context(way).Process(target=f); one.start(); one.join()"
+        ),
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', '1/0'])",
+        "import os\nif os.fork() == 0: 1/0\nos.wait()",
+    ],
+)
+def test_what_does_not_end_the_program_is_not_told(node: Node, tmp_path: Path, text: str) -> None:
+    assert run(node, tmp_path, text) == []
+
+
+def test_the_programs_own_hook_has_its_turn(node: Node, tmp_path: Path) -> None:
+    """One that was there before ours hands over; one that replaces ours is in force, and we tell as well."""
+    own = "import sys\nsys.excepthook = lambda *_: print('mine')\n1/0"
+    (error,) = run(node, tmp_path, own)
+    assert (error["type"], error["line"]) == ("ZeroDivisionError", 3)
+    assert node.log() == b"mine\n"
+
+
+def test_a_status_that_a_hook_of_the_programs_left_with_is_no_exception(node: Node, tmp_path: Path) -> None:
+    """Python keeps the last exception, and a program may have printed and survived one."""
+    text = "import sys\nsys.last_value = ValueError('printed long ago')\nsys.exit(3)"
+    assert run(node, tmp_path, text) == []
+
+
+GROUP = """
+def fail(error):
+    raise error
+found = []
+for one in (ValueError("shard 3 is short"), OSError("no shard 4"), KeyError("never told")):
+    try: fail(one)
+    except Exception as error: found.append(error)
+raise ExceptionGroup("outer", [ExceptionGroup("inner", found)])
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with 3.11")
+def test_a_group_is_told_with_what_it_holds(node: Node, tmp_path: Path) -> None:
+    (error,) = run(node, tmp_path, GROUP)
+    assert error["message"] == "outer (1 sub-exception)"
+    told = [(one["how"], one["type"], one["message"], one["line"]) for one in error["chain"]]
+    assert told == [("part", "ValueError", "shard 3 is short", 3), ("part", "OSError", "no shard 4", 3)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with 3.11")
+def test_the_first_note_is_told(node: Node, tmp_path: Path) -> None:
+    text = "error = ValueError('bad')\nerror.add_note('in row 15')\nerror.add_note('of 20')\nraise error"
+    (error,) = run(node, tmp_path, text)
+    assert error["note"] == "in row 15"
+
+
+def test_a_function_that_was_made_for_a_graph_is_not_the_place(node: Node, tmp_path: Path) -> None:
+    text = "made = compile('def f():\\n 1/0', '/tmp/__autograph_generated_file1.py', 'exec')\nexec(made)\nf()"
+    (error,) = run(node, tmp_path, text)
+    assert (error["file"], error["line"]) == (str(tmp_path / "train.py"), 3)
+
+
+def test_a_hook_of_the_users_sitecustomize_is_called(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import sys\nsys.excepthook = lambda *_: print('theirs')\n"
+    )
+    (error,) = run(node, tmp_path, "1/0", env={"PYTHONPATH": str(tmp_path / "site")})
+    assert error["type"] == "ZeroDivisionError"
+    assert node.log() == b"theirs\n"
+
+
+def test_a_shell_between_is_no_obstacle(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("1/0")
+    node.start("bash", "-c", f"{shlex.quote(sys.executable)} {tmp_path}/train.py; exit 1")
+    assert [error["type"] for error in errors(node)] == ["ZeroDivisionError"]
+
+
+def test_it_is_off_with_the_rest(node: Node, tmp_path: Path) -> None:
+    assert run(node, tmp_path, "import sys; print(sys.exit); 1/0", stacks=False) == []
+    assert b"built-in" in node.log()
+
+
+def test_a_line_of_ours_is_not_the_place(node: Node, tmp_path: Path) -> None:
+    """What we answer in Keras hands its exceptions on."""
+    text = (
+        "import os, sys\n"
+        "ours = os.environ['PYTHONPATH'].split(':')[0] + '/site_tensorflow.py'\n"
+        "exec(compile('def f():\\n 1/0', ours, 'exec'))\n"
+        "f()"
+    )
+    (error,) = run(node, tmp_path, text)
+    assert (error["file"], error["line"]) == (str(tmp_path / "train.py"), 4)

@@ -1,0 +1,435 @@
+"""What another user of a machine can do: nothing that we execute, stage, keep or listen on is theirs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import grp
+import hashlib
+import io
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import wire
+from orchestrator.node.base import procs, trust
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.look import turnstile
+from orchestrator.node.task import state
+from tests.exclusive import exclusive
+from tests.node.agent_client import AgentClient, AgentError
+from tests.node.harness import names_in, until
+from tests.node.lab import Lab
+from tests.ports import free_port
+from tests.removal import remove
+
+NOBODY = 65534
+DIGEST = "0123456789abcdef"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
+
+
+def as_nobody(act: Callable[[], object]) -> bool:
+    """Whether another user can do it."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            act()
+            status = 0
+        except OSError:
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.fixture
+def wide_open() -> Iterator[None]:
+    """A login with umask 000."""
+    old = os.umask(0)
+    yield
+    os.umask(old)
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """A machine in a folder that all its users reach, as pytest's own are not."""
+    folder = Path(tempfile.mkdtemp(prefix="all users ", dir="/tmp"))
+    folder.chmod(0o711)
+    made = Lab(folder)
+    yield made
+    made.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def shared(lab: Lab) -> Path:
+    """The working folder, there before we come."""
+    lab.workdir.mkdir()
+    return lab.workdir
+
+
+def send_tree(lab: Lab, agent: AgentClient, files: dict[str, bytes]) -> dict[str, Any]:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o777
+            made.addfile(member, io.BytesIO(data))
+    where: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
+    agent.request("tree_begin", **where)
+    agent.request("tree_tar", out.getvalue(), more=False, **where)
+    manifest = [
+        {"path": name, "mode": 0o644, "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+    ]
+    return agent.request("tree_seal", manifest=manifest, **where)
+
+
+def make_work(lab: Lab, agent: AgentClient) -> dict[str, Any]:
+    return agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=[DIGEST])
+
+
+def present(lab: Lab, agent: AgentClient) -> list[str]:
+    found: list[str] = agent.request("tree_has", workdir=str(lab.workdir), digests=[DIGEST])["present"]
+    return found
+
+
+def writable_by_others(root: Path) -> list[str]:
+    places = [place for place in (root, *root.rglob("*")) if not place.is_symlink()]
+    return [str(place) for place in places if place.stat().st_mode & 0o022]
+
+
+@pytest.mark.usefixtures("wide_open")
+def test_whatever_the_umask_nothing_that_we_stage_or_execute_is_writable_by_others(lab: Lab) -> None:
+    agent = lab.agent()
+    agent.request("share_write", workdir=str(lab.workdir), nonce="n1", host="gpu-01")
+    send_tree(lab, agent, {"train.py": b"1", "package/model.py": b"2"})
+    make_work(lab, agent)
+    agent.close()
+    code = lab.state / "code"
+    assert names_in(code)  # the compiled agent
+    assert writable_by_others(lab.workdir) == []
+    assert writable_by_others(lab.state) == []
+    assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in code.iterdir()] == [0]
+
+
+@pytest.mark.usefixtures("wide_open")
+def test_a_tasks_own_files_have_the_users_umask(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, sys.executable, "-c", "open('mine', 'w'); print('made', flush=True)")
+    until(lambda: b"made" in Path(lab.task().log).read_bytes())
+    assert stat.S_IMODE((lab.folder / "mine").stat().st_mode) == 0o666
+
+
+def test_code_that_another_user_planted_under_the_right_name_is_not_run(lab: Lab, shared: Path) -> None:
+    shared.chmod(0o1777)
+    (shared / "trees").mkdir()
+    (shared / "trees").chmod(0o1777)
+    planted = shared / "trees" / DIGEST
+    assert as_nobody(planted.mkdir)
+    agent = lab.agent()
+    for ask in (lambda: present(lab, agent), lambda: make_work(lab, agent)):
+        with pytest.raises(AgentError, match=r"will not run code from .*uid 65534") as caught:
+            ask()
+        assert caught.value.kind == "workdir"
+        assert "folder of your own" in caught.value.hint
+    assert not (shared / "runs").exists()
+
+
+@pytest.mark.parametrize("place", ["", "trees", "runs"])
+def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_that_works(
+    lab: Lab, shared: Path, place: str
+) -> None:
+    agent = lab.agent()
+    send_tree(lab, agent, {"train.py": b"1"})
+    (shared / "runs").mkdir()
+    (shared / place).chmod(0o777)
+    assert as_nobody((shared / place / "planted").touch)
+    with pytest.raises(AgentError, match="everybody may write there") as caught:
+        make_work(lab, agent)
+    assert os.system(caught.value.hint) == 0
+    assert make_work(lab, agent)["missing"] == []
+
+
+def test_a_folder_of_another_user_is_refused_at_the_first_look(lab: Lab, shared: Path) -> None:
+    os.chown(shared, NOBODY, NOBODY)
+    with pytest.raises(AgentError, match="belongs to uid 65534"):
+        lab.agent().request("share_write", workdir=str(shared), nonce="n", host="h")
+    assert names_in(shared) == []
+
+
+@pytest.mark.parametrize("spoil", ["mode", "owner", "folder"])
+def test_a_tree_of_ours_that_others_could_write_is_sent_again(lab: Lab, shared: Path, spoil: str) -> None:
+    agent = lab.agent()
+    send_tree(lab, agent, {"package/model.py": b"1"})
+    assert present(lab, agent) == [DIGEST]
+    model = shared / "trees" / DIGEST / "package" / "model.py"
+    model.write_bytes(b"evil")
+    if spoil == "owner":
+        os.chown(model, NOBODY, NOBODY)
+    else:
+        (model if spoil == "mode" else model.parent).chmod(0o777)
+    assert present(lab, agent) == []
+    assert make_work(lab, agent)["missing"] == [DIGEST]
+    assert send_tree(lab, agent, {"package/model.py": b"1"}) == {"ok": True, "already": False}
+    assert model.read_bytes() == b"1"
+    assert names_in(shared / "trees") == [DIGEST]
+
+
+def test_an_ordinary_user_takes_roots_code_and_no_third_ones(lab: Lab, shared: Path) -> None:
+    agent = lab.agent()
+    send_tree(lab, agent, {"train.py": b"1"})
+    tree = str(shared / "trees" / DIGEST)
+    assert as_nobody(lambda: trust.is_ours(tree) or os.stat("/nowhere"))
+    os.chown(tree, 1234, 1234)
+
+    def take() -> None:
+        try:
+            trust.is_ours(tree)
+        except NodeError:
+            raise OSError from None
+
+    assert not as_nobody(take)
+
+
+def test_a_group_of_one_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As useradd makes it, with umask 002; users and groups are made up, the folder is real."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    folder.chmod(0o775)
+    os.chown(folder, 0, 4242)
+    user = pwd.struct_passwd(("ada", "x", 0, 4242, "", "/", "/bin/sh"))
+    members: list[str] = []
+    name = "ada"
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
+    trust.check_way(str(folder))
+    members.append("bob")
+    with pytest.raises(NodeError, match="will not run code"):
+        trust.check_way(str(folder))
+    members.clear()
+    name = "users"
+    with pytest.raises(NodeError, match="will not run code"):
+        trust.check_way(str(folder))
+
+
+# --- what another user meets while a run goes on ---
+
+
+def test_another_user_can_neither_read_nor_stop_nor_feed_a_task(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    agent.request("lease", run=lab.run, owner="ada", ports={str(port): "worker/0"})
+    lab.start(agent, "sleep", "600")
+    task = lab.task()
+    lease = str(lab.state / "leases" / str(port))
+    runs = str(lab.state / "runs")
+    for path in (task.log, task.state, task.report, lease, runs):
+        assert not as_nobody(functools.partial(os.open, path, os.O_RDONLY))
+    for path in (task.control, task.lock, lease):
+        assert not as_nobody(functools.partial(os.open, path, os.O_WRONLY | os.O_NONBLOCK))
+    leader = agent.request("states", run=lab.run)["runs"][0]["tasks"][0]["state"]["pid"]
+    assert not as_nobody(lambda: os.kill(leader, 0))
+    assert not as_nobody(lambda: os.open(f"/proc/{leader}/environ", os.O_RDONLY))
+    assert not as_nobody(lambda: os.open(f"/proc/{leader}/fd/1", os.O_WRONLY))
+    lab.stop(agent, kill=True)
+
+
+def test_the_port_listener_tells_another_user_nothing(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    agent.request("listen", nonce="secret-word", host="gpu-01", ports=[port])
+
+    def ask(question: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", port), 10) as peer:
+            try:
+                peer.sendall(question)
+                peer.shutdown(socket.SHUT_WR)
+                said = peer.recv(1024)
+            except OSError:
+                said = b""  # hung up on in the middle
+        if said:
+            raise OSError
+
+    for question in (b"", b"GET / HTTP/1.0\r\n\r\n", b"secret-wor\n", b"\0" * 4096):
+        assert as_nobody(functools.partial(ask, question))
+    assert not as_nobody(functools.partial(ask, b"secret-word\n"))  # who knows the word hears the host's name
+    assert agent.request("ping")["time_ns"]
+    agent.request("unlisten")
+
+
+@contextmanager
+def claimed_by_nobody(kind: str, port: int) -> Iterator[None]:
+    """Whoever is on the machine may take such a claim."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            claim = turnstile.pass_through(kind, port)
+            os.write(told, b"x")
+            signal.pause()
+            claim.close()
+        finally:
+            os._exit(0)
+    try:
+        os.read(ready, 1)
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(told)
+
+
+def test_a_claim_that_another_user_takes_costs_an_answer_with_a_name_and_no_wait(lab: Lab) -> None:
+    agent, port = lab.agent(), free_port()
+    ports = {str(port): "worker/0"}
+    who = pwd.getpwuid(NOBODY).pw_name
+    with claimed_by_nobody(turnstile.LOOK, port):
+        reply = agent.request("listen", run=lab.run, nonce="word", host="gpu-01", ports=[port])
+        assert (reply["listening"], reply["waits_for"]) == ([], who)
+        assert agent.request("lease", run=lab.run, owner="ada", ports=ports)["taken"] == [port]
+    other, another = lab.agent(), free_port()
+    with claimed_by_nobody(turnstile.LEASE, another):
+        (conflict,) = other.request("lease", run=lab.run, owner="ada", ports={str(another): "worker/0"})[
+            "conflicts"
+        ]
+        assert (conflict["owner"], conflict["run"]) == (who, "?")
+    assert other.request("lease", run=lab.run, owner="ada", ports={str(another): "worker/0"})["taken"] == [
+        another
+    ]
+
+
+@pytest.mark.parametrize("text", [b"[]", b"7", b"[" * 60_000, b"\xff", b'{"run": [], "since": "x"}', b""])
+def test_a_lease_that_says_nothing_is_still_a_lease(lab: Lab, text: bytes) -> None:
+    agent, port = lab.agent(), free_port()
+    agent.request("lease", run=lab.run, owner="ada", ports={str(port): "worker/0"})
+    (lab.state / "leases" / str(port)).write_bytes(text)
+    (conflict,) = lab.agent().request("lease", run="another", owner="bob", ports={str(port): "worker/0"})[
+        "conflicts"
+    ]
+    assert conflict["port"] == port
+    asked = wire.Lease(run="another", owner="bob", ports={str(port): "worker/0"})
+    read = wire.answer(asked, {"conflicts": [conflict]}, b"")  # what a controller takes for an answer of ours
+    assert [one.port for one in read.conflicts] == [port]
+
+
+# --- copied cookies ---
+
+
+def bearer(environ: dict[str, str], user: int = 0) -> int:
+    """A process with that environment that nobody of ours started; it is the test's child."""
+    child = os.fork()
+    if child == 0:
+        if user:
+            os.setgid(user)
+            os.setuid(user)
+        os.execve("/bin/sleep", ["sleep", "600"], environ)
+    until(lambda: procs.argv0(child) == "sleep")
+    return child
+
+
+def is_killed(child: int) -> bool:
+    """Whether somebody has ended it; it is gone afterwards in any case."""
+    pid, _ = os.waitpid(child, os.WNOHANG)
+    if pid == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return pid != 0
+
+
+def over(lab: Lab, agent: AgentClient) -> dict[str, str]:
+    """A task that has ended by itself; what stood in its environment."""
+    show = "import os; print([(k, v) for k, v in os.environ.items() if k.startswith('ORCHESTRATE_')])"
+    lab.start(agent, sys.executable, "-c", show)
+    lab.over()
+    return dict(ast.literal_eval(Path(lab.task().log).read_text()))
+
+
+def clean(lab: Lab, agent: AgentClient) -> dict[str, Any]:
+    fields: dict[str, Any] = {"alive": [], "known": [], "older": 86_400.0, "keep_bytes": None, "dry": False}
+    return agent.request("clean", workdir=str(lab.workdir), shared=True, work=False, **fields)
+
+
+def test_another_users_process_with_a_copied_cookie_is_left_alone_by_root(lab: Lab) -> None:
+    with exclusive("clean"):
+        agent = lab.agent()
+        marks = over(lab, agent)
+        child = bearer(marks, NOBODY)
+        done = clean(lab, agent)
+        assert agent.request("sweep", run=lab.run)["killed"] == []
+        assert (done["killed"], done["orphans"], is_killed(child)) == ([], [], False)
+
+
+def test_a_bearer_that_no_guard_knows_does_not_live_into_the_next_attempt(lab: Lab) -> None:
+    with exclusive("clean"):
+        agent = lab.agent()
+        child = bearer(over(lab, agent))
+        assert [one["pid"] for one in agent.request("sweep", run=lab.run)["killed"]] == [child]
+        assert is_killed(child)
+
+
+@pytest.mark.parametrize(
+    ("change", "killed"),
+    [
+        ({}, True),
+        ({"ORCHESTRATE_RUN": "another"}, False),
+        ({"ORCHESTRATE_ATTEMPT": "2"}, False),
+        ({"ORCHESTRATE_REPORT": "/elsewhere/report.jsonl"}, False),
+        ({"ORCHESTRATE_REPORT": "relative"}, False),
+        ({"ORCHESTRATE_TASK": "a/b"}, False),
+    ],
+)
+def test_only_a_whole_set_of_marks_condemns(lab: Lab, change: dict[str, str], killed: bool) -> None:
+    with exclusive("clean"):
+        agent = lab.agent()
+        child = bearer({**over(lab, agent), **change})
+        done = clean(lab, agent)
+        assert [one["pid"] for one in done["killed"]] == ([child] if killed else [])
+        assert is_killed(child) is killed
+
+
+def test_a_process_that_is_older_than_the_task_is_none_of_it(lab: Lab) -> None:
+    with exclusive("clean"):
+        agent = lab.agent()
+        child = bearer(over(lab, agent))
+        known = state.read(lab.task())
+        state.write(lab.task(), {**known, "start_ticks": known["start_ticks"] + 10_000_000})
+        assert clean(lab, agent)["killed"] == []
+        assert not is_killed(child)
+
+
+def test_of_a_run_that_nobody_knows_only_what_sees_our_files_is_ended(lab: Lab) -> None:
+    with exclusive("clean"):
+        agent = lab.agent()
+        marks = over(lab, agent)
+        remove(lab.state / "runs" / lab.run)
+        inside, elsewhere = bearer(marks), subprocess.Popen(["unshare", "-m", "sleep", "600"], env=marks)
+        until(lambda: procs.argv0(elsewhere.pid) == "sleep")
+        done = clean(lab, agent)
+        assert [one["pid"] for one in done["killed"]] == [inside]
+        assert is_killed(inside)
+        assert elsewhere.poll() is None
+        elsewhere.kill()
+        elsewhere.wait()

@@ -1,0 +1,389 @@
+"""Every operation of a real agent, asked and read with the controller's types."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from orchestrator import wire
+from orchestrator.checks import PACKAGES
+from orchestrator.envs import uv
+from orchestrator.node.serve.ops import OPS
+from orchestrator.sync import one_time_key
+from tests.exclusive import exclusive
+from tests.node.agent_client import AgentClient
+from tests.node.lab import Lab
+from tests.ports import free_port
+from tests.wheels import wheel
+
+R = TypeVar("R", bound=wire.Reply)
+PLAN = '{"name": "é"}'
+
+# What is sent and not read by the controller: a task's state file goes as it is, and the rest is for those
+# who look at a node itself.
+_STATE = ("schema", "run", "attempt", "task", "start_ticks", "incarnation")
+NOT_READ = {
+    *(f"{place}.{field}" for place in ("news.state", "states.runs[].tasks[].state") for field in _STATE),
+    *(f"facts.{field}" for field in ("memory", "prefix", "time_ns")),
+    *(f"facts.disk.{disk}.{field}" for disk in ("state", "workdir") for field in ("total", "fstype")),
+    *(f"{op}.{field}" for op in ("files_put", "tree_tar") for field in ("bytes", "files", "received")),
+    *(f"start.{field}" for field in ("already", "started", "state")),
+    *("lease.taken", "news.kind", "stop.gone", "tree_seal.already", "tree_seal.ok"),
+    *(f"hello.{field}" for field in ("home", "hostname", "incarnation", "pid", "uid")),
+}
+
+
+def unread(raw: object, read: object, place: str = "") -> Iterator[str]:
+    """The fields that the agent sent and the controller's type does not have."""
+    if isinstance(raw, Mapping) and isinstance(read, msgspec.Struct):
+        for name, value in raw.items():
+            if hasattr(read, name):
+                yield from unread(value, getattr(read, name), f"{place}.{name}")
+            else:
+                yield f"{place}.{name}"
+    elif isinstance(raw, Sequence) and isinstance(read, Sequence) and not isinstance(raw, str):
+        for one, other in zip(raw, read, strict=True):
+            yield from unread(one, other, f"{place}[]")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What an agent said once: an answer to a request, or news of a task."""
+
+    request: wire.Request[Any]
+    header: dict[str, Any]
+    payload: bytes
+
+
+class Asker:
+    """Asks a real agent as the controller does."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.agent: AgentClient = lab.agent()
+        self.asked: set[str] = set()
+        self.unread: set[str] = set()
+        self.said: list[Said] = []
+
+    def __call__(self, request: wire.Request[R], payload: bytes = b"") -> R:
+        number = self.agent.send(request.OP, payload, **msgspec.to_builtins(request))
+        raw, data = self.agent.reply(number)
+        assert len(data) <= request.PAYLOAD
+        reply = wire.answer(request, raw, data)
+        self.unread |= {f"{request.OP}{place}" for place in unread(raw, reply)}
+        self.asked.add(request.OP)
+        self.said.append(Said(request, {"id": number, "ok": True, "result": raw}, data))
+        if isinstance(request, wire.Follow) and request.tasks[0].task == "worker/0":
+            self._follow = request
+        return reply
+
+    def start(self, *argv: str, task: str = "worker/0") -> wire.Started:
+        spec = wire.Spec(
+            argv=argv or ("sleep", "1000"),
+            env={"A": "b"},
+            cwd=str(self.lab.folder),
+            setup=None,
+            python=sys.executable,
+            grace=5.0,
+            port=free_port(),
+            endless=False,
+            fence=None,
+            lifeline=3600.0,
+            stacks=True,
+            log_cap=1 << 20,
+        )
+        return self(wire.Start(run=self.lab.run, attempt="1", task=task, plan=PLAN, spec=spec))
+
+    def news(self, kind: type[wire.News]) -> wire.News:
+        """The next news of a kind from the tasks that are followed."""
+        read: list[wire.News] = []
+
+        def come() -> bool:
+            read[:] = [wire.news(header, payload) for header, payload in self.agent.stream]
+            return any(isinstance(one, kind) for one in read)
+
+        self.agent.until(come)
+        for (raw, _), one in zip(self.agent.stream, read, strict=True):
+            self.unread |= {f"news{place}" for place in unread(raw, one)}
+        self.said += [Said(self._follow, dict(header), payload) for header, payload in self.agent.stream]
+        return next(one for one in reversed(read) if isinstance(one, kind))
+
+
+@pytest.fixture
+def ask(lab: Lab) -> Asker:
+    return Asker(lab)
+
+
+def _tasks(ask: Asker) -> None:
+    run = ask.lab.run
+    assert ask(wire.States(run=None)).runs == ()
+    assert ask(wire.Keep(run=run, who="me", plan=PLAN)).granted
+    code = "import os; os.write(1, b'hello\\n'); open(os.environ['ORCHESTRATE_REPORT'], 'a').write('{}\\n')"
+    assert ask.start(sys.executable, "-c", f"{code}; import time; time.sleep(600)").pid
+    assert ask(wire.Follow(run=run, attempt="1", tasks=[wire.From("worker/0", 0, 0)])).missing == ()
+    assert ask(wire.Follow(run=run, attempt="1", tasks=[wire.From("ps/0", 0, 0)])).missing == ("ps/0",)
+    ask(wire.Unfollow(target=0))
+    log = ask.news(wire.LogNews)
+    assert isinstance(log, wire.LogNews)
+    assert log.offset == 0
+    ask.news(wire.ReportNews)
+    (task,) = ask(wire.Stacks(run=run)).tasks
+    assert any("write" in one.text or "<module>" in one.text for one in task.processes)
+    saved = ask.lab.folder / "ckpt-1.index"
+    saved.touch()
+    (lives,) = ask(wire.VitalsAsk(run=run, attempt="1", gpus=True, closely=True)).tasks
+    assert (lives.task, lives.processes, lives.term, lives.tensorflow) == ("worker/0", 1, "default", False)
+    assert lives.memory > 1_000_000
+    assert lives.saved is not None
+    assert lives.saved.path == saved.name
+    (known,) = ask(wire.States(run=run)).runs
+    assert (known.plan, known.active, known.tasks[0].state.state) == (PLAN, True, wire.TaskPhase.RUNNING)
+    assert ask(wire.CleanLook()).alive == (run,)
+    assert ask(wire.Stop(run=run, grace=5.0, kill=True, final=True)).asked == ("worker/0",)
+    ask.agent.until(lambda: ask.agent.states("worker/0")[-1]["state"] == "exited")
+    state = ask.news(wire.StateNews)
+    assert isinstance(state, wire.StateNews)
+    assert (state.state.state.final, state.state.want) == (True, wire.Want.KILL)
+    stray = os.posix_spawnp(
+        "sleep", ["sleep", "9"], {**os.environ, "ORCHESTRATE_TASK": f"{run}/1/worker/0/a"}
+    )
+    assert [one.pid for one in ask(wire.Sweep(run=run)).killed] == [stray]
+    os.waitpid(stray, 0)
+    ask(wire.GpuHeld(run=run))
+    with exclusive("clean"):
+        ask(wire.Clean(**_clean(ask)))
+
+
+def _clean(ask: Asker) -> dict[str, Any]:
+    wish: dict[str, Any] = {
+        "older": 0.0,
+        "keep_bytes": None,
+        "shared": True,
+        "work": True,
+        "envs": [],
+        "dry": False,
+    }
+    return {"workdir": str(ask.lab.workdir), "alive": [], "known": [], **wish}
+
+
+def _look(ask: Asker) -> None:
+    workdir, port, nonce = str(ask.lab.workdir), free_port(), "n0nce"
+    assert ask(wire.Ping()).time_ns > 0
+    ask(wire.Beats(every=0.05))
+    asked = wire.Facts(python=sys.executable, r=True, workdir=workdir, packages=PACKAGES, setup=None)
+    assert ask(asked).python.ok
+    had = ask(wire.Have(program="sh", python=sys.executable, setup=None, packages=()))
+    assert (had.program, had.packages) == (True, ())
+    assert not ask(wire.Have(program="no-such", python="python3", setup="true", packages=())).program
+    state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"}, data=[workdir])
+    assert ask(state) == ask(state)
+    ask(wire.ShareWrite(workdir=workdir, nonce=nonce, host="a"))
+    assert ask(wire.ShareRead(workdir=workdir, nonce=nonce)).hosts == ("a",)
+    ask(wire.ShareClean(workdir=workdir, nonce=nonce))
+    listen = wire.Listen(run=ask.lab.run, ports=[port], nonce=nonce, host="a")
+    assert ask(listen).listening == (port,)
+    target = wire.Target("a", "127.0.0.1", port)
+    (probed,) = ask(wire.Probe(nonce=nonce, timeout=5.0, targets=[target], large=1 << 16)).results
+    assert (probed.tcp, probed.large_out, probed.large_back) == (True, True, True)
+    rate = ask(wire.Bandwidth(nonce=nonce, target=target)).rate
+    assert rate is not None
+    assert rate > 0
+    ask(wire.Unlisten())
+    imports = wire.Imports(
+        python=sys.executable, setup=None, env={}, modules=["json", "no_such_module"], gpus=True
+    )
+    imported = ask(imports)
+    assert [one.name for one in imported.modules] == ["json", "no_such_module"]
+    assert imported.modules[1].error == "ModuleNotFoundError: No module named 'no_such_module'"
+    lease = wire.Lease(run=ask.lab.run, owner="me", ports={str(port): "worker/0"})
+    assert ask(lease).conflicts == ()
+    other = Asker(ask.lab)
+    (conflict,) = other(wire.Lease(run="other", owner="you", ports={str(port): "worker/0"})).conflicts
+    assert (conflict.port, conflict.owner) == (port, "me")
+    (busy,) = other(wire.Listen(run="other", ports=[port], nonce=nonce, host="a")).busy
+    assert isinstance(busy.holder, wire.Lessee)
+
+
+def _trees(ask: Asker) -> None:
+    workdir, digest = str(ask.lab.workdir), "ab" * 16
+    assert ask(wire.TreeHas(workdir=workdir, digests=[digest])).present == ()
+    sha = "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
+    manifest = [{"path": "a.py", "mode": 0o644, "sha256": sha}]
+    begin = wire.TreeBegin(workdir=workdir, digest=digest, manifest=manifest, reuse=True)
+    assert ask(begin).missing == (0,)
+    ask(wire.TreeDrop(workdir=workdir, digest=digest))
+    assert ask(begin).incoming is not None
+    ask(wire.TreeTar(workdir=workdir, digest=digest, part=True, more=True), _tar({"a.py": b"1"}))
+    ask(wire.TreeTar(workdir=workdir, digest=digest, part=True, more=False))
+    ask(wire.TreeSeal(workdir=workdir, digest=digest))
+    assert ask(begin).present
+    made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digests=[digest], also=[], data=[]))
+    assert (made.made, made.missing) == (True, ())
+    assert ask(wire.WorkMake(workdir=workdir, run="r2", digests=["cd"], also=[], data=[])).missing == ("cd",)
+
+
+def _files(ask: Asker) -> None:
+    target = ask.lab.folder / "results"
+    absent = ask(wire.FilesList(path=str(target)))
+    assert (absent.kind, absent.payload) == (wire.Kind.NOTHING, b"[]")
+    begun = ask(wire.FilesBegin(target=str(target)))
+    ask(wire.FilesPut(incoming=begun.incoming, more=True), _tar({"x": b"12", "d/y": b"3"}))
+    ask(wire.FilesPut(incoming=begun.incoming, more=False))
+    ask(wire.FilesSwap(target=begun.target, incoming=begun.incoming, single=None), b"[]")
+    (target / os.fsdecode(b"\xff")).symlink_to("x")
+    listed = ask(wire.FilesList(path=str(target)))
+    assert {(row[0], row[1]) for row in json.loads(listed.payload)} == {
+        ("d", "folder"),
+        ("d/y", "file"),
+        ("x", "file"),
+        ("\udcff", "link"),
+    }
+    names = json.dumps([("x", 2), ("gone", 1)]).encode()
+    stream = ask(wire.FilesOpen(root=listed.root, growing=False), names).stream
+    data = b""
+    while not (piece := ask(wire.FilesMore(stream=stream))).end:
+        data += piece.payload
+    assert piece.gone == ("gone",)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert tar.getnames() == ["x"]
+    ask(wire.FilesClose(stream=stream))
+    ask(wire.FilesRemove(target=str(target)))
+    assert not target.exists()
+
+
+def _event_files(ask: Asker) -> None:
+    logs = ask.lab.folder / "board" / "logs"
+    assert not ask(wire.EventFilesOf(root=str(logs), known={})).there
+    logs.mkdir(parents=True)
+    (logs / "events.out.tfevents.1.a").write_bytes(b"12345")
+    (logs / "checkpoint").write_bytes(b"no event")
+    (logs / "b.tfevents").symlink_to("checkpoint")
+    (logs / os.fsdecode(b"tfevents\xff")).write_bytes(b"no name that JSON knows")
+    os.mkfifo(logs / "c.tfevents")
+    reply = ask(wire.EventFilesOf(root=str(logs.parent), known={"logs/events.out.tfevents.1.a": 2}))
+    (one,) = reply.files
+    assert (one.path, one.offset, reply.payload) == ("logs/events.out.tfevents.1.a", 2, b"345")
+    assert (reply.there, reply.behind, reply.more) == (True, 0, False)
+    shorter = ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 9}))
+    assert (shorter.files[0].offset, shorter.payload) == (0, b"12345")
+    assert ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 5})).files == ()
+    (logs / "large.tfevents").write_bytes(bytes(3 << 20))
+    large = ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 5}))
+    assert (len(large.payload), large.behind) == (1 << 20, 2 << 20)
+
+
+def _command(ask: Asker) -> None:
+    assert ask(wire.Exec(argv=("sh", "-c", "exit 3"))).status == 3
+    missing = ask(wire.Exec(argv=("/none",)))
+    assert (missing.status, missing.error) == (127, "/none: No such file or directory")
+    assert not ask(wire.ExecEnd()).running
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _envs(ask: Asker) -> None:
+    wheels = ask.lab.folder / "wheels"
+    wheels.mkdir()
+    wheel(wheels, "small", "1.0", "")
+    workdir, name, tool = str(ask.lab.workdir), "ab" * 8, str(uv.binary())
+    assert not ask(wire.EnvLook(workdir=workdir, name=name)).ready
+    python = ask(wire.EnvFind(uv=tool, python="/usr/bin/python3"))
+    make = wire.EnvMake(
+        workdir=workdir, name=name, uv=tool, interpreter=python.path, index=None, wheels=str(wheels)
+    )
+    assert ask(make, b"small==1.0\n").made
+    assert not ask(make, b"small==1.0\n").made
+    assert ask(wire.EnvProgress(workdir=workdir, name=name)).packages == 0
+    assert ask(wire.EnvLook(workdir=workdir, name=name)).ready
+
+
+def _data(ask: Asker) -> None:
+    workdir, digest, key = str(ask.lab.workdir), "cd" * 16, one_time_key()
+    sha = hashlib.sha256(b"1").hexdigest()
+    entry = {"path": "files/a", "mode": 0o644, "size": 1, "sha256": sha}
+    look = wire.DataLook(workdir=workdir, digest=digest, thorough=False)
+    assert ask(look).state is wire.DataState.ABSENT
+    begin = wire.DataBegin(
+        workdir=workdir,
+        digest=digest,
+        run=ask.lab.run,
+        manifest=[entry],
+        size=4,
+        pieces=1,
+        key=key,
+        ports=[],
+        serve=False,
+    )
+    begun = ask(begin, bytes.fromhex(sha))
+    assert (begun.present, begun.bits) == (False, "0")
+    source = wire.DataSource("gone", "127.0.0.1", free_port(), [0])
+    ask(wire.DataPeers(digest=digest, plan=1, sources=[source]))
+    have = wire.DataHave(digest=digest, pieces=1)
+    trouble: list[str] = []
+    while not trouble:
+        trouble += [one.host for one in ask(have).trouble]
+    assert trouble == ["gone"]
+    ask(wire.DataPiece(digest=digest, piece=0), b"1")
+    assert ask(wire.DataSeal(digest=digest)).present
+    assert ask(look).state is wire.DataState.WHOLE
+    assert ask(begin, bytes.fromhex(sha)).present
+    ask(wire.DataDrop(digest=digest))
+
+
+STORIES: Sequence[Callable[[Asker], None]] = (
+    _tasks,
+    _look,
+    _trees,
+    _files,
+    _event_files,
+    _command,
+    _envs,
+    _data,
+)
+
+
+def test_every_operation_has_a_type_and_every_type_an_operation() -> None:
+    assert sorted(request.OP for request in wire.REQUESTS) == sorted(OPS)
+
+
+def test_hello_is_read(lab: Lab) -> None:
+    hello = lab.agent().hello
+    read = wire.read(hello, wire.Hello, "hello")
+    assert read.state == str(lab.state)
+    assert {f"hello{place}" for place in unread(hello, read)} <= NOT_READ
+    unusable = lab.agent(state="/proc/none").hello
+    error = wire.read(unusable, wire.Hello, "hello").state_error
+    assert error is not None
+    assert error.kind == "state"
+
+
+def test_every_reply_of_every_operation_is_read(ask: Asker) -> None:
+    for story in STORIES:
+        story(ask)
+    assert ask.asked == set(OPS)
+    assert ask.unread <= NOT_READ
+
+
+def test_an_error_is_read(ask: Asker) -> None:
+    number = ask.agent.send("states", run="../x")
+    ask.agent.until(lambda: number in ask.agent.replies)
+    error = wire.read(ask.agent.replies[number][0]["error"], wire.Failure, "an error")
+    assert error.what == "not a name for a run: '../x'"

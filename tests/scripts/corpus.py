@@ -1,0 +1,90 @@
+"""Programs as people write them: how each is launched, and the loss that it must reach.
+
+An exact loss is that of one process with the same global batch, run by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOSS = 0.529350  # of one process with the same global batch, after two epochs of eight steps
+
+_ONE, _TWO, _FOUR = ("worker",), ("worker",) * 2, ("worker",) * 4
+_SERVED = ("chief", "worker", "ps")
+_FOLDER = ("MODEL_DIR={shared}",)
+_DATA = '[job]\nauto_shard = "data"\n'
+
+
+@dataclass(frozen=True)
+class Launched:
+    roles: tuple[str, ...]
+    command: tuple[str, ...]
+    loss: float | None = None  # exactly
+    below: float = 1.0
+    job: str = ""
+    says: str = ""  # in what is shown
+    folder: str = ""  # of the project, in which it is launched
+    env: tuple[str, ...] = ()  # NAME=VALUE; {shared} is a folder that all hosts see
+
+    @property
+    def trainers(self) -> int:
+        """How many tasks print a final loss."""
+        return 1 if "ps" in self.roles else sum(role == "worker" for role in self.roles)
+
+
+ALL = {
+    # Keras, under each of its names
+    "import keras": Launched(_FOUR, ("import_keras.py",), LOSS, says="ORCHESTRATE_KERAS=mend"),
+    "a module that imports keras": Launched(_TWO, ("lib_keras.py",), LOSS, says="=mend"),
+    "tf_keras by name": Launched(_TWO, ("tf_keras_itself.py",), LOSS),
+    "a loop of its own with Keras 3": Launched(_TWO, ("keras_loop.py",), 0.063634, says="=mend"),
+    "a train_step of Keras 3": Launched(_TWO, ("train_step.py",), LOSS),
+    "float16 with Keras 3": Launched(_TWO, ("loss_scale.py",), below=0.54),
+    "alone, with weights": Launched(_ONE, ("alone.py",), LOSS),
+    "no strategy": Launched(_ONE, ("no_strategy.py",), LOSS),
+    "central storage": Launched(_ONE, ("central.py",), LOSS),
+    "two devices": Launched(_ONE, ("two_devices.py",), LOSS),
+    "two networks": Launched(_ONE, ("adversaries.py",), below=2.0),
+    # Shapes of programs
+    "the tutorial": Launched(_FOUR, ("tutorial.py",), 1.019342, below=2.0),
+    "absl, a custom loop": Launched(_TWO, ("absl_flags.py", "--lr=0.1"), LOSS),
+    "subcommands": Launched(_ONE, ("engineered.py", "train", "--epochs", "2"), LOSS),
+    "a package": Launched(_ONE, ("python", "-m", "pack.train"), LOSS),
+    "a package as program": Launched(_TWO, ("python", "-m", "app", "--config", "longer"), LOSS),
+    "a folder of settings": Launched(_TWO, ("hydra_like/train.py", "model.lr=0.1", "data=rows"), LOSS),
+    "a shell script": Launched(_TWO, ("bash", "run.sh"), below=0.75),
+    "a line of a shell, with Keras 3": Launched(
+        _TWO, ("bash", "-o", "pipefail", "-c", "python -u import_keras.py | tee log"), LOSS, says="=mend"
+    ),
+    "a program that env starts": Launched(_TWO, ("env", "A=1", "python", "lib_keras.py"), LOSS, says="=mend"),
+    "a program in a shell script": Launched(_ONE, ("./heredoc.sh", "2"), LOSS),
+    "a loop with checkpoints": Launched(_TWO, ("loop_checkpoints.py",), 0.598491),
+    "a folder below": Launched(_TWO, ("relative.py",), 0.474178, folder="jobs"),
+    "no Keras": Launched(_TWO, ("modules.py",), 0.296476),
+    "sessions": Launched(_ONE, ("sessions.py",), 0.121838),
+    "a long start": Launched(_TWO, ("slow_start.py",), LOSS, env=("PREPARES=5",)),
+    # Data
+    "one file": Launched(_TWO, ("one_file.py", "--epochs", "2"), LOSS, job=_DATA),
+    "several files": Launched(_TWO, ("tfrecords.py",), below=0.7),
+    "a set of two files": Launched(_TWO, ("tfds_folder.py",), below=0.7),
+    "a set of one file": Launched(_TWO, ("tfds_one_file.py",), LOSS, job=_DATA),
+    "a builder": Launched(_ONE, ("tfds_own.py",), LOSS),
+    "columns of a table": Launched(_ONE, ("csv_columns.py",), below=0.55),
+    "a Sequence of Keras": Launched(_TWO, ("sequence.py",), 0.498813),
+    "arrays in memory": Launched(_TWO, ("numpy_arrays.py",), 0.460416),
+    "words": Launched(_TWO, ("text.py",), 0.098474),
+    "images": Launched(_TWO, ("images.py",), below=0.05),
+    "mixed precision": Launched(_TWO, ("mixed.py",), below=0.6),
+    # What they write
+    "callbacks": Launched(_TWO, ("callbacks.py",), LOSS),
+    "callbacks of Keras 3": Launched(_TWO, ("callbacks_keras3.py",), LOSS),
+    ".keras on two tasks": Launched(_TWO, ("keras3_saving.py",), LOSS),
+    "five formats": Launched(_TWO, ("formats.py",), LOSS),
+    "a second start": Launched(_TWO, ("resume.py",), LOSS),
+    # Other tasks
+    "parameter servers": Launched(_SERVED, ("servers.py",), below=0.6, says="=alias"),
+    "a coordinator": Launched(_SERVED, ("coordinator.py",), below=0.4),
+    "a creator of data": Launched(_SERVED, ("ps_creator.py",), below=0.5, env=_FOLDER),
+    "sessions of servers": Launched(_SERVED, ("ps_sessions.py",), below=0.4, env=_FOLDER),
+    "an evaluator": Launched(("worker", "evaluator"), ("sidecar.py",), LOSS, env=_FOLDER),
+}

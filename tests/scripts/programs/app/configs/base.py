@@ -1,0 +1,3 @@
+EPOCHS = 1
+BATCH = 32
+RATE = 0.1

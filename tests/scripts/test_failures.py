@@ -1,0 +1,83 @@
+"""What people's failures are called, and what is advised: the exact header and hint of each.
+
+The texts beside the programs are what they printed under TensorFlow 2.21; `verdicts.toml` is what we make of
+them. Some are run again, so that the texts stay true.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.diagnosis.statement import Statement
+from orchestrator.diagnosis.verdict import judge
+from orchestrator.events import TaskExited
+from tests.scripts.failures.programs import PROGRAMS
+from tests.training import training_python
+
+HERE = Path(__file__).parent / "failures"
+SEVERAL: dict[str, dict[str, Any]] = tomllib.loads((HERE / "two" / "verdicts.toml").read_text())
+VERDICTS: dict[str, dict[str, str]] = tomllib.loads((HERE / "verdicts.toml").read_text())
+
+
+def verdict(text: str) -> dict[str, str]:
+    lines = tuple(line for line in text.split("\n") if line.strip())
+    exited = TaskExited("worker/0", "a", "1", 1, None, "", 0.0, 9.0, stopped=False)
+    found = judge([exited], lambda _task, _attempt: Statement(lines))
+    return {
+        "header": found.cause.removeprefix("worker/0 on a exited with 1").lstrip(":; "),
+        "hint": found.hint,
+    }
+
+
+def verdict_of_several(name: str, told: dict[str, Any]) -> dict[str, str]:
+    """`tasks` are in the order in which they ended, each on a host of its own; the last may have no words."""
+
+    def hear(task: str, _attempt: str) -> Statement:
+        path = HERE / "two" / f"{name}.{task.replace('/', '-')}.txt"
+        lines = path.read_text().split("\n") if path.exists() else []
+        ports = dict(told.get("ports", {}))
+        own = ports.pop(task, 0)
+        return Statement(tuple(filter(None, lines)), None, own, frozenset(ports.values()))
+
+    exits = [
+        TaskExited(task, f"node{place}", "1", 1, None, "", 0.0, 9.0 + place, stopped=False)
+        for place, task in enumerate(told["tasks"], start=1)
+    ]
+    found = judge(exits, hear)
+    return {"cause": found.cause, "hint": found.hint}
+
+
+@pytest.mark.parametrize("name", sorted(SEVERAL))
+def test_of_several_tasks_the_true_one_is_named(name: str) -> None:
+    told = SEVERAL[name]
+    assert verdict_of_several(name, told) == {"cause": told["cause"], "hint": told["hint"]}
+
+
+def test_there_are_enough() -> None:
+    assert len(VERDICTS) + len(SEVERAL) >= 60
+    assert set(PROGRAMS) <= set(VERDICTS)
+
+
+@pytest.mark.parametrize("name", sorted(VERDICTS))
+def test_a_failure_is_called_by_its_name(name: str) -> None:
+    assert verdict((HERE / f"{name}.txt").read_text()) == VERDICTS[name]
+
+
+@pytest.mark.timeout(300)
+def test_the_programs_still_fail_like_this(tmp_path: Path) -> None:
+    """All of them, in processes forked from one that has imported TensorFlow."""
+    done = subprocess.run(
+        [training_python(), HERE / "programs.py", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    hints = {name: verdict((tmp_path / f"{name}.txt").read_text())["hint"] for name in PROGRAMS}
+    assert hints == {name: VERDICTS[name]["hint"] for name in PROGRAMS}

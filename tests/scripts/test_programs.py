@@ -1,0 +1,99 @@
+"""Programs as people write them, launched unchanged, with the losses that they must reach."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.scripts.corpus import ALL, Launched
+from tests.ssh.runs.desk import Desk
+from tests.training import training_python
+
+PROGRAMS = Path(__file__).parent / "programs"
+PATIENCE = 240.0
+MOST = 4  # tasks
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Cluster]:
+    with Cluster(MOST, homes=True, python=training_python()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def desk(machines: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    one: Launched = request.param
+    made = Desk(machines, tmp_path)
+    made.write_hosts(machines.hosts[: len(one.roles)], job=one.job)
+    made.give_roles(*one.roles)
+    shutil.copytree(PROGRAMS, made.project, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def losses(desk: Desk) -> list[float]:
+    text = "\n".join(log.read_text() for log in sorted((desk.run_folder() / "logs" / "1").glob("*.log")))
+    return [float(value) for value in re.findall(r"final loss (\S+)", text)]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("desk", "one"), [(one, one) for one in ALL.values()], ids=list(ALL), indirect=["desk"]
+)
+def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
+    options = ["--code", str(desk.project)] if one.folder else []
+    desk.project /= one.folder
+    viewer = desk.launch(
+        *options,
+        *(f"--env={pair.format(shared=desk.folder / 'shared')}" for pair in one.env),
+        "--",
+        *one.command,
+    )
+    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    found = losses(desk)
+    assert len(found) == one.trainers
+    assert all(value < one.below for value in found), found
+    assert one.loss is None or found == pytest.approx([one.loss] * one.trainers, abs=2e-6)
+    assert one.says in viewer.stdout + viewer.stderr
+    assert "not finite" not in viewer.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("desk", [Launched(("worker",), ())], indirect=True)
+def test_a_training_that_diverged_is_no_plain_success(desk: Desk) -> None:
+    viewer = desk.launch("--", "diverges.py")
+    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
+    said = viewer.stdout + viewer.stderr
+    assert "succeeded, with a loss that is not finite," in said
+    assert "TerminateOnNaN ended its training" in said
+
+
+@pytest.mark.timeout(300)
+def test_a_path_that_hosts_would_share_is_said(machines: Cluster, tmp_path: Path) -> None:
+    """Which hosts share their folder is known once they are asked; the program only looks like one."""
+    desk = Desk(machines, tmp_path)
+    desk.script(
+        "train.py",
+        "import sys\nsys.exit()\n"
+        "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+        "with strategy.scope():\n    model = build()\n"
+        "model.fit(x)\nmodel.save('model.h5')\n",
+    )
+    desk.write_hosts(machines.hosts[:2], workdir=str(desk.folder / "shared"))
+    viewer = desk.launch("--no-validate", "--", "train.py", fast=False)
+    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stderr
+    desk.close()
+    assert "O105 train.py, line 7: all tasks write model.h5" in viewer.stderr
+    assert "these hosts share their working folder" in viewer.stderr
+
+
+def test_there_are_enough() -> None:
+    assert len(ALL) >= 40

@@ -1,0 +1,85 @@
+"""The controller's disk is full: what does not fit waits on the nodes, which is said, and is made up for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.model import Host
+from tests.ssh.runs.desk import Desk, until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk needs root to mount")
+
+LOUD = """
+import os
+line = "x" * 1023
+for _ in range(3072):
+    print(line)
+print("the last line", flush=True)
+"""
+
+
+@pytest.fixture(params=["1m", "2m"])
+def disk(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The state folder on a file system of its own, too small for 3 MB of each of two tasks."""
+    desk.state.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(desk.state)]
+    subprocess.run(mount, check=True)
+    try:
+        yield desk.state
+    finally:
+        desk.close()
+        subprocess.run(["umount", "-l", str(desk.state)], check=True)
+
+
+def nodes_have_all(desk: Desk, run: str) -> None:
+    for host, slug in zip(desk.cluster.hosts, ("worker-0", "worker-1"), strict=True):
+        until(f"{slug} has ended", partial(has_ended, desk, host, run, slug))
+
+
+def has_ended(desk: Desk, host: Host, run: str, slug: str) -> bool:
+    log = desk.node_log(host, run, slug)
+    whole = log.exists() and b"the last line" in log.read_bytes()
+    return whole and desk.node_state(host, run, slug) == "exited"
+
+
+def test_with_room_again_the_rest_is_fetched_and_the_run_ends(desk: Desk, disk: Path) -> None:
+    desk.script("loud.py", LOUD)
+    viewer = desk.launch("--", "loud.py")
+    viewer.shows("the logs wait on their hosts: No space left on device")
+    run = desk.run_id()
+    nodes_have_all(desk, run)
+    status = desk.start("status", run)
+    assert status.wait() == ExitStatus.OK
+    assert "exited" in status.stdout
+    assert viewer.process.poll() is None
+    assert not desk.named("HostLost", run)
+    subprocess.run(["mount", "-o", "remount,size=40m", str(disk)], check=True)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert "there is room again" in viewer.stderr
+    assert len(desk.named("RunEnded", run)) == 1
+    assert len(desk.named("RunAdopted", run)) == 0
+    desk.logs_are_identical(run)
+
+
+@pytest.mark.usefixtures("disk")
+def test_a_stop_ends_the_run_whatever_waits(desk: Desk) -> None:
+    desk.script("loud.py", LOUD)
+    viewer = desk.launch("--", "loud.py")
+    viewer.shows("the logs wait on their hosts")
+    run = desk.run_id()
+    nodes_have_all(desk, run)
+    stop = desk.start("stop", "--now", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    assert "no answer" not in stop.stderr
+    assert viewer.wait() == ExitStatus.INTERRUPTED
+    ended = {event["task"]: event["code"] for event in desk.named("TaskExited", run)}
+    assert ended == {"worker/0": 0, "worker/1": 0}
+    assert len(desk.named("RunEnded", run)) == 1
+    assert "of its log are not here" in stop.stderr

@@ -1,0 +1,40 @@
+"""What a job starts with is looked for on every host before anything is sent."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk
+
+
+def nothing_was_sent(desk: Desk) -> bool:
+    return not desk.named("TreeSynced") and not desk.named("TaskStarted")
+
+
+def test_a_program_that_no_host_has(desk: Desk) -> None:
+    viewer = desk.launch("--", "trainer", "--fast")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert "2 hosts have no program trainer" in viewer.stderr
+    assert "the job is `trainer --fast`" in viewer.stderr
+    assert nothing_was_sent(desk)
+
+
+def test_a_setup_may_know_it(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "trainer").write_text("#!/bin/sh\necho trained\n")
+    (folder / "trainer").chmod(0o755)
+    desk.write_hosts(desk.cluster.hosts, job=f"[job]\nsetup = 'export PATH={folder}:$PATH'\n")
+    viewer = desk.launch("--", "trainer")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+
+
+@pytest.mark.skipif(not shutil.which("Rscript"), reason="no R here: scripts/setup r")
+def test_packages_that_r_lacks(desk: Desk) -> None:
+    desk.script("train.R", 'library(stats)\nlibrary("nosuch.package")\nif (FALSE) library(another)\n')
+    viewer = desk.launch("--", "train.R")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert "2 hosts have an R without nosuch.package" in viewer.stderr
+    assert nothing_was_sent(desk)

@@ -1,0 +1,97 @@
+"""A validation is remembered for hosts that are as they were; whatever is doubtful is validated again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk
+
+CHECK = "validate = 'python check.py'"
+FAILS = "import os, sys; sys.exit(os.path.exists(os.path.join({folder!r}, 'broken')))\n"
+
+
+def validated(desk: Desk, *options: str, status: ExitStatus = ExitStatus.OK) -> list[str]:
+    """Launch, and say which hosts trained alone."""
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--skip-preflight", *options, "--", "true")
+    assert viewer.wait() == status, viewer.stderr
+    logs = sorted((desk.run_folder() / "logs" / "validate").glob("*.log"))
+    names = [host.name for host in desk.cluster.hosts]
+    return [names[int(path.stem.rpartition("-")[2])] for path in logs]
+
+
+def said(desk: Desk) -> Sequence[str]:
+    return (desk.folder / f"err-{desk._count}").read_text().splitlines()
+
+
+def environments(desk: Desk) -> list[Path]:
+    """A Python of its own for each host."""
+    folders = [Path(host.workdir).parent / "venv" for host in desk.cluster.hosts]
+    text = desk.hosts.read_text()
+    for folder, host in zip(folders, desk.cluster.hosts, strict=True):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        head, _, tail = text.partition(f'name = "{host.name}"')
+        first, _, rest = tail.partition("python = ")
+        text = (
+            f'{head}name = "{host.name}"{first}python = "{folder}/bin/python"\n{rest.partition(chr(10))[2]}'
+        )
+    desk.hosts.write_text(text)
+    return folders
+
+
+def installed(folder: Path) -> None:
+    """What an installer leaves of a package."""
+    info = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "extra-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("extra/__init__.py,,\n")
+
+
+def test_what_is_unchanged_is_not_validated_again(desk: Desk) -> None:
+    names = [host.name for host in desk.cluster.hosts]
+    desk.write_hosts(desk.cluster.hosts, job=f"[job]\n{CHECK}\n")
+    folders = environments(desk)
+    desk.script("check.py", FAILS.format(folder=str(desk.folder)))
+    changed = ("--validate", "changed")
+
+    assert validated(desk) == names
+    assert validated(desk) == names, "a command of the user's own was taken as read unasked"
+    assert validated(desk, *changed) == []
+    (line,) = [line for line in said(desk) if "ago, unchanged" in line]
+    assert line.startswith("rehearsal-[01-02]: validated ")
+    assert line.endswith(" s ago, unchanged")
+    (event,) = desk.named("ValidationStood")
+    assert event["hosts"] == names
+
+    installed(folders[1])
+    assert validated(desk, *changed) == names[1:]
+    assert any(line.startswith(f"{names[0]}: validated ") for line in said(desk))
+    assert any("packages changed since it was validated" in line for line in said(desk))
+    assert validated(desk, "--validate", "always") == names
+    assert validated(desk, "--no-validate") == []
+    assert not any("validated" in line for line in said(desk))
+
+    # A failed one is not remembered, nor is what was known before it.
+    (desk.folder / "broken").touch()
+    assert validated(desk, "--validate", "always", status=ExitStatus.RUN_FAILED) == names
+    (desk.folder / "broken").unlink()
+    assert validated(desk, *changed) == names
+
+    desk.script("check.py", "pass\n")
+    assert validated(desk, *changed) == names, "another check"
+
+
+def test_a_host_that_a_run_failed_on_proves_itself_again(desk: Desk) -> None:
+    names = [host.name for host in desk.cluster.hosts]
+    desk.write_hosts(desk.cluster.hosts, job=f"[job]\n{CHECK}\nvalidation = 'changed'\nfailure_grace = 0.1\n")
+    desk.script("check.py", "pass\n")
+    desk.script(
+        "t.py", "import os, time\nif '\"index\": 1}' in os.environ['TF_CONFIG']: os.kill(os.getpid(), 9)\n"
+    )
+    assert validated(desk) == names
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--skip-preflight", "--", "t.py")
+    assert viewer.wait() == ExitStatus.RUN_FAILED
+    assert not (desk.run_folder() / "logs" / "validate").exists()
+    assert validated(desk) == names[1:]

@@ -1,0 +1,120 @@
+"""`orchestrate setup`, and launches that need an environment: real sshd's, a real uv, wheels made by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ssh.runs.desk import Desk
+from tests.wheels import wheel
+
+pytestmark = pytest.mark.timeout(400)
+LAUNCH = ("launch", "--skip-preflight", "--no-validate", "--hosts")
+LIMIT = 150.0  # seconds; environments are made: thousands of files, by two hosts at once
+NO_INDEX = "http://127.0.0.1:9/simple"  # nobody listens there
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheelhouse"
+    folder.mkdir()
+    wheel(folder, "small", "1.0", "answer = 42\n")
+    return folder
+
+
+def write(desk: Desk, *lines: str) -> None:
+    desk.write_hosts(desk.cluster.hosts, job="\n".join(("[env]", *lines)), python="")
+
+
+def offline(desk: Desk, wheels: Path) -> dict[str, str]:
+    """The controller has an index in a folder; that of the hosts does not answer."""
+    for number, _ in enumerate(desk.cluster.hosts, 1):
+        settings = desk.cluster.folder / f"home-{number}" / ".config" / "uv" / "uv.toml"
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text(f'index-url = "{NO_INDEX}"\n')
+    return {
+        "UV_DEFAULT_INDEX": wheels.as_uri(),
+        "PIP_INDEX_URL": wheels.as_uri(),
+        "UV_HTTP_RETRIES": "0",
+        "XDG_CACHE_HOME": str(desk.folder / "cache"),
+    }
+
+
+def environments(desk: Desk) -> list[Path]:
+    folders = [Path(host.workdir).expanduser() / "envs" for host in desk.cluster.hosts]
+    return [path for folder in folders for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("via", ["auto", "controller"])
+def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels: Path, via: str) -> None:
+    write(desk, 'packages = ["small"]', f'via = "{via}"')
+    first = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert first.wait(LIMIT) == 0, first.stderr
+    assert "2 hosts ready with the environment" in first.stdout
+    assert first.stderr.count("environment made in") == 2
+    assert len(environments(desk)) == 2
+    again = desk.start("setup", "--hosts", str(desk.hosts), "--json", **offline(desk, wheels))
+    assert again.wait() == 0, again.stderr
+    events = [json.loads(line) for line in again.stdout.splitlines()]
+    assert [event["reused"] for event in events if event["event"] == "EnvironmentMade"] == [True, True]
+
+
+def test_a_launch_makes_what_is_missing_and_runs_in_it(desk: Desk, wheels: Path) -> None:
+    write(desk, 'packages = ["small"]', 'via = "controller"')
+    script = desk.script("use.py", "import small, sys; print('answer', small.answer, sys.prefix)")
+    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    assert viewer.stdout.count("answer 42") == 2
+    assert all(str(path) in viewer.stdout for path in environments(desk))
+    phases = [event["phase"] for event in desk.named("PhaseEnded")]
+    assert phases.index("connect") < phases.index("setup") < phases.index("stage")
+    again = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels))
+    assert again.wait() == 0, again.stderr
+    assert "environment made" not in again.stderr
+
+
+def test_another_recipe_is_another_environment(desk: Desk, wheels: Path) -> None:
+    write(desk, 'packages = ["small"]', 'via = "controller"')
+    assert desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels)).wait(LIMIT) == 0
+    wheel(wheels, "other", "2.0", "")
+    write(desk, 'packages = ["small", "other"]', 'via = "controller"')
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    assert len(environments(desk)) == 4, "the first one may be in use"
+
+
+def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wheels: Path) -> None:
+    write(desk, 'packages = ["nosuch>=1"]')
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 3
+    assert "error: cannot resolve the packages of [env]" in viewer.stderr
+    assert "nosuch" in viewer.stderr
+    assert "Traceback" not in viewer.stderr
+
+
+def test_a_path_of_this_machine_is_refused(desk: Desk, wheels: Path) -> None:
+    write(desk, f'packages = ["small @ file://{wheels}/small-1.0-py3-none-any.whl"]')
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 2
+    assert "is on this machine alone" in viewer.stderr
+
+
+def test_without_the_table_there_is_nothing_to_set_up(desk: Desk) -> None:
+    viewer = desk.start("setup", "--hosts", str(desk.hosts))
+    assert viewer.wait(LIMIT) == 0
+    assert "nothing to do" in viewer.stdout
+    assert "has no [env]" in viewer.stdout
+
+
+def test_a_host_with_a_python_of_its_own_is_left_alone(desk: Desk, wheels: Path) -> None:
+    write(desk, 'packages = ["small"]', 'via = "controller"')
+    text = desk.hosts.read_text().replace("[[host]]", f'[[host]]\npython = "{sys.executable}"', 1)
+    desk.hosts.write_text(text)
+    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    assert "a `python` of the user's own" in viewer.stdout
+    made = [host for host in desk.cluster.hosts if (Path(host.workdir).expanduser() / "envs").exists()]
+    assert len(made) == 1

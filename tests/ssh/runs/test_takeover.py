@@ -1,0 +1,289 @@
+"""What a node tells of a run never owns the controller, nor makes it act on other nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from tests.ssh.runs.desk import Desk, kill_all, until
+from tests.ssh.runs.liar import RUN, forged, keep_on, lie, listed, snapshot
+from tests.ssh.runs.test_keeper import counting, let_it_end
+from tests.ssh.runs.test_restarts import FAST
+
+VERBS = ("tail", "stop", "status", "stacks", "pull")
+SECRET = "wJalrXUtnFEMI-only-here"
+
+
+def verb(desk: Desk, name: str, *words: str) -> tuple[int, str]:
+    viewer = desk.start(name, *words, "--hosts", str(desk.hosts), AWS_SECRET_ACCESS_KEY=SECRET)
+    status = viewer.wait()
+    assert "Traceback" not in viewer.stdout + viewer.stderr
+    return status, viewer.stdout + viewer.stderr
+
+
+def taken_over(desk: Desk, run: str, *, times: int = 1) -> None:
+    until("the folder is there", lambda: desk.run_id() == run)
+    until("it took over", lambda: len(desk.named("RunAdopted", run)) == times)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_plan_with_hosts_of_its_own_is_refused(desk: Desk, name: str) -> None:
+    canary = desk.folder / "canary"
+    program = desk.program("program", f"#!/bin/sh\ntouch '{canary}'\n")
+    fields = forged(desk)
+    here = {**fields["hosts"][0], "name": "evil", "ssh": "local", "agent_python": str(program)}
+    task = {**fields["tasks"][0], "id": {"role": "worker", "index": 9}, "host": "evil"}
+    fields = {**fields, "hosts": [*fields["hosts"], here], "tasks": [*fields["tasks"], task]}
+    for host in desk.cluster.hosts:
+        keep_on(host, fields)
+    before = snapshot(desk)
+    status, text = verb(desk, name)
+    assert status == ExitStatus.USAGE, text
+    assert "evil is not in it" in text
+    assert "try: `orchestrate tail" in text
+    assert not canary.exists()
+    assert snapshot(desk) == before
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_plan_does_not_say_how_its_hosts_are_reached(desk: Desk, name: str) -> None:
+    canary = desk.folder / "canary"
+    program = desk.program("program", f"#!/bin/sh\ntouch '{canary}'\n")
+    trap = desk.program("trap", f"Host *\n    ProxyCommand touch '{canary}'\n")
+    for how in (
+        {"ssh": "local", "agent_python": str(program)},
+        {"ssh_config": str(trap)},
+        {
+            "ssh": "192.0.2.1",
+            "user": "root",
+            "port": 1,
+            "identity": "/dev/null",
+            "workdir": "/",
+            "state": "/",
+        },
+    ):
+        fields = forged(desk)
+        fields["hosts"] = [{**host, **how} for host in fields["hosts"]]
+        for host in desk.cluster.hosts:
+            keep_on(host, fields)
+        before = snapshot(desk, desk.state)
+        status, text = verb(desk, name, RUN)
+        assert status != ExitStatus.BUG, text
+        assert not canary.exists()
+        assert snapshot(desk, desk.state) == before
+        plan = json.loads((desk.run_folder(RUN) / "plan.json").read_text())
+        for told, ours in zip(plan["hosts"], desk.cluster.hosts, strict=True):
+            assert told["ssh"] == ours.ssh
+            assert told["ssh_config"] == str(desk.cluster.ssh_config)
+            assert told["agent_python"] == ours.agent_python
+            assert told["workdir"] == ours.workdir
+        assert [path.name for path in desk.state.rglob("plan.json")] == ["plan.json"]
+        desk.at_rest(RUN)  # the verb's keeper may still be leaving its folder
+        shutil.rmtree(desk.state)
+
+
+def test_nothing_is_started_by_a_forged_plan_and_no_secret_leaves(desk: Desk) -> None:
+    """Both nodes keep the same forged plan of a run that is real, with restarts and a stranger's command."""
+    desk.timings = FAST
+    desk.launch("--detach", *counting(desk)).wait()
+    run = desk.run_id()
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    os.kill(desk.keeper(run), signal.SIGKILL)
+    leak = desk.folder / "leak"
+    argv = ["sh", "-c", f"env > '{leak}'"]
+    for host in desk.cluster.hosts:
+        path = Path(host.state or "") / "runs" / run / "run.json"
+        fields = json.loads(path.read_text())
+        fields["restarts"] = {"most": 3}
+        fields["secrets"] = ["AWS_SECRET_ACCESS_KEY"]
+        fields["command"] = argv
+        fields["recipe"]["setup"] = f"env > '{leak}'"
+        for task in fields["tasks"]:
+            task["argv"], task["setup"] = argv, f"env > '{leak}'"
+        path.write_text(json.dumps(fields))
+    with desk.elsewhere():
+        tail = desk.start("tail", run, "--hosts", str(desk.hosts), AWS_SECRET_ACCESS_KEY=SECRET)
+        taken_over(desk, run)
+        os.kill(desk.task_pids(run, "worker/1")[0], signal.SIGKILL)
+        assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
+        assert "never started again" in tail.stderr
+        (ended,) = desk.named("RunEnded", run)
+        assert ended["attempts"] == 1
+        assert "seal" in ended["given_up"]
+        desk.at_rest(run)  # no file goes while it is read
+    assert not leak.exists()
+    kept = [path for host in desk.cluster.hosts for path in Path(host.state or "").parent.rglob("*")]
+    assert not [path for path in kept if path.is_file() and SECRET.encode() in path.read_bytes()]
+    desk.nothing_is_left(run)
+
+
+def sealed_run(desk: Desk, *words: str) -> str:
+    """A run with restarts whose keeper is gone."""
+    desk.timings = FAST
+    desk.launch("--detach", "--max-restarts", "1", *words, *counting(desk)).wait()
+    run = desk.run_id()
+    until("both run", lambda: len(desk.task_pids(run)) == 2)
+    kill_all([desk.keeper(run)])
+    return run
+
+
+def test_with_the_key_a_run_is_started_again_from_elsewhere(desk: Desk) -> None:
+    run = sealed_run(desk)
+    # One node lies about a later attempt, the other one has what the controller gave it.
+    first = Path(desk.cluster.hosts[0].state or "") / "runs" / run / "run.json"
+    canary = desk.folder / "canary"
+    fields = json.loads(first.read_text())
+    fields["attempt"] = 99
+    for task in fields["tasks"]:
+        task["argv"] = ["touch", str(canary)]
+    first.write_text(json.dumps(fields))
+    with desk.elsewhere():
+        tail = desk.start("tail", run, "--hosts", str(desk.hosts))
+        taken_over(desk, run)
+        os.kill(desk.task_pids(run, "worker/1")[0], signal.SIGKILL)
+        until("the second attempt runs", lambda: len(desk.named("TaskStarted", run)) == 4)
+        let_it_end(desk)
+        assert tail.wait() == ExitStatus.OK, tail.stderr
+        assert not json.loads((desk.run_folder(run) / "plan.json").read_text())["hearsay"]
+    assert not canary.exists()
+
+
+def test_without_the_key_a_run_is_followed_and_not_started_again(desk: Desk) -> None:
+    run = sealed_run(desk)
+    key = desk.config / "orchestrate" / "key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    kept = [path for host in desk.cluster.hosts for path in Path(host.state or "").parent.rglob("*")]
+    assert not [path for path in kept if path.is_file() and key.read_bytes().strip() in path.read_bytes()]
+    ours, desk.config = desk.config, desk.folder / "another machine's config"
+    with desk.elsewhere():
+        tail = desk.start("tail", run, "--hosts", str(desk.hosts))
+        taken_over(desk, run)
+        tail.signal(signal.SIGINT)
+        assert tail.wait() == ExitStatus.INTERRUPTED
+        kill_all([desk.keeper(run)])
+        # The key is brought over: what the nodes keep is still what the first controller has sealed.
+        desk.config = ours
+        again = desk.start("tail", run, "--hosts", str(desk.hosts))
+        taken_over(desk, run, times=2)
+        os.kill(desk.task_pids(run, "worker/1")[0], signal.SIGKILL)
+        until("the second attempt runs", lambda: len(desk.named("TaskStarted", run)) == 4)
+        let_it_end(desk)
+        assert again.wait() == ExitStatus.OK, again.stderr
+
+
+def test_without_the_key_a_run_is_stopped(desk: Desk) -> None:
+    run = sealed_run(desk)
+    desk.config = desk.folder / "another machine's config"
+    with desk.elsewhere():
+        status, text = verb(desk, "stop", run)
+        assert status == ExitStatus.OK, text
+    desk.nothing_is_left(run)
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_runs_that_a_node_makes_up_do_not_hide_the_one_that_is_meant(desk: Desk, *, by_id: bool) -> None:
+    run = sealed_run(desk)
+    for other in (f"{run}-x", RUN):
+        keep_on(desk.cluster.hosts[0], forged(desk, other))
+    with desk.elsewhere():
+        status, text = verb(desk, "stop", *((run,) if by_id else ()))
+        assert status == ExitStatus.OK, text
+        assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
+    desk.nothing_is_left(run)
+
+
+def test_an_old_plan_that_is_played_back_starts_nothing(desk: Desk) -> None:
+    """Of a run that another host does not know any more; it is the user's own, with their seal."""
+    run = sealed_run(desk)
+    desk.start("stop", run).wait()
+    first, second = desk.cluster.hosts
+    folder = Path(second.state or "") / "runs" / run
+    folder.rename(desk.folder / "cleaned")
+    (Path(first.state or "") / "runs" / run / "stopped").unlink(missing_ok=True)
+    with desk.elsewhere():
+        status, text = verb(desk, "tail", run)
+        assert status == ExitStatus.CLUSTER, text
+        assert f"{second.name} does not know the run" in text
+        assert not desk.task_pids(run)
+
+
+def test_hosts_that_contradict_each_other(desk: Desk) -> None:
+    first, second = desk.cluster.hosts
+    keep_on(first, forged(desk))
+    keep_on(second, forged(desk, command=["other.py"]))
+    before = snapshot(desk)
+    status, text = verb(desk, "tail", RUN)
+    assert status == ExitStatus.CLUSTER, text
+    assert f"{first.name} and {second.name} tell of different commands" in text
+    assert snapshot(desk) == before
+
+
+def test_an_inventory_with_another_address(desk: Desk) -> None:
+    run = sealed_run(desk)
+    desk.hosts.write_text(desk.hosts.read_text().replace(desk.cluster.hosts[1].address, "127.0.0.99"))
+    with desk.elsewhere():
+        status, text = verb(desk, "tail", run)
+    assert status == ExitStatus.USAGE, text
+    assert f"{desk.cluster.hosts[1].name} has the address 127.0.0.99 there" in text
+    let_it_end(desk)
+    until("the tasks are done", lambda: not desk.task_pids(run))
+
+
+BAD_NAMES = {
+    "above": "../../../x",
+    "absolute": "HERE/x",
+    "empty": "",
+    "dot": ".",
+    "dots": "..",
+    "hidden": ".x",
+    "newline": "a\nb",
+    "escape": "a\x1b[31m",
+    "nul": "a\0b",
+    "long": "a" * 300,
+    "not ascii": "ä",
+    "option": "-rf",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_NAMES.values(), ids=BAD_NAMES)
+def test_a_run_whose_id_is_no_name_is_ignored(desk: Desk, bad: str) -> None:
+    bad = bad.replace("HERE", str(desk.folder))
+    lie(desk, [listed(bad, forged(desk, bad)), listed(RUN, forged(desk, bad))])
+    before = snapshot(desk)
+    for words in ((), (bad,) if bad and "\0" not in bad and not bad.startswith("-") else ()):
+        status, text = verb(desk, "tail", *words)
+        assert status == ExitStatus.USAGE, text
+        # Our agent would never say such a name: nothing that this host says counts any more.
+        assert f"{desk.cluster.hosts[0].name} could not be asked" in text
+        assert text.replace("\n", "").isprintable()
+    assert snapshot(desk) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attempt": 10**9},
+        {"tree": "../../x"},
+        {"tasks": []},
+        {"grace": 1e300},
+        {"hosts": []},
+        {"run": "20260101-000000-othr"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_plan_that_cannot_be_is_ignored(desk: Desk, changes: dict[str, Any]) -> None:
+    for host in desk.cluster.hosts:
+        keep_on(host, forged(desk, **changes), RUN)
+    before = snapshot(desk)
+    status, text = verb(desk, "tail", RUN)
+    assert status == ExitStatus.USAGE, text
+    assert "there is no run" in text
+    assert snapshot(desk) == before

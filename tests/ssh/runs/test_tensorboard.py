@@ -1,0 +1,135 @@
+"""`orchestrate tensorboard`: the tasks of all hosts in one TensorBoard here, while they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.envs import tensorboard
+from orchestrator.errors import ExitStatus
+from orchestrator.node.base import procs
+from tests.ssh.runs.desk import Desk, Viewer, until
+from tests.training import training_python
+
+STEPS = 20
+
+# TensorBoard's own writer, without TensorFlow.
+WRITER = """
+import sys, types
+import tensorboard.compat
+sys.modules["tensorboard.compat.notf"] = tensorboard.compat.notf = types.ModuleType("notf")
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+writer = EventFileWriter(sys.argv[1])
+for step in range(int(sys.argv[2])):
+    summary = Summary(value=[Summary.Value(tag="loss", simple_value=1 / (1 + step))])
+    writer.add_event(Event(wall_time=1e9 + step, step=step, summary=summary))
+writer.close()
+"""
+
+TASK = """
+import json, os, pathlib, sys, time
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+data = pathlib.Path("events").read_bytes()
+folder = pathlib.Path("logs", "train")
+folder.mkdir(parents=True)
+with open(folder / f"events.out.tfevents.1.{index}", "wb", buffering=0) as file:
+    file.write(data[:len(data) // 2])
+    print("half", flush=True)
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
+    file.write(data[len(data) // 2:])
+print("whole", flush=True)
+"""
+
+
+@pytest.fixture
+def writing(desk: Desk, tmp_path: Path) -> Path:
+    """A run whose tasks have written half of their events; the other half comes with the file it returns."""
+    made = tmp_path / "made"
+    subprocess.run([training_python(), "-c", WRITER, str(made), str(STEPS)], check=True, timeout=120)
+    (events,) = made.iterdir()
+    (desk.project / "events").write_bytes(events.read_bytes())
+    desk.script("task.py", TASK)
+    options = ("--detach", "--skip-preflight", "--no-validate")
+    assert desk.launch(*options, "--", "task.py", str(tmp_path / "go")).wait() == ExitStatus.OK
+    return tmp_path / "go"
+
+
+def board(desk: Desk) -> tuple[Viewer, str]:
+    """TensorBoard of the newest run, and where it answers."""
+    path = f"{Path(training_python()).parent}:{os.environ['PATH']}"
+    viewer = desk.start(
+        "tensorboard", "--json", "--hosts", str(desk.hosts), PATH=path, TMPDIR=str(desk.folder)
+    )
+    until("TensorBoard answers", lambda: "\n" in viewer.stdout or viewer.process.poll() is not None, 180)
+    assert viewer.process.poll() is None, viewer.stderr
+    return viewer, json.loads(viewer.stdout)["url"]
+
+
+def ask(url: str, path: str) -> Any:
+    with urllib.request.urlopen(f"{url}data/{path}", timeout=60) as answer:
+        return json.load(answer)
+
+
+def steps(url: str, host: str) -> int:
+    try:
+        return len(ask(url, f"plugin/scalars/scalars?run={host}/logs/train&tag=loss"))
+    except urllib.error.HTTPError:  # it knows nothing of that run yet
+        return 0
+
+
+def boards(desk: Desk) -> list[int]:
+    """The processes that have our mirror's name on their command line."""
+    found = []
+    for pid in (process.pid for process in procs.scan()):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"{desk.folder}/orchestrate-tensorboard-".encode() in words:
+            found.append(pid)
+    return found
+
+
+def test_all_tasks_are_seen_while_they_write(desk: Desk, writing: Path) -> None:
+    viewer, url = board(desk)
+    hosts = [host.name for host in desk.cluster.hosts]
+    until("all hosts are there", lambda: sorted(ask(url, "runs")) == [f"{host}/logs/train" for host in hosts])
+    until("some steps are there", lambda: all(steps(url, host) for host in hosts))
+    assert max(steps(url, host) for host in hosts) < STEPS
+    writing.touch()
+    until("all steps are there", lambda: [steps(url, host) for host in hosts] == [STEPS, STEPS])
+    assert boards(desk)
+    viewer.signal(signal.SIGINT)
+    assert viewer.wait() == ExitStatus.OK
+    assert "nothing of it was on the hosts" in viewer.stderr
+    assert not boards(desk)
+    assert not list(desk.folder.glob("orchestrate-tensorboard-*"))
+    for host in desk.cluster.hosts:
+        assert not list(Path(host.workdir).rglob("*orchestrate-tensorboard*"))
+
+
+def test_it_ends_with_the_command_however_that_ends(desk: Desk, writing: Path) -> None:
+    writing.touch()
+    viewer, _ = board(desk)
+    assert boards(desk)
+    viewer.signal(signal.SIGKILL)
+    viewer.wait()
+    until("TensorBoard is gone", lambda: not boards(desk))
+
+
+def test_without_a_run_or_a_host_it_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert desk.start("tensorboard", "--hosts", str(desk.hosts)).wait() == ExitStatus.USAGE
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    assert tensorboard.installed() is None

@@ -1,0 +1,226 @@
+"""Faults of accounts, bastions and ways, made for real: each has words of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import HostError
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host
+from orchestrator.rehearsal import Cluster
+from orchestrator.ssh.connect import SshConnector
+from tests.exclusive import exclusive
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def failure(host: Host) -> HostError:
+    """What keeps us from the host's agent."""
+    fleet = Fleet(SshConnector(), lambda _frame: None)
+    try:
+        return fleet.connect([host])[host.name]
+    finally:
+        fleet.close()
+
+
+# --- accounts ---
+
+
+@dataclass(frozen=True)
+class Account:
+    name: str
+    host: Host
+
+    def change(self, *argv: str) -> None:
+        subprocess.run([*argv, self.name], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def account() -> Iterator[Account]:
+    """A user of this machine, for the tests of this file."""
+    if os.geteuid() != 0 or shutil.which("useradd") is None:
+        pytest.skip("only root can make accounts")
+    name = f"orch{secrets.token_hex(4)}"
+    with exclusive("accounts"):  # of two at a time one may be refused
+        subprocess.run(["useradd", "-m", "-s", "/bin/bash", name], check=True, capture_output=True)
+    try:
+        with Cluster(1) as cluster:
+            cluster.folder.chmod(0o755)
+            host = replace(cluster.hosts[0], user=name, agent_python="python3", state=f"/home/{name}/state")
+            yield Account(name, host)
+    finally:
+        with exclusive("accounts"):
+            subprocess.run(["userdel", "-r", name], check=False, capture_output=True)
+
+
+@contextmanager
+def limits(account: Account, what: str) -> Iterator[None]:
+    file = Path(f"/etc/security/limits.d/zz-{account.name}.conf")
+    file.write_text(f"{account.name} hard {what}\n")
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+def test_an_expired_account(account: Account) -> None:
+    account.change("chage", "-E", "0")
+    try:
+        error = failure(account.host)
+    finally:
+        account.change("chage", "-E", "-1")
+    assert (error.kind, error.what) == ("auth", "accepts no login to that account")
+    assert "Your account has expired" in error.why
+    assert f"`chage -l {account.name}`" in error.hint
+
+
+def test_an_expired_password(account: Account) -> None:
+    account.change("chage", "-d", "0")
+    try:
+        error = failure(account.host)
+    finally:
+        account.change("chage", "-d", "2026-01-01", "-M", "-1")
+    assert (error.kind, error.what) == ("account", "wants a new password of that account first")
+    assert "password has expired" in error.why
+
+
+@pytest.mark.parametrize("limit", ["nproc 0", "nofile 8"])
+def test_no_process_left_for_the_account(account: Account, limit: str) -> None:
+    with limits(account, limit):
+        error = failure(account.host)
+    assert (error.kind, error.what) == ("no-process", "cannot start a process for us")
+    assert f'user "{account.name}" logs in, but sshd closes the channel' in error.why
+    assert "limits.conf" in error.hint
+
+
+def test_too_many_logins(account: Account) -> None:
+    with limits(account, "maxlogins 0"):
+        error = failure(account.host)
+    assert (error.kind, error.what) == ("account", "has too many logins of that account")
+
+
+def test_an_account_without_a_shell(account: Account) -> None:
+    account.change("usermod", "-s", "/usr/sbin/nologin")
+    try:
+        error = failure(account.host)
+    finally:
+        account.change("usermod", "-s", "/bin/bash")
+    assert (error.kind, error.what) == ("account", "logs in, but may run no command there")
+
+
+# --- bastions ---
+
+
+def behind(cluster: Cluster) -> Host:
+    """The second host behind the first."""
+    bastion, host = cluster.hosts
+    config = cluster.ssh_config
+    front = [f"Host {host.ssh}", f"ProxyJump {bastion.ssh}", ""]
+    config.write_text("\n".join(front) + config.read_text())
+    return host
+
+
+@pytest.mark.parametrize(
+    "option", [("AllowTcpForwarding", "no"), ("DisableForwarding", "yes"), ("PermitOpen", "none")]
+)
+def test_a_bastion_that_forwards_nothing(option: tuple[str, str]) -> None:
+    with Cluster(2, options=dict([option])) as own:
+        error = failure(behind(own))
+        config = own.folder / "by-command"
+        command = f"ProxyCommand ssh -F {own.ssh_config} -W %h:%p {own.hosts[0].ssh}"
+        config.write_text(f"Host {own.hosts[1].ssh}\n{command}\n" + own.ssh_config.read_text())
+        by_command = failure(replace(own.hosts[1], ssh_config=str(config)))
+    for one in (error, by_command):
+        assert (one.kind, one.what) == ("forbidden", "may not be reached through its bastion")
+        assert "AllowTcpForwarding" in one.hint
+
+
+def test_a_host_behind_a_bastion_that_is_cut_off() -> None:
+    """A full backlog drops what comes, as a machine without power does."""
+    with ExitStack() as stack:
+        own = stack.enter_context(Cluster(2))
+        door = stack.enter_context(socket.socket())
+        door.bind(("127.0.0.1", 0))
+        door.listen(0)
+        for _ in range(4):
+            knock = stack.enter_context(socket.socket())
+            knock.setblocking(False)
+            knock.connect_ex(door.getsockname())
+        host, bastion = behind(own), own.hosts[0].ssh
+        lines = [
+            "Host cut",
+            f"ProxyJump {bastion}",
+            "HostName 127.0.0.1",
+            f"Port {door.getsockname()[1]}",
+            "",
+        ]
+        own.ssh_config.write_text("\n".join(lines) + own.ssh_config.read_text())
+        fleet = Fleet(SshConnector(), lambda _frame: None)
+        stack.callback(fleet.close)
+        assert fleet.connect([host]) == {}  # its bastion has let us in: all of the time is for the way on
+        with pytest.raises(HostError) as caught:
+            fleet.open(replace(host, ssh="cut"), 2)
+    error = caught.value
+    assert (error.kind, error.what) == ("timeout", "does not answer its bastion")
+    assert f"{own.hosts[0].ssh} got no answer from it in 2 s" in error.why
+    assert "nc -vz 127.0.0.1" in error.hint
+
+
+# --- packets that are too large ---
+
+HOLE = """
+import subprocess, sys
+from orchestrator.errors import HostError
+from orchestrator.fleet import Fleet
+from orchestrator.rehearsal import Cluster
+from orchestrator.ssh.connect import SshConnector
+from orchestrator.timings import Timings
+
+chain, largest = sys.argv[1:]
+subprocess.run(["ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
+with Cluster(1) as cluster:
+    port = str(cluster.servers[0].port)
+    side = "--dport" if chain == "OUTPUT" else "--sport"
+    rule = ["-p", "tcp", side, port, "-m", "length", "--length", f"{largest}:65535", "-j", "DROP"]
+    subprocess.run(["iptables", "-I", "INPUT", *rule], check=True)
+    fleet = Fleet(SshConnector(), lambda _: None, Timings(hello=6.0))
+    try:
+        fleet.open(cluster.hosts[0], 4)
+    except HostError as error:
+        print(error.kind, error.what, error.why, error.hint, sep="|")
+    finally:
+        fleet.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("direction", "largest", "why"),
+    [
+        ("OUTPUT", 600, "packets of ours"),  # not even our part of the key exchange
+        ("INPUT", 600, "its larger packets get lost on the way (MTU), or its sshd hangs"),
+        ("OUTPUT", 1400, "packets of ours"),  # our agent is the first that is large
+    ],
+)
+def test_a_way_that_loses_large_packets(direction: str, largest: int, why: str) -> None:
+    """In a network namespace of its own, whose firewall drops them."""
+    if os.geteuid() != 0:
+        pytest.skip("an sshd needs root's several users")
+    argv = ["unshare", "-n", sys.executable, "-c", HOLE, direction, str(largest)]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "iptables" in done.stderr:
+        pytest.skip("no network namespaces or no iptables here")
+    kind, what, said, hint = done.stdout.strip().split("|") if done.stdout else pytest.fail(done.stderr)
+    assert (kind, what) == ("timeout", "answers, but only in small packets"), done
+    assert why in said
+    assert hint.startswith("`ping -M do -s 1400 127.0.0.2`")

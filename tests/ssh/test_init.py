@@ -1,0 +1,230 @@
+"""`orchestrate init`: the real program against real sshd's, whose keys nobody knows at first."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import select
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.rehearsal import Cluster
+
+ROOT = Path(__file__).parents[2]
+PORT = str(random.randrange(15000, 31000))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(3, homes=True, name="gpu") as running:
+        running.ssh_config.write_text(
+            "Include extra_config\nHost forge\n  HostName github.com\n  User git\n"
+            + running.ssh_config.read_text().replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask")
+        )
+        (tmp_path / "project").mkdir()
+        yield running
+
+
+def argv(*words: str) -> list[str]:
+    return [sys.executable, "-m", "orchestrator", "init", "--task-port", PORT, *words]
+
+
+def init(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv("--ssh-config", str(cluster.ssh_config), *words),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def training_python(home: Path) -> None:
+    """An environment that says it has TensorFlow."""
+    made = home / ".venvs" / "train"
+    venv.create(made, symlinks=True, with_pip=False)
+    (packages,) = made.glob("lib/python3*/site-packages")
+    (packages / "tensorflow-2.99.0.dist-info").mkdir()
+
+
+def test_a_whole_file_from_names_alone(cluster: Cluster, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        training_python(cluster.folder / f"home-{number}")
+    folder = tmp_path / "project"
+    done = init(cluster, folder, "gpu-[01-03]", "--no-preflight")
+    assert (done.returncode, done.stderr) == (0, "")
+    inventory = config.load(folder / "hosts.toml")
+    assert [(host.name, host.ssh, host.address) for host in inventory.hosts] == [
+        (f"gpu-0{number}", f"gpu-0{number}", f"127.0.0.{number + 1}") for number in (1, 2, 3)
+    ]
+    assert {host.python for host in inventory.hosts} == {"~/.venvs/train/bin/python"}
+    assert [host.task_port for host in inventory.hosts] == [int(PORT) + number for number in range(3)]
+    assert "gpu-[01-03]: no GPU, TensorFlow 2.99.0 in ~/.venvs/train/bin/python, " in done.stdout
+    assert done.stdout.endswith("hosts.toml: 3 hosts\n")
+
+
+def test_an_environment_is_to_be_made_where_a_host_has_none(cluster: Cluster, tmp_path: Path) -> None:
+    training_python(cluster.folder / "home-1")
+    done = init(cluster, tmp_path, "gpu-[01-02]", "--to", "two hosts.toml")
+    assert done.returncode == 0
+    assert "next: orchestrate setup --hosts 'two hosts.toml' makes their Python environment" in done.stderr
+    inventory = config.load(tmp_path / "two hosts.toml")
+    assert inventory.environment is not None
+    assert [host.python for host in inventory.hosts] == ["python3", "python3"]
+
+
+def test_a_place_that_cannot_be_written(cluster: Cluster, tmp_path: Path) -> None:
+    done = init(cluster, tmp_path, "gpu-01", "--to", "none/hosts.toml")
+    assert done.returncode == 2
+    assert "cannot write none/hosts.toml" in done.stderr
+
+
+def test_it_never_writes_over_a_file(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    (folder / "hosts.toml").write_text("mine\n")
+    done = init(cluster, folder, "gpu-01", "--no-preflight")
+    assert done.returncode == 2
+    assert "there is a hosts.toml already" in done.stderr
+    assert (folder / "hosts.toml").read_text() == "mine\n"
+    assert init(cluster, folder, "gpu-01", "--no-preflight", "--force").returncode == 0
+    assert len(config.load(folder / "hosts.toml").hosts) == 1
+    assert [path.name for path in folder.iterdir()] == ["hosts.toml"]
+
+
+def test_all_hosts_of_ssh_config_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.known_hosts.write_text("")
+    for number in (1, 2, 3):
+        training_python(cluster.folder / f"home-{number}")
+    folder = tmp_path / "project"
+    done = init(cluster, folder, "--yes")
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"hosts: gpu-[01-03], of {cluster.ssh_config}"  # and not the forge
+    assert lines[1] == "3 hosts with a key that no known_hosts file has:"
+    assert [line.split()[:2] for line in lines[2:5]] == [[f"gpu-0{n}", "ssh-ed25519"] for n in (1, 2, 3)]
+    assert lines[5] == "3 keys written to known_hosts, as --yes says"
+    assert len(cluster.known_hosts.read_text().splitlines()) == 3
+    assert len(config.load(folder / "hosts.toml").hosts) == 3
+    # A Python that has a folder of TensorFlow's and no tf_keras: preflight was reached, and says so.
+    assert done.returncode == 3
+    assert "this cluster cannot train yet" in done.stdout
+
+
+def test_keys_behind_a_bastion_are_seen_after_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.known_hosts.write_text("")
+    jump = "Host gpu-02\n  ProxyJump gpu-01\n"
+    cluster.ssh_config.write_text(jump + cluster.ssh_config.read_text())
+    done = init(cluster, tmp_path, "gpu-02", "--yes")
+    assert done.stderr.count("1 host with a key that no known_hosts file has:") == 2
+    assert "[127.0.0.2]" in cluster.known_hosts.read_text().splitlines()[0]
+    assert "[127.0.0.3]" in cluster.known_hosts.read_text().splitlines()[1]
+    assert "gpu-02: no GPU" in done.stdout
+
+
+def test_nobody_to_ask_accepts_no_key(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.known_hosts.write_text("")
+    folder = tmp_path / "project"
+    done = init(cluster, folder, "gpu-01", "gpu-02")
+    assert done.returncode == 3
+    assert "show a host key that we do not know" in done.stderr
+    assert "nobody can be asked: `--yes` accepts these keys" in done.stderr
+    assert cluster.known_hosts.read_text() == ""
+    assert (
+        "# not looked at: gpu-01 shows a host key that we do not know" in (folder / "hosts.toml").read_text()
+    )
+    assert [host.address for host in config.load(folder / "hosts.toml").hosts] == ["127.0.0.2", "127.0.0.3"]
+
+
+def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> None:
+    first, second, *_ = cluster.known_hosts.read_text().splitlines()
+    place, _, key = first.partition(" ")
+    wrong = f"{place} {second.partition(' ')[2]}\n"
+    cluster.known_hosts.write_text(wrong)
+    done = init(cluster, tmp_path / "project", "gpu-01", "gpu-02", "--yes")
+    assert done.returncode == 3
+    assert "gpu-01 shows another host key than the one we know" in done.stderr
+    known = cluster.known_hosts.read_text()
+    assert known.startswith(wrong)
+    assert key not in known
+
+
+def test_without_names_and_without_anybody_to_ask(cluster: Cluster, tmp_path: Path) -> None:
+    done = init(cluster, tmp_path / "project")
+    assert done.returncode == 2
+    assert "`orchestrate init gpu-[01-03]` takes these" in done.stderr
+    assert not list((tmp_path / "project").iterdir())
+
+
+def test_slots_of_a_hostfile_of_which_some_are_named(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("gpu-01 slots=2\ngpu-02\n127.0.0.1:1\n")
+    done = init(cluster, tmp_path / "project", "--hostfile", "../hosts", "gpu-[01-02]", "--no-preflight")
+    assert (done.returncode, done.stderr.count("next: orchestrate setup")) == (0, 1)
+    hosts = config.load(tmp_path / "project" / "hosts.toml").hosts
+    assert [(host.name, host.tasks, host.task_port) for host in hosts] == [
+        ("gpu-01", 2, int(PORT)),
+        ("gpu-02", 1, int(PORT) + 2),
+    ]
+
+
+def test_a_person_is_asked_which_hosts_and_once_for_all_keys(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.known_hosts.write_text("")
+    folder = tmp_path / "project"
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        argv("--ssh-config", str(cluster.ssh_config), "--no-preflight"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = until(terminal, "Enter takes all: ")
+    assert "has 3 hosts: gpu-[01-03]" in shown
+    os.write(terminal, b"gpu-[01,03]\n")
+    shown = until(terminal, "[y/N] ")
+    assert shown.count("SHA256:") == 2
+    os.write(terminal, b"y\n")
+    until(terminal, "hosts.toml: 2 hosts")
+    assert process.wait(30) == 0
+    os.close(terminal)
+    assert len(cluster.known_hosts.read_text().splitlines()) == 2
+    assert [host.name for host in config.load(folder / "hosts.toml").hosts] == ["gpu-01", "gpu-03"]
+
+
+def test_the_end_of_the_input_at_a_question_ends_it(cluster: Cluster, tmp_path: Path) -> None:
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        argv("--ssh-config", str(cluster.ssh_config)),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    until(terminal, "Enter takes all: ")
+    os.write(terminal, b"\x04")
+    assert process.wait(30) == 130
+    os.close(terminal)
+    assert not (tmp_path / "hosts.toml").exists()
+
+
+def until(terminal: int, words: str, seconds: float = 60) -> str:
+    shown, deadline = b"", time.monotonic() + seconds
+    while words.encode() not in shown:
+        assert select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0], shown
+        shown += os.read(terminal, 4096)  # which may end within a letter of several bytes
+    return shown.decode(errors="replace")

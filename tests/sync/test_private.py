@@ -1,0 +1,182 @@
+"""What stays at home: secrets, keys whatever their name, environments, and our own state."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.sync import Tree, read_tree
+from orchestrator.sync.private import Reason
+from tests.sync.test_listing import git, paths, write
+
+SECRETS = [
+    ".ssh/id_ed25519",
+    ".ssh/config",
+    ".aws/credentials",
+    ".gnupg/secring.gpg",
+    ".kube/config",
+    ".config/gcloud/credentials.db",
+    ".docker/config.json",
+    ".netrc",
+    ".git-credentials",
+    ".pypirc",
+    ".npmrc",
+    ".pgpass",
+    ".env",
+    ".env.production",
+    "deep/down/.env",
+    "deep/id_rsa",
+    "store.p12",
+    ".bash_history",
+]
+ENVIRONMENTS = [".venv/bin/python", "node_modules/x/index.js", ".tox/py/x"]
+CACHES = [
+    "__pycache__/a.pyc",
+    ".mypy_cache/x",
+    ".ipynb_checkpoints/a.ipynb",
+    ".DS_Store",
+    ".hg/store",
+    "d/.svn/x",
+]
+SENT = [
+    "train.py",
+    ".env.example",
+    "docker/config.json",
+    "venv/train.py",
+    "envs.py",
+    ".github/x.yml",
+    "ssh/x",
+]
+
+
+@pytest.fixture(params=["plain", "untracked", "tracked"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with one of everything, whatever git says of it."""
+    root = tmp_path / "project"
+    root.mkdir()
+    write(root, *SECRETS, *ENVIRONMENTS, *CACHES, *SENT)
+    if request.param != "plain":
+        git(root, "init", "-q")
+    if request.param == "tracked":
+        git(root, "add", "-A", "-f")
+        git(root, "commit", "-qm", "x")
+    return root
+
+
+def key(path: Path, *options: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-N", "", "-f", str(path), *options], check=True)
+
+
+def test_what_is_a_secret_or_a_machine_s_own_stays(root: Path) -> None:
+    tree = read_tree(root)
+    assert paths(tree) == sorted(SENT)
+    (note,) = tree.notes
+    assert note.startswith("left out of the code: ")
+    assert ".orchestrateignore" in note
+    assert "__pycache__" not in note
+    assert tree.left_out[".ssh/"] is Reason.SECRET
+    assert tree.left_out[".venv/"] is Reason.ENVIRONMENT
+
+
+@pytest.mark.parametrize("by_job", [False, True])
+def test_what_is_named_is_sent(root: Path, *, by_job: bool) -> None:
+    patterns = ["!.env", "!.aws/", "!/.docker/config.json"]
+    if not by_job:
+        (root / ".orchestrateignore").write_text("\n".join(patterns))
+    sent = paths(read_tree(root, patterns if by_job else []))
+    wanted = {".env", "deep/down/.env", ".aws/credentials", ".docker/config.json"}
+    assert set(sent) - {".orchestrateignore"} == {*SENT, *wanted}
+
+
+def test_what_git_ignores_is_sent_when_it_is_named(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    write(tmp_path, "a.py", ".env", "data/x/y.csv", "other/z")
+    (tmp_path / ".gitignore").write_text(".env\ndata/\nother/\n")
+    (tmp_path / ".orchestrateignore").write_text("!.env\n!data/\n")
+    assert paths(read_tree(tmp_path)) == [".env", ".gitignore", ".orchestrateignore", "a.py", "data/x/y.csv"]
+
+
+def test_a_pattern_that_names_nothing_brings_no_secret_back(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "b.csv", ".env")
+    (tmp_path / ".orchestrateignore").write_text("*.csv\n!*\n!*.*\n")
+    assert ".env" not in paths(read_tree(tmp_path))
+
+
+def test_an_environment_of_any_name(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "my env/pyvenv.cfg", "my env/lib/x.py", "conda/conda-meta/history", "conda/x")
+    tree = read_tree(tmp_path)
+    assert paths(tree) == ["a.py"]
+    assert tree.left_out == {"my env/": Reason.ENVIRONMENT, "conda/": Reason.ENVIRONMENT}
+
+
+def test_private_keys_are_known_by_their_content(tmp_path: Path) -> None:
+    key(tmp_path / "deploy", "-t", "ed25519")
+    key(tmp_path / "data" / "old.txt", "-t", "rsa", "-b", "2048", "-m", "PEM")
+    key(tmp_path / "locked", "-t", "rsa", "-b", "2048", "-m", "PKCS8")
+    account = '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE"}'
+    (tmp_path / "account.json").write_text(account)
+    (tmp_path / "putty").write_text("PuTTY-User-Key-File-3: ssh-ed25519\n")
+    (tmp_path / "bundle.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    (tmp_path / "binary.key").write_bytes(bytes(range(200)))
+    write(tmp_path, "a.py")
+    tree = read_tree(tmp_path)
+    sent = ["a.py", "bundle.crt", "ca.pem", "data/old.txt.pub", "deploy.pub", "locked.pub"]
+    assert paths(tree) == sent
+    keys = {path for path, why in tree.left_out.items() if why is Reason.KEY}
+    assert keys == {"deploy", "data/old.txt", "locked", "account.json", "putty", "binary.key"}
+    (tmp_path / ".orchestrateignore").write_text("!/deploy\n")
+    assert paths(read_tree(tmp_path)) == sorted([".orchestrateignore", "deploy", *sent])
+
+
+def test_a_program_that_quotes_a_key_is_a_program(tmp_path: Path) -> None:
+    key(tmp_path / "k", "-t", "ed25519")
+    (tmp_path / "a.py").write_text(f'KEY = """\n{(tmp_path / "k").read_text()}"""\n')
+    (tmp_path / "b.py").write_text('if "-----BEGIN PRIVATE KEY-----" in text:\n    pass\n')
+    tree = read_tree(tmp_path)
+    assert paths(tree) == ["a.py", "b.py", "k.pub"]
+    assert "a.py: sent, though a private key stands in it" in tree.notes
+    assert not any("b.py" in note for note in tree.notes)
+
+
+def test_our_own_state_is_never_part_of_it(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "state/orchestrate/runs/1/events.jsonl", "state/other")
+    (tmp_path / ".orchestrateignore").write_text("!state/orchestrate/\n")
+    tree = read_tree(tmp_path, own=[tmp_path / "state" / "orchestrate"])
+    assert paths(tree) == [".orchestrateignore", "a.py", "state/other"]
+
+
+def nested(root: Path, levels: int) -> None:
+    root.mkdir()
+    folder = root
+    for _ in range(levels):
+        folder = folder / "d"
+    folder.mkdir(parents=True)
+    (folder / "x").write_text("deep")
+
+
+def test_folders_that_are_too_deep_are_refused_with_a_word(tmp_path: Path) -> None:
+    from orchestrator.errors import UsageError
+
+    nested(tmp_path / "fine", 150)
+    assert read_tree(tmp_path / "fine").files == 1
+    deep: list[Tree] = []
+    nested(tmp_path / "deep", 400)
+    with pytest.raises(UsageError, match="deep") as caught:
+        deep.append(read_tree(tmp_path / "deep"))
+    assert "d/ in .orchestrateignore" in caught.value.hint
+
+
+def test_the_largest_folders_of_a_large_tree_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.sync.remarks.WARN_SIZE", 5000)
+    for path, size in {"a/x": 3000, "b/x": 2000, "b/y": 2000, "c/x": 500, "d.bin": 100}.items():
+        write(tmp_path, path)
+        (tmp_path / path).write_bytes(b"x" * size)
+    (note,) = read_tree(tmp_path).notes
+    assert "7.6 kB, sent to every host: b/ 4.0 kB, a/ 3.0 kB, c/ 500 B;" in note
+    assert ".orchestrateignore" in note

@@ -1,0 +1,89 @@
+"""Which folder is the code, and which never is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.sync.listing import list_files
+from orchestrator.sync.roots import CodeRoot, find_root
+from tests.sync.test_listing import git
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "users" / "ada"
+    (home / "project" / "train").mkdir(parents=True)
+    (home / ".local" / "state" / "orchestrate").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+def state(home: Path) -> Path:
+    return home / ".local" / "state" / "orchestrate" / "runs"
+
+
+@pytest.mark.parametrize("place", [".", "..", "../..", ".local", ".local/state", ".local/state/orchestrate"])
+def test_a_home_and_what_is_around_our_state_are_refused(home: Path, place: str) -> None:
+    with pytest.raises(UsageError, match="cannot be sent as code") as caught:
+        find_root(home / place, None, state(home))
+    assert caught.value.why
+    assert "`mkdir`" in caught.value.hint
+
+
+@pytest.mark.parametrize("place", ["/", "/etc", "/tmp", "/home"])
+def test_folders_of_the_system_are_refused(home: Path, place: str) -> None:
+    with pytest.raises(UsageError, match="cannot be sent as code"):
+        find_root(Path(place), None, state(home))
+
+
+def test_a_state_folder_that_somebody_put_into_a_project_is_no_reason_to_refuse(home: Path) -> None:
+    project = home / "project"
+    assert find_root(project, None, project / ".state" / "orchestrate" / "runs") == CodeRoot(project)
+
+
+def test_without_git_it_is_the_current_folder(home: Path) -> None:
+    here = home / "project" / "train"
+    assert find_root(here, None, state(home)) == CodeRoot(here)
+
+
+def test_with_git_it_is_the_top_of_the_repository(home: Path) -> None:
+    git(home / "project", "init", "-q")
+    expected = CodeRoot(home / "project", "train", from_git=True)
+    assert find_root(home / "project" / "train", None, state(home)) == expected
+
+
+def test_a_folder_that_its_repository_ignores_stands_alone(home: Path) -> None:
+    git(home / "project", "init", "-q")
+    (home / "project" / ".gitignore").write_text("train/\n")
+    here = home / "project" / "train"
+    assert find_root(here, None, state(home)) == CodeRoot(here)
+
+
+def test_a_home_that_is_kept_with_git_is_not_sent(home: Path) -> None:
+    git(home, "init", "-q")
+    assert find_root(home / "project", None, state(home)) == CodeRoot(home / "project")
+
+
+def test_a_folder_that_was_named(home: Path) -> None:
+    git(home / "project", "init", "-q")
+    here = home / "project" / "train"
+    assert find_root(here, ".", state(home)) == CodeRoot(here)
+    assert find_root(here, "..", state(home)) == CodeRoot(home / "project", "train")
+    with pytest.raises(UsageError, match="does not hold"):
+        find_root(here, "../other", state(home))
+    with pytest.raises(UsageError, match="cannot be sent as code"):
+        find_root(here, "~", state(home))
+
+
+def test_links_that_lead_to_themselves_are_no_bug(home: Path) -> None:
+    """Of a state folder, of the folder that was named, and of a working folder on this machine."""
+    here = home / "project"
+    (home / "loop").symlink_to("loop")
+    assert find_root(here, None, home / "loop" / "orchestrate" / "runs") == CodeRoot(here)
+    with pytest.raises(UsageError, match="does not hold"):
+        find_root(here, "../loop", state(home))
+    (here / "train" / "a.py").touch()
+    assert list_files(here, own=(home / "loop",)).paths == ["train/a.py"]

@@ -1,0 +1,73 @@
+"""From original idx files on this machine to a training that finds its data by itself, on every host."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+from tests.ssh.runs.desk import Desk
+from tests.tf.gang import ROOT
+from tests.training import training_python
+
+LIMIT = 240.0
+TRAIN, TEST = 320, 40
+
+# As people write it: nothing in it knows of orchestrate.
+SCRIPT = """
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+data, info = tfds.load("mnist", split="train", as_supervised=True, with_info=True)
+data = data.map(lambda image, label: (tf.cast(image, tf.float32) / 255.0, label)).batch(32)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, optimizer="sgd")
+model.fit(data, epochs=1, verbose=2)
+train = info.splits["train"]
+print("TRAINED on", train.num_examples, "examples in", train.num_shards, "files")
+"""
+
+
+def write_idx(folder: Path) -> None:
+    """The four files of MNIST, in their own format, of random images."""
+    folder.mkdir()
+    for part, count in (("train", TRAIN), ("t10k", TEST)):
+        images = bytes(16) + os.urandom(28 * 28 * count)
+        labels = bytes(8) + bytes(number % 10 for number in range(count))
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+
+
+def test_an_unchanged_script_trains_on_what_was_made_of_idx_files(desk: Desk) -> None:
+    write_idx(desk.folder / "originals")
+    python = desk.program(
+        "python",
+        f"""#!/bin/sh
+[ "$2" != worker_entry.prepare ] || {{ shift 2; set -- {ROOT}/tests/tf/prepare_idx.py "$@"; }}
+exec {training_python()} "$@"
+""",
+    )
+    job = '[data]\nmnist = "originals"\nfiles_per_worker = 2'
+    desk.write_hosts(desk.cluster.hosts, job=job, python=str(python))
+    cache = str(desk.folder / "cache")
+    script = desk.script("train.py", SCRIPT)
+    viewer = desk.launch("--fold", "none", "--", script, XDG_CACHE_HOME=cache)
+    assert viewer.wait(LIMIT) == 0, viewer.stdout + viewer.stderr
+    assert viewer.stdout.count(f"TRAINED on {TRAIN} examples in 4 files") == 2, viewer.stdout
+    assert not [
+        path for host in desk.cluster.hosts for path in Path(host.workdir).glob("data/.incoming-prepare*")
+    ]
+
+    # The program that comes along finds it too, and nothing is sent again.
+    again = desk.launch("--json", "--", "--epochs", "1", "--batch-size", "32", XDG_CACHE_HOME=cache)
+    assert again.wait(LIMIT) == 0, again.stdout + again.stderr
+    events = [json.loads(line) for line in again.stdout.splitlines()]
+    assert [event["reused"] for event in events if event["event"] == "DataPlaced"] == [True, True]
+    results = [
+        event["data"] for event in events if event["event"] == "TaskReported" and event["kind"] == "result"
+    ]
+    assert [result["note"] for result in results] == ["tensorflow-datasets mnist/3.0.1"] * 2

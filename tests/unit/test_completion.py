@@ -1,0 +1,161 @@
+"""What a Tab offers, asked of the shells themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.names import RunId
+from orchestrator.store import RunFolder
+from tests.unit import plans
+
+RUN = "20260102-030405-abcd"
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with an inventory and a program, and a home with a run."""
+    for name in ("gpu-01", "gpu-02", "head"):
+        with (tmp_path / "hosts.toml").open("a") as file:
+            file.write(f'[[host]]\nssh = "{name}"\naddress = "{name}"\n')
+    (tmp_path / "train.py").touch()
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host box-7 box-?\n  User me\nMatch all\n")
+    run = dataclasses.replace(plans.make(plans.host("gpu-01"), plans.host("gpu-02")), run=RUN, name="night")
+    RunFolder(tmp_path / "state" / "orchestrate" / "runs", RunId(RUN)).create(run)
+    return tmp_path
+
+
+def environ(place: Path) -> dict[str, str]:
+    return {
+        "HOME": str(place),
+        "XDG_STATE_HOME": str(place / "state"),
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+    }
+
+
+def ask(shell: str, script: str, place: Path) -> list[str]:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here; scripts/setup tests installs it")
+    plain = {"bash": ["--norc"], "fish": ["--no-config"]}[shell]
+    done = subprocess.run(
+        [shell, *plain, "-c", script],
+        cwd=place,
+        env=environ(place),
+        capture_output=True,
+        text=True,
+        timeout=150,  # a dozen starts of ours, on a busy machine
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.replace("\v", "\n").split()
+
+
+# What is typed, what is offered among other things, and what is not.
+TYPED = [
+    ("orchestrate ta", {"tail"}, {"status", "--help"}),
+    ("orchestrate launch --max", {"--max-restarts"}, {"--min-hosts"}),
+    ("orchestrate launch --fold ", {"similar", "equal", "none"}, set()),
+    ("orchestrate tail ", {RUN, "night"}, {"--task"}),
+    ("orchestrate tail --", {"--task"}, {"--detach"}),
+    ("orchestrate exec --only gpu-01,g", {"gpu-01,gpu-02"}, {"gpu-01,gpu-01", "gpu-01,head"}),
+    (f"orchestrate tail {RUN} --task ", {"worker/0", "worker/1"}, set()),
+    ("orchestrate pull night --from ", {"worker/0", "gpu-02"}, set()),
+    ("orchestrate launch -- tr", {"train.py"}, set()),
+    ("orchestrate init b", {"box-7"}, {"box-?"}),
+    ("orchestrate completion ", {"bash", "zsh", "fish"}, set()),
+]
+
+
+def judge(typed: str, offered: list[str]) -> None:
+    _, wanted, unwanted = next(row for row in TYPED if row[0] == typed)
+    assert wanted <= set(offered), typed
+    assert not unwanted & set(offered), typed
+
+
+def test_bash(place: Path) -> None:
+    script = "source <(orchestrate completion bash)\nCOMP_WORDBREAKS=$' \\t\\n\"\\'><=;|&(:'\n"
+    for typed, _, _ in TYPED:
+        script += (
+            f"COMP_LINE='{typed}'; COMP_POINT=${{#COMP_LINE}}; COMP_TYPE=9; COMPREPLY=()\n"
+            '_python_argcomplete orchestrate 2>/dev/null; echo "${COMPREPLY[*]-}" @end\n'
+        )
+    parts = " ".join(ask("bash", script, place)).split("@end")
+    for (typed, _, _), part in zip(TYPED, parts, strict=False):
+        judge(typed, part.split())
+
+
+def test_fish(place: Path) -> None:
+    script = "orchestrate completion fish | source\n"
+    for typed, _, _ in TYPED:
+        # The word alone: fish shows what it is about behind a tab.
+        script += f"for line in (complete -C '{typed}'); string split -f1 -- \\t $line; end; echo @end\n"
+    parts = " ".join(ask("fish", script, place)).split("@end")
+    for (typed, _, _), part in zip(TYPED, parts, strict=False):
+        judge(typed, part.split())
+
+
+def test_zsh(place: Path) -> None:
+    """Typed at a terminal: zsh completes nowhere else."""
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here; scripts/setup tests installs it")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(place)
+        os.execvpe("zsh", ["zsh", "-f", "-i"], environ(place))
+    try:
+        os.write(terminal, b'autoload -U compinit && compinit -u -D; eval "$(orchestrate completion zsh)"\n')
+        os.write(terminal, b"PS1='rea''dy> '\n")
+        wait_for(terminal, b"ready> ")
+        os.write(terminal, b"orchestrate ta\t")
+        wait_for(terminal, b"tail ")
+        os.write(terminal, b"2026\t")
+        wait_for(terminal, RUN.encode())
+        os.write(terminal, b"--ti\t")
+        wait_for(terminal, b"--timestamps")
+    finally:
+        os.write(terminal, b"\x03exit\n")
+        os.close(terminal)
+        os.waitpid(pid, 0)
+
+
+def wait_for(terminal: int, wanted: bytes) -> None:
+    """Read until it was printed, and nothing of it again."""
+    seen, deadline = b"", time.monotonic() + 60
+    while wanted not in seen.replace(b"\r\n", b"\n"):
+        ready, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
+        assert ready, seen
+        seen += os.read(terminal, 65536)
+
+
+def test_a_tab_in_a_broken_place_says_nothing(tmp_path: Path) -> None:
+    """Nothing is printed into the line that is typed."""
+    (tmp_path / "hosts.toml").write_text("[[hst]]\n")
+    known = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out"),
+        "COMP_LINE": "orchestrate exec --only ",
+        "COMP_POINT": "24",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator"],
+        cwd=tmp_path,
+        env={**environ(tmp_path), **known, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout, (tmp_path / "out").read_text()) == ("", "")

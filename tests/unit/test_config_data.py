@@ -1,0 +1,116 @@
+"""The [data] table: what it may name, and each mistake in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.desk.data import with_own_set
+from orchestrator.config.load import load, parse
+from orchestrator.errors import UsageError
+from orchestrator.model import Data
+from orchestrator.planning.environ import of_data
+
+HOST = '[[host]]\nssh = "a"\n'
+
+
+def test_without_the_table_data_is_the_users_own() -> None:
+    assert parse(HOST).data is None
+
+
+def test_original_files_make_their_set_a_wanted_one() -> None:
+    made = parse(
+        HOST + '[data]\nsets = ["mnist:3.0.1"]\nmnist = "a"\nfashion_mnist = "b"\nfiles_per_worker = 2\n'
+    )
+    assert made.data == Data(
+        sets=("mnist:3.0.1", "fashion_mnist"), mnist="a", fashion_mnist="b", files_per_worker=2
+    )
+
+
+def test_paths_are_those_beside_the_file(tmp_path: Path) -> None:
+    text = HOST + '[data]\npaths = ["x/y/", "~/z", "/q"]\nkeras = ["m.npz"]\nmnist = "o"\ntfds_dir = "t"\n'
+    (tmp_path / "hosts.toml").write_text(text)
+    data = load(tmp_path / "hosts.toml").data
+    assert data is not None
+    assert data.paths == (str(tmp_path / "x/y"), "~/z", "/q")
+    assert (data.keras, data.mnist, data.tfds_dir) == (
+        (str(tmp_path / "m.npz"),),
+        str(tmp_path / "o"),
+        str(tmp_path / "t"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ("", "names nothing"),
+        ("sets = []", "names nothing"),
+        ('sets = ["../mnist"]', "is a path; list it under `paths`"),
+        ('sets = ["Mnist"]', "is not a data set's name"),
+        ('sets = ["mnist:3"]', "is not a data set's name"),
+        ('sets = ["mnist", "mnist"]', "names mnist twice"),
+        ('sets = "mnist"', "must be a list"),
+        ('paths = ["a/x", "b/x"]', "names two that are called x"),
+        ('paths = [".."]', "has no name of its own"),
+        ('paths = ["/"]', "has no name of its own"),
+        ('paths = ["x"]\nfiles_per_worker = 1', "is about the files of prepared sets"),
+        ('sets = ["a"]\nfiles_per_worker = 0', "must be from 1 to 1024"),
+        ('path = ["x"]', "is not a key; did you mean paths?"),
+    ],
+)
+def test_a_mistake_is_one_line(lines: str, what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(f"{HOST}[data]\n{lines}\n")
+    assert what in caught.value.why
+    assert len(caught.value.why.splitlines()) == 1
+
+
+def test_tasks_are_told_of_what_is_there() -> None:
+    assert of_data("/d", Data(paths=("x",))) == {"ORCHESTRATE_DATA": "/d/files"}
+    assert of_data("/d", Data(sets=("mnist",), keras=("m.npz",))) == {
+        "ORCHESTRATE_DATA": "/d/files",
+        "TFDS_DATA_DIR": "/d/tfds",
+        "KERAS_HOME": "/d/keras",
+    }
+
+
+# --- the training program's set, which need not be named ---
+
+
+def own_set(*command: str, text: str = HOST, env: tuple[str, ...] = ()) -> Data | None:
+    return with_own_set(parse(text), command, env)[0].data
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_set_that_only_this_machine_has_is_sent(here: Path) -> None:
+    assert own_set() is None
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (here / "downloads" / "manual").mkdir(parents=True, exist_ok=True)
+        (here / "downloads" / "manual" / f"{part}-ubyte.gz").touch()
+    assert own_set() == own_set("--epochs", "3") == Data(sets=("mnist",))
+    assert own_set("--dataset", "fashion_mnist") is None
+    (here / "fashion_mnist" / "3.0.1").mkdir(parents=True)
+    (here / "fashion_mnist" / "3.0.1" / "dataset_info.json").touch()
+    assert own_set("--dataset=fashion_mnist") == Data(sets=("fashion_mnist",))
+    (note,) = with_own_set(parse(HOST), (), ())[1]
+    assert "is sent from this machine" in note
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("train.py",), ("--dataset", "digits"), ("--dataset", "cifar10"), ("--data-dir", "/x"), ("--download",)],
+)
+def test_it_is_not_sent_where_the_data_is_elsewhere(here: Path, command: tuple[str, ...]) -> None:
+    for name in ("mnist", "cifar10"):
+        (here / name / "3.0.1").mkdir(parents=True)
+        (here / name / "3.0.1" / "dataset_info.json").touch()
+    assert own_set(*command) is None
+    assert own_set(env=("TFDS_DATA_DIR",)) is None
+    assert own_set(text=HOST + '[data]\npaths = ["x"]\n') == Data(paths=("x",))
+    assert own_set() == Data(sets=("mnist",))

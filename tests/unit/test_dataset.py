@@ -1,0 +1,308 @@
+"""Data of this machine: read once, named by its content, cut into pieces and into more files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import wire
+from orchestrator.errors import ClusterError, UsageError
+from orchestrator.model import Data, Host, Role
+from orchestrator.phases.prepare import Maker, NotPreparedError, sources
+from orchestrator.sync import Dataset, Source, dataset, read_dataset
+from orchestrator.sync.tfds import SetName, fewest_files, find_set, reshard
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    noise = random.Random(3)
+    made = tmp_path / "my data"
+    (made / "sub").mkdir(parents=True)
+    (made / "a").write_bytes(noise.randbytes(9 << 20))
+    (made / "sub" / "b").write_bytes(noise.randbytes(1 << 20))
+    (made / "sub" / "empty").touch()
+    (made / "ü").write_text("odd")
+    return made
+
+
+def read(folder: Path, cache: Path) -> Dataset:
+    return read_dataset([Source("files/mine", folder)], cache)
+
+
+def test_its_pieces_are_its_files_end_to_end(folder: Path, tmp_path: Path) -> None:
+    made = read(folder, tmp_path / "cache")
+    assert [file.path for file in made.files] == [
+        f"files/mine/{name}" for name in ("a", "sub/b", "sub/empty", "ü")
+    ]
+    whole = b"".join(path.read_bytes() for path in made.paths)
+    assert b"".join(made.read(piece) for piece in range(made.pieces)) == whole
+    assert [made.length(piece) for piece in range(made.pieces)] == [
+        len(made.read(piece)) for piece in range(made.pieces)
+    ]
+    assert made.digests == b"".join(hashlib.sha256(made.read(piece)).digest() for piece in range(made.pieces))
+    assert made.manifest[0]["sha256"] == hashlib.sha256((folder / "a").read_bytes()).hexdigest()
+
+
+def test_the_digest_is_that_of_names_and_contents_alone(folder: Path, tmp_path: Path) -> None:
+    first = read(folder, tmp_path / "cache")
+    os.utime(folder / "a", ns=(0, 0))
+    (folder / "a").chmod(0o600)
+    assert read(folder, tmp_path / "cache").digest == first.digest
+    (folder / "sub" / "empty").rename(folder / "sub" / "other")
+    assert read(folder, tmp_path / "cache").digest != first.digest
+
+
+def test_what_was_read_is_not_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = read(folder, tmp_path / "cache")
+    monkeypatch.setattr(dataset, "_hash", None)
+    assert read(folder, tmp_path / "cache") == first
+
+
+def test_a_damaged_cache_is_read_over(folder: Path, tmp_path: Path) -> None:
+    first = read(folder, tmp_path / "cache")
+    (kept,) = (tmp_path / "cache").iterdir()
+    for text in ("", "[]", '{"files": [], "pieces": ""}', '{"files": 3}'):
+        kept.write_text(text)
+        assert read(folder, tmp_path / "cache") == first
+
+
+def test_a_change_while_it_is_sent_is_an_error_that_names_the_file(folder: Path, tmp_path: Path) -> None:
+    made = read(folder, tmp_path / "cache")
+    with (folder / "a").open("r+b") as file:
+        file.write(b"x")
+    with pytest.raises(ClusterError, match="changed while it was sent") as caught:
+        made.read(0)
+    assert "/a" in caught.value.what
+    (folder / "a").unlink()
+    with pytest.raises(ClusterError, match="changed"):
+        made.read(1)
+
+
+def test_links_are_followed_and_a_circle_is_an_error(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "big disk"
+    other.mkdir()
+    (other / "c").write_text("far away")
+    (folder / "sub" / "link").symlink_to(other)
+    assert "files/mine/sub/link/c" in [file.path for file in read(folder, tmp_path / "cache").files]
+    (folder / "sub" / "back").symlink_to(folder)
+    with pytest.raises(UsageError, match="leads back"):
+        read(folder, tmp_path / "cache")
+
+
+def test_nothing_is_said_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="nothing but empty folders"):
+        read(tmp_path / "empty", tmp_path / "cache")
+    with pytest.raises(UsageError, match="not there"):
+        read(tmp_path / "none", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "folder", "deep", "noise"])
+def test_digests_that_were_kept_and_are_damaged_are_made_anew(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    cache = tmp_path / "cache"
+    known = read(folder, cache)
+    (kept,) = cache.iterdir()
+    kept.unlink()
+    match kind:
+        case "fifo":
+            os.mkfifo(kept)
+        case "endless":
+            kept.symlink_to("/dev/zero")
+        case "folder":
+            kept.mkdir()
+        case "deep":
+            kept.write_text("[" * 200_000)
+        case "noise":
+            kept.write_bytes(b"\xff\0")
+    assert read(folder, cache).digest == known.digest
+
+
+# --- prepared sets ---
+
+
+def record(content: bytes) -> bytes:
+    return struct.pack("<Q", len(content)) + b"crc1" + content + b"crc2"
+
+
+def prepared(root: Path, where: str, *, examples: int = 10, train: int = 1) -> Path:
+    folder = root / where
+    folder.mkdir(parents=True)
+    per = examples // train
+    for number in range(train):
+        rows = (record(f"row {number * per + row}".encode()) for row in range(per))
+        (folder / f"toy-train.tfrecord-{number:05d}-of-{train:05d}").write_bytes(b"".join(rows))
+    (folder / "toy-test.tfrecord-00000-of-00001").write_bytes(record(b"test"))
+    splits = [
+        {"name": "train", "shardLengths": [str(per)] * train, "numBytes": "99"},
+        {
+            "name": "test",
+            "shardLengths": ["1"],
+            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        },
+    ]
+    info = {"name": "toy", "version": folder.name, "fileFormat": "tfrecord", "splits": splits}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "features.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("toy", "toy/10.0.0"),
+        ("toy:2.0.0", "toy/2.0.0"),
+        ("toy:3.0.0", None),
+        ("other", None),
+        ("named", "named/small/1.0.0"),
+        ("named/small", "named/small/1.0.0"),
+        ("two", None),
+        ("two/b:1.0.0", "two/b/1.0.0"),
+    ],
+)
+def test_a_prepared_set_is_found_by_its_name(tmp_path: Path, wanted: str, found: str | None) -> None:
+    for where in ("toy/2.0.0", "toy/10.0.0", "named/small/1.0.0", "two/a/1.0.0", "two/b/1.0.0"):
+        prepared(tmp_path, where)
+    (tmp_path / "toy" / "11.0.0").mkdir()  # not complete
+    assert find_set(tmp_path, SetName.parse(wanted)) == (tmp_path / found if found else None)
+
+
+def test_a_set_is_cut_into_more_files_in_the_order_of_its_examples(tmp_path: Path) -> None:
+    folder = prepared(tmp_path, "toy/1.0.0", train=2)
+    reshard(folder, tmp_path / "cut" / "1.0.0", 4)
+    cut = tmp_path / "cut" / "1.0.0"
+    names = sorted(path.name for path in cut.glob("toy-train*"))
+    assert names == [f"toy-train.tfrecord-{number:05d}-of-00004" for number in range(4)]
+    content = b"".join((cut / name).read_bytes() for name in names)
+    assert content == b"".join(path.read_bytes() for path in sorted(folder.glob("toy-train*")))
+    info = json.loads((cut / "dataset_info.json").read_text())
+    assert info["splits"][0]["shardLengths"] == ["3", "3", "2", "2"]
+    assert [(cut / names[0]).read_bytes().count(b"row"), fewest_files(cut)] == [3, 4]
+    # One example cannot be in four files, and what else there is stays.
+    assert info["splits"][1]["shardLengths"] == ["1"]
+    assert {"toy-test.tfrecord-00000-of-00001", "features.json"} <= {path.name for path in cut.iterdir()}
+
+
+def test_a_set_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
+    folder = prepared(tmp_path, "toy/1.0.0")
+    (file,) = folder.glob("toy-train*")
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(UsageError, match="cut or damaged"):
+        reshard(folder, tmp_path / "cut", 4)
+
+
+def test_a_set_of_a_host_that_lies_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    """A host that prepares a set says how its files are called, and what is in them."""
+    treasure = tmp_path / "home" / ".bashrc"
+    treasure.parent.mkdir()
+    treasure.write_text("umask 022\n")
+    for number, (why, lie) in enumerate(LIES_OF_SETS.items()):
+        folder = prepared(tmp_path, f"toy-{number}/1.0.0")
+        info = json.loads((folder / "dataset_info.json").read_text())
+        said = lie.replace("HOME", str(treasure.parent)) if isinstance(lie, str) else json.dumps(lie(info))
+        (folder / "dataset_info.json").write_text(said)
+        with pytest.raises(UsageError, match=r"cannot (read|cut)") as caught:
+            reshard(folder, tmp_path / "cut" / "1.0.0", 4)
+        assert why in caught.value.why
+        assert caught.value.why.isprintable()
+    assert treasure.read_text() == "umask 022\n"
+    assert [path.name for path in treasure.parent.iterdir()] == [".bashrc"]
+    assert not (tmp_path / "cut" / "1.0.0").exists()
+
+
+def _with_template(template: str) -> str:
+    row = {"name": "train", "shardLengths": ["10"], "filepathTemplate": template}
+    return json.dumps({"name": "../../x", "splits": [row]})
+
+
+LIES_OF_SETS: dict[str, Any] = {
+    "home/.bashrc' is no name": _with_template("HOME/.bashrc"),
+    "home/.x-{SHARD_X_OF_Y}' is no name": _with_template("HOME/.x-{SHARD_X_OF_Y}"),
+    "'../../home/.bashrc' is no name": _with_template("../../home/.bashrc"),
+    "'../../x' is no name": _with_template("{DATASET}"),
+    "'..' is no name": _with_template(".."),
+    "is no name of a file in that folder": _with_template("a\0b"),
+    "lengths of 'train' are no numbers": lambda info: {
+        **info,
+        "splits": [{"name": "train", "shardLengths": [-5]}],
+    },
+    "the lengths of 'x' are no numbers": lambda info: {
+        **info,
+        "splits": [{"name": "x", "shardLengths": ["9" * 5000]}],
+    },
+    "fewer examples than the 11": lambda info: {
+        **info,
+        "splits": [
+            {"name": "train", "shardLengths": [11], "filepathTemplate": "toy-train.tfrecord-00000-of-00001"}
+        ],
+    },
+    "no list of lengths": lambda info: {**info, "splits": [{"name": "train", "shardLengths": 7}]},
+    "has no name": lambda info: {**info, "splits": [{"shardLengths": []}]},
+    "is no object": lambda info: {**info, "splits": [None]},
+    "are no list": lambda info: {**info, "splits": {"a": 1}},
+    "it is not an object": "[]",
+    "nested too deep": "[" * 200_000,
+    "not TFRecords": lambda info: {**info, "fileFormat": "\x1b[2J"},
+}
+
+
+@pytest.mark.parametrize("files_per_worker", [None, 2])
+def test_a_set_keeps_its_place_below_the_data_dir(tmp_path: Path, files_per_worker: int | None) -> None:
+    for where in ("toy/1.0.0", "named/small/1.0.0"):
+        prepared(tmp_path / "sets", where)
+    data = Data(sets=("toy", "named"), tfds_dir=str(tmp_path / "sets"), files_per_worker=files_per_worker)
+    hosts = [Host("a", "a", "a", tasks=2), Host("b", "b", "b", role=Role.PS), Host("c", "c", "c", spare=True)]
+    found = sources(data, hosts, tmp_path / "cache")
+    assert [one.name for one in found] == ["tfds/toy/1.0.0", "tfds/named/small/1.0.0"]
+    assert [fewest_files(one.path) for one in found] == [1, 1] if files_per_worker is None else [4, 4]
+
+
+def test_a_set_that_is_nowhere_is_not_prepared_by_a_look(tmp_path: Path) -> None:
+    with pytest.raises(NotPreparedError, match="is not prepared yet"):
+        sources(Data(sets=("toy:1.0.0",), tfds_dir=str(tmp_path)), [], tmp_path / "cache")
+
+
+def test_original_files_that_are_missing_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte.gz").touch()
+    with pytest.raises(UsageError, match="does not hold the files of mnist") as caught:
+        sources(Data(sets=("mnist",), mnist=str(tmp_path)), [], tmp_path / "cache")
+    assert "t10k-labels-idx1-ubyte.gz" in caught.value.why
+    assert "train-images" not in caught.value.why
+
+
+class _Floods:
+    """A host that prints 130 MB while it prepares a set."""
+
+    def __init__(self) -> None:
+        self.host = Host("a", "a", "a")
+        self.on_output: Callable[[str, bytes], None] = lambda _stream, _data: None
+
+    def request(self, request: wire.Exec, timeout: float) -> wire.CommandEnd:  # noqa: ARG002
+        for _ in range(2000):
+            self.on_output("out", (b"x" * 64 + b"\n") * 1000)
+        self.on_output("err", b"the last word\n")
+        return wire.CommandEnd(status=1, stopped=False, ended=0, left=())
+
+
+def test_what_a_host_prints_while_it_prepares_a_set_is_not_kept() -> None:
+    fleet: Any = None
+    session: Any = _Floods()
+    tracemalloc.start()
+    try:
+        said = Maker(fleet, None, lambda _: None)._run(session, SetName("toy"), "ab", "/made")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+    assert said.endswith("the last word")

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.desk.environment import with_environment
+from orchestrator.config import parse
+from orchestrator.envs import lock
+from orchestrator.envs.lock import Lock, overrides_of, requirement_lines
+from orchestrator.envs.wheels import Platform, pins
+from orchestrator.errors import UsageError
+from orchestrator.model import Environment, Via
+
+HOST = '[[host]]\nssh = "a"\n'
+DEBIAN = Platform("x86_64", "glibc 2.36", "3.11.2")
+
+
+def environment(table: str) -> Environment:
+    made = parse(HOST + table).environment
+    assert made is not None
+    return made
+
+
+def test_without_the_table_environments_are_the_users() -> None:
+    assert parse(HOST).environment is None
+
+
+def test_an_empty_table_means_what_the_training_program_needs() -> None:
+    packages = environment("[env]\n").packages
+    assert any(line.startswith("tensorflow-cpu") for line in packages)
+    assert "tf-keras" in packages
+
+
+def test_hosts_with_gpus_get_the_tensorflow_that_brings_cuda() -> None:
+    made = parse('[[host]]\nssh = "a"\ndevices = [0]\n[env]\n').environment
+    assert made is not None
+    assert "tensorflow[and-cuda]" in made.packages
+
+
+def test_every_key() -> None:
+    assert environment(
+        '[env]\nrequirements = "pyproject.toml"\npackages = ["wandb>=0.17"]\nextras = ["gpu"]\n'
+        'python = "3.12"\nindex = "https://packages.example/simple"\nvia = "controller"\n'
+    ) == Environment(
+        "pyproject.toml",
+        ("wandb>=0.17",),
+        ("gpu",),
+        "3.12",
+        "https://packages.example/simple",
+        Via.CONTROLLER,
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('[env]\npackage = ["a"]\n', "is not a key; did you mean packages?"),
+        ('[env]\npackages = ["a b c"]\n', "is not a requirement of pip"),
+        ('[env]\npackages = "a"\n', 'must be a list; write ["a"]'),
+        ("[env]\npython = 3.11\n", 'write "3.11"'),
+        ('[env]\npython = "venv/bin/python"\n', "must be a name on the PATH, a full path"),
+        ('[env]\nindex = "packages.example"\n', "must be the URL of a package index"),
+        ('[env]\nvia = "control"\n', "did you mean controller?"),
+        ('[env]\nextras = ["gpu"]\n', "belong to a pyproject.toml"),
+        ('[defaults]\npython = "/opt/python"\n[env]\n', "is what [env] makes"),
+        ("[[env]]\n", "write [env]"),
+    ],
+)
+def test_a_mistake_is_named(table: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(HOST + table)
+    assert says in f"{caught.value.what} {caught.value.why}"
+
+
+@pytest.mark.parametrize(
+    ("listing", "overrides"),
+    [
+        ("numpy\ntf-keras", []),
+        ("tensorflow\ntf-keras", []),
+        ("tensorflow-cpu\ntf-keras", ["tensorflow; sys_platform == 'never'"]),
+        ("tensorflow_cpu==2.20\ntensorflow-datasets", ["tensorflow; sys_platform == 'never'"]),
+        (
+            "tensorflow-cpu; platform_machine == 'x86_64'\ntensorflow; platform_machine != 'x86_64'",
+            ["tensorflow; platform_machine != 'x86_64'"],
+        ),
+        ("tensorflow-cpu\ntensorflow-io", ["tensorflow; sys_platform == 'never'"]),
+        ("tensorflow-cpu\ntensorflow[and-cuda]>=2.16", ["tensorflow[and-cuda]>=2.16"]),
+    ],
+)
+def test_the_full_tensorflow_never_comes_beside_the_lighter_one(listing: str, overrides: list[str]) -> None:
+    assert overrides_of(listing) == overrides
+
+
+def test_a_locks_comments_and_options_are_no_packages() -> None:
+    text = "# made by uv\nnumpy==2.1\n\n  # via nothing\nwrapt==1.0 # via tensorflow\n"
+    assert list(requirement_lines(text)) == ["numpy==2.1", "wrapt==1.0"]
+
+
+def test_a_platform_gets_the_packages_whose_markers_fit_it() -> None:
+    lock = Lock(
+        "array-record==0.8 ; sys_platform == 'linux'\n"
+        "colorama==0.4 ; sys_platform == 'win32'\n"
+        "numpy==2.1 ; python_full_version < '3.12'\n"
+        "numpy==2.5 ; python_full_version >= '3.12'\n"
+        "tensorflow==2.21 ; platform_machine != 'x86_64'\n",
+        "name",
+    )
+    assert pins(lock, DEBIAN) == ["array-record==0.8", "numpy==2.1"]
+    arm = Platform("aarch64", "glibc 2.39", "3.12.3")
+    assert pins(lock, arm) == ["array-record==0.8", "numpy==2.5", "tensorflow==2.21"]
+
+
+def test_wheels_for_an_older_c_library_run_on_a_newer_one_and_not_the_other_way() -> None:
+    tags = list(DEBIAN.tags())
+    assert tags[0] == "manylinux_2_36_x86_64"
+    assert "manylinux_2_17_x86_64" in tags
+    assert "manylinux2014_x86_64" in tags
+    assert not any("2_37" in tag for tag in tags)
+
+
+@pytest.mark.parametrize("libc", ["", "musl 1.2", "glibc x", "glibc 2.999999"])
+def test_a_c_library_of_an_unknown_kind_gets_the_oldest_tags(libc: str) -> None:
+    assert len(list(Platform("x86_64", libc, "3.11.2").tags())) < 10
+
+
+LOCKED = "tensorflow-cpu==2.16.2\nnumpy==1.26.4 ; sys_platform == 'linux'\n"
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text(""),
+        lambda path: path.write_text("tensorflow-cpu==2.16.2\n"),  # cut: an environment would lack a package
+        lambda path: path.write_text("\x1b[2J not a requirement ;;;"),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        _fifo,
+        _endless,
+        _folder,
+    ],
+)
+def test_a_kept_lock_that_is_damaged_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], which: int
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    made: list[Lock] = []
+
+    def resolve(table: Environment) -> Lock:
+        made.append(lock.named(LOCKED, table))
+        return made[-1]
+
+    monkeypatch.setattr("orchestrator.envs.resolve", resolve)
+    inventory = parse(HOST + '[env]\npackages = ["numpy"]\n')
+    with_environment(inventory)
+    with_environment(inventory)
+    assert len(made) == 1  # the second time it was there
+    table = inventory.environment
+    assert table is not None
+    names = (lock.recipe_digest(table), made[0].name)
+    damage(tmp_path / "orchestrate" / "locks" / f"{names[which]}.txt")
+    _, plan, found = with_environment(inventory)
+    assert (len(made), found.text, plan.name) == (2, LOCKED, made[0].name)
+    assert "numpy" in found.names

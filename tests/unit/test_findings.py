@@ -1,0 +1,254 @@
+"""What is read from a program before it is sent: each code said where it is true, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator import findings
+from orchestrator.findings.flow import Source
+from orchestrator.model import AutoShard, Host, Inventory, Job, Role
+from orchestrator.planning import plan
+from orchestrator.program import sources
+from tests.scripts.corpus import ALL
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests/scripts/programs"
+HEAD = "import os\nimport numpy as np\nimport tensorflow as tf\nimport tensorflow_datasets as tfds\n"
+MADE = "strategy = tf.distribute.MultiWorkerMirroredStrategy()\nwith strategy.scope():\n    model = build()\n"
+WORKERS = (Role.WORKER,) * 4
+SERVED = (Role.CHIEF, Role.WORKER, Role.PS)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A program, and what is found in it: the code, and words of the sentence."""
+
+    text: str
+    code: str = ""
+    words: str = ""
+    roles: tuple[Role, ...] = WORKERS
+    job: Job = field(default_factory=Job)
+    env: tuple[tuple[str, str], ...] = ()
+    tasks: int = 1  # of each host
+    port: int = 2222
+
+
+def scene(told: Told) -> findings.Scene:
+    hosts = tuple(
+        Host(f"h{n}", f"h{n}", f"h{n}", role=role, tasks=told.tasks, task_port=told.port)
+        for n, role in enumerate(told.roles)
+    )
+    planned = plan.assign(
+        Inventory(hosts, job=told.job),
+        command=("train.py",),
+        env=dict(told.env),
+        name="",
+        run="r",
+        owner="o",
+        created=0.0,
+        environ={},
+        sources=(told.text,),
+    )
+    source = Source("train.py", HEAD + told.text)
+    files = {
+        "sets/rows/1.0.0/dataset_info.json": (PROGRAMS / "sets/rows/1.0.0/dataset_info.json").read_text()
+    }
+    return findings.Scene(
+        planned, (source,), files.get, files.keys(), sharded=told.job.auto_shard is not None
+    )
+
+
+ENV = "os.environ['TF_CONFIG'] = '{}'\n"
+LEGACY = "os.environ['TF_USE_LEGACY_KERAS'] = '0'\n"
+FIT = "model.fit(data.batch(50), epochs=2)"
+SAVE = "model.fit(x)\nmodel.save('model.h5')"
+SHARD = Job(auto_shard=AutoShard.DATA)
+
+SAID = {
+    "TF_CONFIG written": Told(ENV, "O101", "writes TF_CONFIG itself"),
+    "TF_CONFIG in main": Told(f"def main():\n    {ENV}\nif __name__ == '__main__':\n    main()", "O101"),
+    "TF_CONFIG by update": Told("os.environ.update({'TF_CONFIG': x})", "O101"),
+    "TF_CONFIG by putenv": Told("os.putenv('TF_CONFIG', x)", "O101"),
+    "environ by its own name": Told("from os import environ\nenviron['TF_CONFIG'] = x", "O101"),
+    "TF_CONFIG in try": Told(f"try:\n    {ENV}finally:\n    pass", "O101"),
+    "TF_CONFIG taken away": Told("os.environ.pop('TF_CONFIG', None)", "O101", "each of the 4 workers"),
+    "TF_CONFIG deleted": Told("del os.environ['TF_CONFIG']", "O101", "removes TF_CONFIG"),
+    "Keras 3 on several tasks": Told(LEGACY + MADE, "O102", "turns off TF_USE_LEGACY_KERAS"),
+    "Keras 3 with servers": Told(LEGACY, "O102", roles=SERVED),
+    "a tensor first": Told("x = tf.constant(1)\n" + MADE, "O103", "tensorflow.constant computes"),
+    "a data set first": Told("d = tf.data.Dataset.range(3).batch(4)\n" + MADE, "O103"),
+    "an argument's tensor first": Told("d = f(tf.cast(y, tf.int64))\n" + MADE, "O103"),
+    "a function's tensor first": Told("def load():\n    return tf.zeros(3)\nx = load()\n" + MADE, "O103"),
+    "a tensor before one worker's": Told("x = tf.ones(1)\n" + MADE, "O103", roles=(Role.WORKER,)),
+    "tfds first": Told("d = tfds.load(name, split='train')\n" + MADE, "O103"),
+    "a batch of fit": Told(
+        MADE + "BATCH = 10\nmodel.fit(x, y, batch_size=BATCH)", "O104", "a batch of 10 is"
+    ),
+    "a batch of a data set": Told(MADE + FIT, "O104", "50"),
+    "a batch by its name": Told(MADE + "d = data.batch(6).repeat()\nmodel.fit(d)", "O104"),
+    "a batch in a function": Told(MADE + f"def train():\n    {FIT}", "O104"),
+    "a batch of a loop": Told(MADE + "d = strategy.experimental_distribute_dataset(d0.batch(2 * 3))", "O104"),
+    "one file for two tasks of a host": Told(MADE + SAVE, "O105", "all tasks write model.h5", tasks=2),
+    "a checkpoint of Keras 3": Told(
+        "import keras\n" + MADE + "c = keras.callbacks.ModelCheckpoint('best.keras')", "O105", tasks=2
+    ),
+    "mnist": Told(MADE + "tfds.load('mnist', split='train')", "O106", 'tfds.load("mnist") are one file'),
+    "mnist by name": Told(MADE + "tfds.load(name='mnist:3.0.1')", "O106"),
+    "mnist by a builder": Told(MADE + "tfds.builder('mnist')", "O106"),
+    "a set of two files": Told(MADE + "tfds.load('rows', data_dir='sets')", "O106", "are 2 files, which 4"),
+    "one file of records": Told(
+        MADE + 'tf.data.TFRecordDataset(["x"])', "O106", 'Dataset(["x"]) are one file'
+    ),
+    "two files of records": Told(MADE + 'tf.data.TFRecordDataset(["x", "y"])', "O106", "2 files"),
+    "servers without servers": Told(
+        "s = tf.distribute.ParameterServerStrategy(r)", "O107", "only the chief may", roles=SERVED
+    ),
+    "a strategy for nothing": Told(
+        "strategy = tf.distribute.MultiWorkerMirroredStrategy()\nprint(strategy.num_replicas_in_sync)\nfit()",
+        "O108",
+        "nothing uses the strategy strategy",
+    ),
+    "a proxy": Told("", "O301", "http://proxy leads all tasks", env=(("grpc_proxy", "http://proxy"),)),
+    "a proxy of the job": Told("", "O301", job=Job(env={"grpc_proxy": "http://p"})),
+    "a port": Told("", "O302", "task port 40000 of h0", port=40000),
+}
+
+NOT_SAID = {
+    "TF_CONFIG that is not there yet": Told(f"if 'TF_CONFIG' not in os.environ:\n    {ENV}"),
+    "TF_CONFIG in a function that nobody calls": Told(f"def local():\n    {ENV}"),
+    "TF_CONFIG as a default": Told("os.environ.setdefault('TF_CONFIG', x)"),
+    "TF_CONFIG read": Told("c = os.environ['TF_CONFIG']\nif os.environ['TF_CONFIG'] == '': pass"),
+    "TF_CONFIG in a comment": Told("# os.environ['TF_CONFIG'] = 1\nx = \"os.environ['TF_CONFIG'] = 1\""),
+    "TF_CONFIG of a child": Told("env = dict(os.environ)\nenv['TF_CONFIG'] = x"),
+    "TF_CONFIG taken away from one": Told("os.environ.pop('TF_CONFIG', None)", roles=(Role.WORKER,)),
+    "TF_CONFIG silenced": Told("os.environ['TF_CONFIG'] = x  # orchestrate: ignore[O101]"),
+    "all silenced": Told("os.environ['TF_CONFIG'] = x  # orchestrate: ignore"),
+    "Keras 3 on one task": Told(LEGACY, roles=(Role.WORKER,)),
+    "Keras 2 by the program": Told("os.environ['TF_USE_LEGACY_KERAS'] = '1'\n" + MADE),
+    "Keras 3 as wished": Told(LEGACY + MADE, job=Job(legacy_keras=False)),
+    "a tensor after it": Told(MADE + "x = tf.constant(1)"),
+    "a tensor perhaps": Told("if debug:\n    x = tf.constant(1)\n" + MADE),
+    "a tensor of a function": Told("def load():\n    return tf.zeros(3)\n" + MADE + "load()"),
+    "a tensor of a lambda": Told("f = lambda: tf.zeros(3)\n" + MADE),
+    "a tensor of a graph": Told("import tensorflow.compat.v1 as tf\nx = tf.constant(1)\n" + MADE),
+    "graphs": Told("tf.compat.v1.disable_eager_execution()\nx = tf.constant(1)\n" + MADE),
+    "seeds and options": Told("tf.random.set_seed(1)\no = tf.data.Options()\ntf.keras.Input((3,))\n" + MADE),
+    "another's constant": Told("import scipy.constants as tf2\nx = tf2.constant(1)\n" + MADE),
+    "a strategy perhaps": Told(
+        "x = tf.constant(1)\nif many:\n    s = tf.distribute.MultiWorkerMirroredStrategy()"
+    ),
+    "a batch that divides": Told(MADE + "model.fit(x, batch_size=64)"),
+    "a batch of two names": Told(MADE + "B = 3\nB = 4\nmodel.fit(x, batch_size=B)"),
+    "a batch of an option": Told(MADE + "model.fit(x, batch_size=args.batch)"),
+    "a batch on one task": Told(MADE + FIT, roles=(Role.WORKER,)),
+    "a batch of each worker": Told(MADE + "strategy.distribute_datasets_from_function(f)\n" + FIT),
+    "a batch of another case": Told(MADE + f"if alone:\n    {FIT}"),
+    "mnist in another case": Told(MADE + "d = tfds.load('mnist') if alone else tfds.load(name)"),
+    "a batch of evaluation": Told(MADE + "model.evaluate(data.batch(50))"),
+    "a path of each host": Told(MADE + SAVE),
+    "a path of each task": Told(MADE + "model.fit(x)\nmodel.save(f'model-{me}.h5')", tasks=2),
+    "a path of the chief": Told(MADE + "model.fit(x)\nif chief:\n    model.save('m.h5')", tasks=2),
+    "another's save": Told(MADE + "model.fit(x)\nfigure.save('x.png')", tasks=2),
+    "a checkpoint of tf_keras": Told(MADE + "tf.keras.callbacks.ModelCheckpoint('best')", tasks=2),
+    "mnist on one": Told(MADE + "tfds.load('mnist')", roles=(Role.WORKER,)),
+    "mnist by elements": Told(MADE + "tfds.load('mnist')", job=SHARD),
+    "mnist with a policy": Told(
+        MADE + "tfds.load('mnist')\no.experimental_distribute.auto_shard_policy = OFF"
+    ),
+    "mnist without the strategy": Told("tfds.load('mnist')"),
+    "a large set": Told(MADE + "tfds.load('imagenet2012')"),
+    "a set somewhere else": Told(MADE + "tfds.load('mnist', data_dir=folder)"),
+    "a set that is not sent": Told(MADE + "tfds.load('mnist', data_dir='/data')"),
+    "enough files": Told(MADE + 'tf.data.TFRecordDataset(["a", "b", "c", "d"])'),
+    "files by a pattern": Told(MADE + 'tf.data.TFRecordDataset("x-*.tfrecord")'),
+    "files by a name": Told(MADE + "tf.data.TFRecordDataset(files)"),
+    "servers with servers": Told(
+        "if r.task_type == 'ps': s.join()\ntf.distribute.ParameterServerStrategy(r)", roles=SERVED
+    ),
+    "a strategy passed on": Told("strategy = tf.distribute.MultiWorkerMirroredStrategy()\nfit(strategy)"),
+    "a strategy kept": Told(
+        "class A:\n    pass\na = A()\na.s = tf.distribute.MultiWorkerMirroredStrategy()\nf(a)"
+    ),
+    "a strategy of a loop": Told("s = tf.distribute.MultiWorkerMirroredStrategy()\ns.run(step)"),
+    "no proxy": Told("", env=(("http_proxy", "http://proxy"),)),
+    "a proxy for others": Told("", env=(("grpc_proxy", "http://p"), ("no_grpc_proxy", "10.0.0.0/8"))),
+    "no Python": Told("x = = 1\nos.environ['TF_CONFIG'] = 1"),
+}
+
+
+@pytest.mark.parametrize("told", SAID.values(), ids=list(SAID))
+def test_what_is_sure_is_said(told: Told) -> None:
+    found = findings.find(scene(told))
+    assert [one.code for one in found] == [told.code]
+    assert told.words in found[0].what
+    assert f"docs/lint.md#{told.code.lower()}" in str(found[0])
+    assert findings.find(scene(told), [told.code]) == ()
+
+
+@pytest.mark.parametrize("told", NOT_SAID.values(), ids=list(NOT_SAID))
+def test_what_is_not_sure_is_not_said(told: Told) -> None:
+    assert findings.find(scene(told)) == ()
+
+
+def test_a_path_is_one_on_hosts_that_share_their_folder() -> None:
+    alone = scene(Told(MADE + SAVE))
+    (found,) = findings.find(replace(alone, one_folder=True))
+    assert (found.code, found.what) == (
+        "O105",
+        "all tasks write model.h5, and these hosts share their working folder",
+    )
+
+
+def test_every_code_has_a_case_and_a_section() -> None:
+    on_hosts = {findings.PROGRAM, findings.PACKAGES}  # tests/local/test_local.py
+    assert {told.code for told in SAID.values()} == set(findings.CODES) - on_hosts
+    page = (ROOT / "docs/lint.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (O\d+)$", page, re.MULTILINE) == list(findings.CODES)
+    assert all(f"`{code}` | {what}" in page for code, what in findings.CODES.items())
+
+
+def launched() -> Iterator[tuple[str, tuple[Role, ...], Job, str]]:
+    """Each program of the corpus, as it is launched there."""
+    for name, one in ALL.items():
+        words = [word for word in one.command if not word.startswith("-")]
+        path = next((word for word in words if word.endswith(".py")), None)
+        if path is None and "-m" in one.command:
+            module = words[1].replace(".", "/")
+            path = next(p for p in (f"{module}.py", f"{module}/__main__.py") if (PROGRAMS / p).exists())
+        if path is not None:
+            job = Job(auto_shard=AutoShard.DATA) if "auto_shard" in one.job else Job()
+            yield name, tuple(Role(role) for role in one.roles), job, str(Path(one.folder) / path)
+
+
+CORPUS = {name: (roles, job, path) for name, roles, job, path in launched()}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_nothing_false_is_found_in_a_program_that_trains(name: str) -> None:
+    roles, job, path = CORPUS[name]
+    hosts = tuple(Host(f"h{n}", f"h{n}", f"h{n}", role=role) for n, role in enumerate(roles))
+
+    def read(path: str) -> str | None:
+        found = PROGRAMS / path
+        return found.read_text() if found.is_file() else None
+
+    texts = tuple(Source(where, text) for where, text in sources.closure(path, read))
+    assert texts
+    planned = plan.assign(
+        Inventory(hosts, job=job),
+        command=("train.py",),
+        env={},
+        name="",
+        run="r",
+        owner="o",
+        created=0.0,
+        environ={},
+        sources=tuple(source.text for source in texts),
+    )
+    sent = {str(found.relative_to(PROGRAMS)) for found in PROGRAMS.rglob("*") if found.is_file()}
+    assert findings.find(findings.Scene(planned, texts, read, sent, sharded=job.auto_shard is not None)) == ()

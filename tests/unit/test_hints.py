@@ -1,0 +1,81 @@
+"""What stands after `try:` is something to do: a command in backquotes, or an imperative."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.diagnosis.rules import RULES
+
+ROOT = Path(__file__).parents[2] / "orchestrator"
+WORDS = """
+do echo find pack prepare rewrite
+    add allow ask build call change check choose clear close compile compare configure convert copy correct
+    count create delete
+    end export fix free get give have install keep launch leave let list load look lower make mark
+    measure mend move name open pass point print pull put raise read reboot remove rename replace report
+    run save see send set share start stop take tell train try turn unset update upgrade use wait watch
+    write
+    """
+IMPERATIVES = frozenset(WORDS.split())
+
+
+def texts(node: ast.expr | None) -> Iterator[str]:
+    """What an expression says, as far as it can be read; what is put in stands as `{}`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            yield "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in values)
+        case ast.BinOp(op=ast.Add(), left=left):
+            yield from texts(left)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from texts(body)
+            yield from texts(orelse)
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).lower() == "hint":
+                for text in filter(None, texts(node.value)):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
+            if name == "PhaseFailed" and len(node.args) > 2:  # phase, cause, hint
+                given.append(node.args[2])
+            for text in (text for one in given for text in texts(one) if text):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+
+
+HINTS = [*hints(), *((f"rule {rule.pattern.pattern}", rule.advice) for rule in RULES if rule.advice)]
+
+
+def is_to_do(hint: str) -> bool:
+    first = hint.split(maxsplit=1)[0].strip(",;:").lower()
+    return hint.startswith(("`", "{}")) or first in IMPERATIVES
+
+
+@pytest.mark.parametrize(
+    ("hint", "good"),
+    [
+        ("`orchestrate runs` lists them", True),
+        ("make room on this machine", True),
+        ("the end of its log", False),
+        ("whether it still answers", False),
+        ("orchestrate runs", False),
+        ("--hosts FILE", False),
+    ],
+)
+def test_the_rule_itself(hint: str, *, good: bool) -> None:
+    assert is_to_do(hint) is good
+
+
+def test_every_hint_is_something_to_do() -> None:
+    assert len(HINTS) > 100
+    assert not [f"{where}: {hint}" for where, hint in HINTS if not is_to_do(hint)]

@@ -1,0 +1,276 @@
+"""Lists of hosts that other tools keep, and what is made of machines that were looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.cli.desk import choosing
+from orchestrator.errors import UsageError
+from orchestrator.hostlists import ansible, file, hostfile, sshconfig, write
+from orchestrator.hostlists.candidate import Candidate
+from orchestrator.hostlists.machine import (
+    Machine,
+    Python,
+    Pythons,
+    Room,
+    choose_addresses,
+    choose_pythons,
+    choose_workdir,
+)
+from orchestrator.phases import survey
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        (
+            "gpu-01 slots=4\ngpu-02 slots=2 max_slots=8  # new\n",
+            [("gpu-01", "gpu-01", 4), ("gpu-02", "gpu-02", 2)],
+        ),
+        ("# mpirun\n\ngpu-01:4\ntrain@gpu-02:2\n", [("gpu-01", "gpu-01", 4), ("gpu-02", "train@gpu-02", 2)]),
+        ("n1\nn1\nn2\n", [("n1", "n1", 2), ("n2", "n2", 1)]),
+        ("fe80::1\n", [("fe80::1", "fe80::1", 1)]),
+        ("", []),
+    ],
+)
+def test_hostfiles(text: str, hosts: list[tuple[str, str, int]]) -> None:
+    assert [(one.name, one.ssh, one.tasks) for one in hostfile.read(text)] == hosts
+
+
+def test_a_line_that_is_none_of_a_hostfile() -> None:
+    with pytest.raises(ValueError, match="line 2 is not `host slots=4`: gpu 02"):
+        hostfile.read("gpu-01\ngpu 02\n")
+
+
+INI = """\
+lonely ansible_host=10.0.0.9   # the head
+
+[gpu]
+gpu[01:02].lab ansible_port=2200
+"quoted" ansible_user='me'
+[cpu]
+cpu-[a:b]
+
+[all:vars]
+ansible_user=train
+[cpu:vars]
+ansible_user = ops
+[training:children]
+gpu
+[local]
+here ansible_connection=local
+"""
+
+
+def test_an_ansible_inventory() -> None:
+    found = {one.name: (one.ssh, sorted(one.groups)) for one in ansible.read_ini(INI)}
+    assert found == {
+        "lonely": ("train@10.0.0.9", ["ungrouped"]),
+        "gpu01.lab": ("train@gpu01.lab:2200", ["gpu", "training"]),
+        "gpu02.lab": ("train@gpu02.lab:2200", ["gpu", "training"]),
+        "quoted": ("me@quoted", ["gpu", "training"]),
+        "cpu-a": ("ops@cpu-a", ["cpu"]),
+        "cpu-b": ("ops@cpu-b", ["cpu"]),
+        "here": ("local", ["local"]),
+    }
+
+
+def test_what_ansible_prints() -> None:
+    listed = {
+        "_meta": {"hostvars": {"gpu-01": {"ansible_host": "10.0.0.1", "ansible_port": 2200}}},
+        "all": {"children": ["ungrouped", "gpu"]},
+        "gpu": {"hosts": ["gpu-01", "gpu-02"]},
+    }
+    found = {one.name: (one.ssh, sorted(one.groups)) for one in ansible.read_json(json.dumps(listed))}
+    assert found == {"gpu-01": ("10.0.0.1:2200", ["all", "gpu"]), "gpu-02": ("gpu-02", ["all", "gpu"])}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("hosts.yml", "all:\n", "is YAML, which is not read here"),
+        ("hosts", "# nothing\n", "names no host"),
+        ("hosts", "[gpu]\na[1:x]\n", "cannot read"),
+        ("hosts", "{}", "names no host"),
+        ("hosts", '{"a": 1', "cannot read"),
+        ("hosts", '{"_meta": 3}', "cannot read"),
+        ("hosts", '{"_meta": {"hostvars": 3}}', "cannot read"),
+        ("hosts", '{"gpu": {"hosts": 3}}', "cannot read"),
+        ("hosts", '{"gpu": {"hosts": [3]}}', "cannot read"),
+    ],
+)
+def test_a_file_that_is_no_list_of_hosts(tmp_path: Path, name: str, text: str, what: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=what):
+        file.read(tmp_path / name)
+
+
+def test_the_kind_of_a_file_is_found_out(tmp_path: Path) -> None:
+    for text in ("a slots=2\n", "[gpu]\na\n", "a ansible_port=22\n", '{"gpu": {"hosts": ["a"]}}'):
+        (tmp_path / "hosts").write_text(text)
+        assert [one.name for one in file.read(tmp_path / "hosts")] == ["a"], text
+
+
+def test_names_of_ssh_config(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a").write_text('host = "gpu-03" gpu-04\n')
+    (tmp_path / "config").write_text(
+        f"# hosts\nHost gpu-01 gpu-0? !gpu-09\n  HostName 10.0.0.1\nHost=gpu-02 gpu-01\n"
+        f"Include {tmp_path}/more/* {tmp_path}/config {tmp_path}/none\nHost *\n  User me\nMatch host x\n"
+    )
+    assert sshconfig.aliases(tmp_path / "config") == ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
+    assert sshconfig.aliases(tmp_path / "none") == ()
+
+
+def test_doors_and_forges_of_ssh_config_do_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(choosing.SLURM, raising=False)
+    config_file = tmp_path / "config"
+    config_file.write_text(
+        "Host door\n  HostName 192.0.2.1\nHost gpu-01\n  HostName 192.0.2.2\n  ProxyJump door\n"
+        "Host code\n  HostName github.com\nHost repo\n  HostName 192.0.2.3\n  User git\n"
+    )
+    assert [one.name for one in choosing.choose([], None, str(config_file), None, yes=True)] == ["gpu-01"]
+
+
+def test_the_hosts_of_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choosing.SLURM, "gpu-[01-02,07],head")
+    found = choosing.choose([], None, None, None, yes=False)
+    assert [one.name for one in found] == ["gpu-01", "gpu-02", "gpu-07", "head"]
+
+
+def test_groups_and_hosts_of_a_file_are_chosen(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(INI)
+    found = choosing.choose(["cpu", "gpu01.lab"], str(tmp_path / "hosts"), None, None, yes=False)
+    assert [one.name for one in found] == ["gpu01.lab", "cpu-a", "cpu-b"]
+    with pytest.raises(UsageError, match="tpu is not in"):
+        choosing.choose(["tpu"], str(tmp_path / "hosts"), None, None, yes=False)
+
+
+def machine(hostname: str, *addresses: str, place: str = "") -> Machine:
+    return Machine(hostname, place or hostname, ("127.0.0.1", *addresses))
+
+
+@pytest.mark.parametrize(
+    ("machines", "addresses"),
+    [
+        pytest.param(
+            {"a": machine("10.0.0.1", "10.0.0.1"), "b": machine("10.0.0.2", "10.0.0.2", "192.168.7.2")},
+            {"a": "10.0.0.1", "b": "10.0.0.2"},
+            id="what ssh uses is their own",
+        ),
+        pytest.param(
+            {
+                "a": machine("198.51.100.1", "172.17.0.1", "10.1.2.3"),
+                "b": machine("198.51.100.2", "172.17.0.1", "10.1.2.4"),
+            },
+            {"a": "10.1.2.3", "b": "10.1.2.4"},
+            id="NAT, and a bridge that each has",
+        ),
+        pytest.param(
+            {
+                "a": machine("127.0.0.1", "10.1.2.3", place="x"),
+                "b": machine("127.0.0.1", "10.1.9.4", place="y"),
+            },
+            {"a": "10.1.2.3", "b": "10.1.9.4"},
+            id="forwarded ports",
+        ),
+        pytest.param(
+            {"a": machine("gpu-a", "10.1.2.3"), "b": machine("10.1.2.4", "10.1.2.4")},
+            {"a": "10.1.2.3", "b": "10.1.2.4"},
+            id="a name",
+        ),
+        pytest.param(
+            {"a": machine("127.0.0.2", place="x"), "b": machine("127.0.0.3", place="x")},
+            {"a": "127.0.0.2", "b": "127.0.0.3"},
+            id="one machine",
+        ),
+        pytest.param(
+            {"a": machine("gpu-a", "10.1.2.3"), "b": machine("gpu-b", "192.168.1.1", "169.254.0.1")},
+            {},
+            id="no network in common",
+        ),
+    ],
+)
+def test_the_address_that_the_others_reach(machines: dict[str, Machine], addresses: dict[str, str]) -> None:
+    assert choose_addresses(machines) == addresses
+
+
+def test_one_python_for_all_or_one_for_each_or_none() -> None:
+    old, new, own = Python("/opt/a", "2.16"), Python("/opt/b", "2.17"), Python("~/c", "2.17")
+
+    def having(*pythons: Python) -> Machine:
+        return Machine("h", "p", (), pythons=pythons)
+
+    assert choose_pythons([("a", having(old, new)), ("b", having(own, new))]) == Pythons(common=new)
+    assert choose_pythons([("a", having(new)), ("b", having(own))]) == Pythons(each={"a": new, "b": own})
+    assert choose_pythons([("a", having(new)), ("b", having())]) == Pythons()
+    assert choose_pythons([]) == Pythons()
+
+
+def test_a_workdir_with_room() -> None:
+    full, roomy = (
+        Machine("h", "p", (), rooms=(Room("~", GB), Room("/scratch", 900 * GB), Room("/data", 50 * GB))),
+        Machine("h", "p", (), rooms=(Room("~", 500 * GB), Room("/scratch", 100 * GB))),
+    )
+    assert choose_workdir([full, roomy]) == Room("/scratch", 100 * GB)
+    assert choose_workdir([roomy, roomy]) is None
+    assert choose_workdir([Machine("h", "p", (), rooms=(Room("~", GB),))]) is None
+
+
+def test_what_is_written_is_read_as_it_was_meant() -> None:
+    entries = [
+        write.Entry("gpu-01", "gpu-01", "10.0.0.1", 2222, tasks=2, gpus=("A\x1b[2J", "A\x1b[2J")),
+        write.Entry("gpu-02", "me@gpu-02:2200", "10.0.0.2", 2300, python="~/größe/python", note="x\ny = 1"),
+    ]
+    text = write.text(
+        entries, write.Whole(Pythons(), Room("/scratch", 100 * GB), "/etc/my config", looked=True)
+    )
+    first, second = config.parse(text).hosts
+    assert (first.name, first.ssh, first.address, first.tasks) == ("gpu-01", "gpu-01", "10.0.0.1", 2)
+    assert (second.ssh, second.user, second.port, second.task_port) == ("gpu-02", "me", 2200, 2300)
+    assert (first.workdir, second.python) == ("/scratch/orchestrate", "~/größe/python")
+    assert "devices = [0, 1]" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"login banner\n",
+        b"\xff\xfe",
+        b'{"pythons": 3, "rooms": []}',
+        b'{"pythons": [{"path": "a\\u001b[2J", "tensorflow": "2"}], "rooms": [{"path": "~", "free": -1}]}',
+        b'{"pythons": [{"path": "a", "tensorflow": "2\\n[job]"}], "rooms": []}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_a_stranger_says_of_a_machine_is_left_out(data: bytes) -> None:
+    answer = survey._read(data)
+    assert (answer.pythons, answer.rooms) == ((), ())
+
+
+def test_where_an_environment_is_made_gpus_are_named() -> None:
+    """[env] takes TensorFlow's build for GPUs only where hosts name theirs."""
+    entry = write.Entry("a", "a", "10.0.0.1", 2222, gpus=("A100", "A100"))
+    whole = write.Whole(Pythons(), None, None, looked=True)
+    made = config.parse(write.text([entry], whole))
+    assert made.hosts[0].devices == ("0", "1")
+    assert made.environment is not None
+    assert any("and-cuda" in package for package in made.environment.packages)
+    uneven = dataclasses.replace(entry, tasks=3)
+    assert config.parse(write.text([uneven], whole)).hosts[0].devices is None
+    own = dataclasses.replace(whole, pythons=Pythons(common=Python("~/a/bin/python", "2.21.0")))
+    assert config.parse(write.text([entry], own)).hosts[0].devices is None
+
+
+def test_candidates_are_logged_in_to_as_they_say() -> None:
+    host = choosing.host(Candidate("a", "me@10.0.0.1:2200"), None)
+    assert (host.name, host.ssh, host.user, host.port) == ("a", "10.0.0.1", "me", 2200)

@@ -1,0 +1,119 @@
+"""Which inventory a command line means: here, in a folder above, or hosts that `--hosts` names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.desk import inventory
+from orchestrator.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+TWO = '[[host]]\nssh = "gpu-[1-2]"\n'
+
+
+def test_a_file_above_is_used_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hosts.toml").write_text(TWO)
+    deep = tmp_path / "src" / "model"
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    assert [host.name for host in inventory.load(None).hosts] == ["gpu-1", "gpu-2"]
+    assert capsys.readouterr().err == "inventory: ../../hosts.toml\n"
+    (deep / "hosts.toml").write_text(TWO.replace("gpu", "near"))
+    assert [host.name for host in inventory.load(None).hosts] == ["near-1", "near-2"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_above_that_others_may_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text(TWO)
+    file.chmod(0o666)
+    deep = tmp_path / "src"
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+    with pytest.raises(UsageError, match=r"\.\./hosts\.toml is not used"):
+        inventory.load(None)
+    assert len(inventory.load("../hosts.toml").hosts) == 2
+
+
+def test_the_message_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"there is no hosts\.toml") as caught:
+        inventory.load(None)
+    assert caught.value.why == f"it was looked for in {tmp_path} and every folder above it"
+    assert not inventory.is_there(None)
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        ("192.0.2.1,train@192.0.2.2:2200", [("192.0.2.1", None, None), ("192.0.2.2", "train", 2200)]),
+        ("192.0.2.[1-2]", [("192.0.2.1", None, None), ("192.0.2.2", None, None)]),
+        ("192.0.2.7,", [("192.0.2.7", None, None)]),
+    ],
+)
+def test_hosts_in_place_of_a_file(
+    words: str,
+    hosts: list[tuple[str, str | None, int | None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = inventory.load(words)
+    assert [(host.address, host.user, host.port) for host in found.hosts] == hosts
+    assert inventory.is_there(words)
+
+
+@pytest.mark.parametrize("words", ["hosts.tml", "./a,b", "cluster,old.toml", "gpu-01"])
+def test_what_is_sooner_a_file(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"there is no {Path(words)}"):
+        inventory.load(words)
+
+
+def test_ranges_of_a_shell_are_told_their_spelling() -> None:
+    with pytest.raises(UsageError, match=r'write "gpu-\[01-04\],x"'):
+        inventory.load("gpu-{01..04},x")
+
+
+def test_as_a_module(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "orchestrator", *words]
+        environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+        return subprocess.run(
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run("version").stdout.startswith("orchestrate ")
+    done = run("launch", "-np", "4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "tasks = 4" in done.stderr
+
+
+@pytest.mark.parametrize("wanted", ["gpu-{01..04}", "gpu-01..04", "gpu-0*"])
+def test_a_range_of_other_tools_is_told_its_spelling_and_taken_for_no_file(wanted: str) -> None:
+    with pytest.raises(UsageError, match="is written otherwise here"):
+        inventory.load(wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "what", "hint"),
+    [
+        ("gpu-[01-04", "has a [ without a ]", "gpu-[01-03],gpu-07"),
+        ("gpu-01-04]", "has a ] without a [", "gpu-[01-03],gpu-07"),
+        ("a, b", "is neither a file nor hosts", "`--hosts a,b`"),
+        ("gpu-01 gpu-02", "is neither a file nor hosts", "`--hosts gpu-01,gpu-02`"),
+    ],
+)
+def test_hosts_that_are_written_badly_are_taken_for_no_file(wanted: str, what: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        inventory.load(wanted)
+    assert what in caught.value.what
+    assert hint in caught.value.hint

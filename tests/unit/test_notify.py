@@ -1,0 +1,88 @@
+"""Who is told of a run's end, and what becomes of a command that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.desk import notified
+from orchestrator.connectors import connectors
+from orchestrator.errors import UsageError
+from orchestrator.events import Kind, Noted, Outcome, RunEnded, Stamped
+from orchestrator.fleet import Fleet
+from orchestrator.model import Job
+from orchestrator.names import RunId
+from orchestrator.phases.context import Inbox, Run, Source
+from orchestrator.phases.notify import notify
+from orchestrator.store import RunFolder
+from orchestrator.store.bus import Bus
+from tests.unit import plans
+
+WORDS = "$(touch /tmp/x) \x1b[2J `id` ü"
+ENDED = RunEnded("r1", Outcome.FAILED, 1, 9.5, WORDS, "worker/0", (WORDS,) * 20_000, "/f", kind=Kind.EXIT)
+
+
+def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
+    """The notes that come of a command."""
+    heard: list[Stamped] = []
+    inbox = Inbox()
+    plan = plans.make(plans.host("gpu-01"))
+    kept = RunFolder(folder / "runs", RunId("r1"))
+    kept.create(plan)
+    kept.write_notify(argv)
+    run = Run(kept, plan, Bus(heard.append), Fleet(connectors(), inbox.put), inbox, "me", Source())
+    notify(run, ENDED, patience=0.5 if "sleep" in argv else 30.0)
+    return [one.event.text for one in heard if isinstance(one.event, Noted)]
+
+
+def test_the_result_is_json_on_stdin_and_nothing_of_it_is_an_argument(tmp_path: Path) -> None:
+    code = "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]) + '\\n' + sys.stdin.read())"
+    assert tell(tmp_path, (sys.executable, "-c", code, str(tmp_path / "told"), "$HOME")) == []
+    argv, told = (tmp_path / "told").read_text().splitlines()
+    assert argv == "['$HOME']"
+    said = json.loads(told)
+    assert (said["event"], said["outcome"], said["status"]) == ("RunEnded", "failed", 1)
+    assert (said["cause"], said["hosts"], len(said["last_lines"])) == (WORDS, ["gpu-01"], 20_000)
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize(
+    ("argv", "note"),
+    [
+        (("true",), ""),  # reads nothing of a megabyte
+        (("false",), "ended with exit status 1"),
+        (("/no/such/program",), "could not be started: No such file or directory"),
+        (("sleep", "600"), "was killed, since it had not ended after 0.5 s"),
+        (("sh", "-c", "kill -9 $$"), "was killed by SIGKILL"),
+        ((), ""),
+    ],
+)
+def test_what_goes_wrong_is_a_note(argv: tuple[str, ...], note: str, tmp_path: Path) -> None:
+    said = tell(tmp_path, argv)
+    assert said == ([f"nobody may know of the end: the command of --notify {note}"] if note else [])
+
+
+def test_a_damaged_file_names_no_command(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, RunId("r1"))
+    folder.create(plans.make(plans.host("gpu-01")))
+    for text in ('"rm -rf ~"', "[1]", "", "{}"):
+        (folder.path / "notify.json").write_text(text)
+        assert folder.read_notify() == ()
+
+
+def test_the_command_is_looked_for_before_anything_is_sent(tmp_path: Path) -> None:
+    program = tmp_path / "say"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    job = Job(notify=(str(program), "x"))
+    assert notified.command(job, None) == (str(program), "x")
+    assert notified.command(job, "true 'a b'")[1:] == ("a b",)
+    assert notified.command(Job(), None) == ()
+    assert os.path.isabs(notified.command(job, "true")[0])  # noqa: PTH117
+    for wrong in ("", "no-such-program", "say 'x", "cat | mail me", "export A=1"):
+        with pytest.raises(UsageError, match="--notify"):
+            notified.command(job, wrong)

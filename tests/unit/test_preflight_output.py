@@ -1,0 +1,143 @@
+"""What preflight says of many hosts: how much of it, and that the rest can train without them."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from orchestrator.checks.pairs import of_pairs
+from orchestrator.checks.rest import without
+from orchestrator.cli.preflight import _summary
+from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.model import Host, Role
+from orchestrator.render.awaiting import Awaiting
+from orchestrator.render.html import page
+from orchestrator.render.preflight import preflight_table
+from orchestrator.render.wrap import wrapped
+
+NAMES = [f"gpu-{number:02}" for number in range(1, 65)]
+HOSTS = [Host(name, name, f"10.0.0.{number}") for number, name in enumerate(NAMES, 1)]
+
+
+def mesh(closed: set[str], why: str = "timed out") -> list[PairReported]:
+    found = []
+    for source in NAMES:
+        for host in HOSTS:
+            bad = host.name in closed and source != host.name
+            address = f"{host.address}:2222"
+            ms = None if bad else 0.2
+            pair = PairReported(source, host.name, address, not bad, ms, True, 0.1, why if bad else "")
+            found.append(pair)
+    return found
+
+
+def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
+    closed = {name for number, name in enumerate(NAMES) if number < 30}
+    pairs = mesh(closed)
+    checks = of_pairs(pairs)
+    lines = preflight_table(checks, pairs, 80, hosts=NAMES)
+    assert len(lines) <= 25
+    assert len([line for line in lines if line.startswith("error")]) == 1
+    assert all(len(line) <= 80 for line in lines)
+    assert without(HOSTS, checks, pairs, ()) == tuple(sorted(closed))
+
+
+def test_a_host_that_does_not_answer_is_a_row_and_no_second_error() -> None:
+    fine = CheckReported("gpu-01", "login", Level.OK, "vera")
+    gone = CheckReported("gpu-02", "login", Level.FAIL, "does not answer", "timed out", "look at it")
+    assert preflight_table([gone, fine], [], None, hosts=NAMES) == [
+        "host    login",
+        "gpu-01  vera",
+        "gpu-02  FAIL",
+    ]
+
+
+def apart(*ways: tuple[str, str], names: tuple[str, ...] = ("a", "b", "c", "d")) -> list[PairReported]:
+    return [
+        PairReported(one, two, "10.0.0.1:2222", (one, two) not in ways, None, None, None, "")
+        for one in names
+        for two in names
+    ]
+
+
+FAIL = Level.FAIL
+
+
+@pytest.mark.parametrize(
+    ("checks", "pairs", "failed", "out"),
+    [
+        ([], apart(), (), ()),
+        ([CheckReported("b", "disk", FAIL, "full")], apart(), (), ("b",)),
+        ([CheckReported("b", "disk", Level.WARN, "little")], apart(), (), ()),
+        ([], apart(), ("c",), ("c",)),
+        ([CheckReported("b", "reach", FAIL, "x")], apart(("a", "b"), ("c", "b"), ("d", "b")), (), ("b",)),
+        ([CheckReported("b", "reach", FAIL, "x")], apart(("b", "b")), (), ("b",)),
+        ([], apart(("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")), (), ("a",)),
+        ([], apart(("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")), (), ("c", "d")),
+        ([CheckReported(name, "disk", FAIL, "full") for name in "abcd"], apart(), (), ()),
+    ],
+)
+def test_who_is_left_out(
+    checks: list[CheckReported], pairs: list[PairReported], failed: tuple[str, ...], out: tuple[str, ...]
+) -> None:
+    hosts = [Host(name, name, name) for name in "abcd"]
+    assert without(hosts, checks, pairs, failed) == out
+
+
+def test_the_only_chief_is_not_left_out() -> None:
+    hosts = [Host("a", "a", "a", role=Role.CHIEF), Host("b", "b", "b"), Host("c", "c", "c")]
+    assert without(hosts, [CheckReported("a", "disk", FAIL, "full")], [], ()) == ()
+    assert without(hosts, [CheckReported("b", "disk", FAIL, "full")], [], ()) == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ({}, "`orchestrate launch --exclude 'gpu-[03-04]'`"),
+        ({"hosts": "my hosts.toml"}, "`orchestrate launch --hosts 'my hosts.toml' --exclude 'gpu-[03-04]'`"),
+        ({"only": "gpu-[01-09]"}, "`orchestrate launch --only 'gpu-[01-09]' --exclude 'gpu-[03-04]'`"),
+        ({"exclude": "gpu-07"}, "`orchestrate launch --exclude 'gpu-07,gpu-[03-04]'`"),
+    ],
+)
+def test_the_command_without_them_can_be_copied(given: dict[str, str], command: str) -> None:
+    arguments = argparse.Namespace(**{"hosts": None, "only": None, "exclude": None, **given})
+    said = _summary(arguments, 64, ("gpu-03", "gpu-04"), good=False)
+    assert said == f"62 of 64 hosts are ready; without gpu-[03-04]: {command}"
+
+
+def test_lines_are_broken_between_words_and_paths_stay_whole() -> None:
+    line = "  why: " + "word " * 20 + "/a/very/long/path/" + "x" * 80
+    rows = wrapped([line, "short"], 40)
+    assert " ".join(" ".join(rows[:-1]).split()) == " ".join(line.split())
+    assert rows[1].startswith("       word")
+    assert [row for row in rows if len(row) > 40] == ["       /a/very/long/path/" + "x" * 80]
+    assert wrapped([line], None) == [line]
+
+
+def test_the_page_escapes_what_nodes_say() -> None:
+    evil = "<script>alert('1')</script>\x1b[2J"
+    checks = [CheckReported(evil, "login", FAIL, evil, f'"{evil}', evil)]
+    pairs = [PairReported(evil, evil, evil, False, None, None, None, evil)]
+    text = page([evil], checks, pairs, problems=[evil], summary=evil, now=0.0)
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert text.count("&lt;script&gt;") >= 6
+    assert 'class="fail"' in text
+
+
+def test_a_good_pair_says_its_figures() -> None:
+    pair = PairReported("a", "b", "x:1", True, 0.25, True, 0.1, large_out=True, large_back=True, large_ms=1.5)
+    text = page(["a", "b"], [], [pair], problems=[], summary="fine", now=0.0)
+    assert "a to b: ok 0.2 ms, 64 kB in 1.5 ms" in text or "a to b: ok 0.3 ms, 64 kB in 1.5 ms" in text
+    assert "b to a: not tried" in text
+
+
+def test_what_is_awaited_is_said_after_a_second() -> None:
+    shown = Awaiting()
+    shown.step("connecting to gpu-03")
+    now = shown._since
+    assert shown.line(now + 0.9) == ""
+    assert shown.line(now + 2.2) == "connecting to gpu-03 (2 s)"
+    shown.step("")
+    assert shown.line(now + 9) == ""

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import events as ev
+from orchestrator.events import LogLine, StopBy
+from orchestrator.model import Fold
+from orchestrator.render.folding import MOMENT, Folded, Folding, Shown
+
+INFO = "I0000 00:00:1795320342.882476    8101 port.cc:153] oneDNN custom operations are on."
+UNHEALTHY = (
+    "E0000 00:00:1795320342.882476    8101 coordination_service_agent.cc:332] These tasks are unhealthy:",
+    "/job:worker/replica:0/task:2",
+    "The tasks have crashed. Check the task logs for an earlier error",
+)
+
+
+def line(task: int, text: str, sent: float = 100.0) -> LogLine:
+    return LogLine(f"worker/{task}", f"gpu-{task}", text, sent)
+
+
+def started(count: int, fold: Fold = Fold.SIMILAR) -> Folding:
+    folding = Folding(fold)
+    for task in range(count):
+        folding.note(ev.TaskStarted(f"worker/{task}", f"gpu-{task}", "1", 1), 0.0, aloud=False)
+    return folding
+
+
+def exited(task: int, code: int = 0, *, stopped: bool = False) -> ev.TaskExited:
+    return ev.TaskExited(
+        task=f"worker/{task}", host=f"gpu-{task}", attempt="1", code=code, signal=None, lost="",
+        seconds=1.0, ended=0.0, stopped=stopped,
+    )  # fmt: skip
+
+
+def words(shown: list[Shown]) -> list[tuple[str, str]]:
+    return [
+        (f"{','.join(one.tasks)}" if isinstance(one, Folded) else one.task, one.text.partition(";")[0])
+        for one in shown
+    ]
+
+
+def feed(folding: Folding, *lines: LogLine, now: float = 0.0) -> list[tuple[str, str]]:
+    return words([shown for one in lines for shown in folding.add(one, one.sent, now)])
+
+
+ALL = "worker/0,worker/1,worker/2"
+
+
+def test_a_line_that_all_have_said_is_not_held() -> None:
+    folding = started(3)
+    assert feed(folding, line(0, "Epoch 1/3"), line(1, "Epoch 1/3")) == []
+    assert feed(folding, line(2, "Epoch 1/3")) == [(ALL, "Epoch 1/3")]
+    assert folding.flush(0.0) == []
+
+
+def test_a_line_of_one_is_held_for_a_moment() -> None:
+    folding = started(3)
+    assert feed(folding, line(1, "saved"), now=7.0) == []
+    assert folding.tick(7.0 + MOMENT / 2) == []
+    assert words(folding.tick(7.0 + MOMENT)) == [("worker/1", "saved")]
+
+
+def test_the_only_task_waits_for_nobody() -> None:
+    folding = started(1)
+    assert feed(folding, line(0, "a"), line(0, "b")) == [("worker/0", "a"), ("worker/0", "b")]
+    folding = started(2)
+    folding.note(exited(1), 0.0, aloud=False)
+    assert feed(folding, line(0, "a")) == [("worker/0", "a")]
+
+
+def test_what_was_written_long_apart_is_not_one_line_however_fast_it_is_read() -> None:
+    folding = started(3)
+    assert feed(folding, line(0, "a", 100.0), line(1, "a", 100.0 + 2 * MOMENT)) == [("worker/0", "a")]
+
+
+def test_a_burst_is_folded_line_by_line() -> None:
+    folding = started(3)
+    texts = ["Epoch 1/2", "6/6 - 0s - loss: 0.5000 - 9ms/step", "Epoch 2/2"]
+    shown = feed(folding, *(line(task, text) for task in range(3) for text in texts))
+    assert shown == [(ALL, text) for text in texts]
+
+
+def test_lines_that_are_told_twice_stay_two() -> None:
+    folding = started(2)
+    assert feed(folding, line(0, "a"), line(0, "a"), line(1, "a")) == [("worker/0,worker/1", "a")]
+    assert words(folding.flush(0.0)) == [("worker/0", "a")]
+
+
+def test_equal_folds_equal_lines_alone_and_none_nothing() -> None:
+    fast, slow = "6/6 - 9ms/step", "6/6 - 12ms/step"
+    folding = started(2, Fold.EQUAL)
+    assert feed(folding, line(0, fast), line(1, slow)) == []
+    assert words(folding.flush(0.0)) == [("worker/0", fast), ("worker/1", slow)]
+    assert feed(folding, line(0, "a"), line(1, "a")) == [("worker/0,worker/1", "a")]
+    folding = started(2, Fold.NONE)
+    assert feed(folding, line(0, INFO), line(1, "a")) == [("worker/0", INFO), ("worker/1", "a")]
+
+
+def test_tensorflows_start_is_one_line_before_the_first_of_a_task() -> None:
+    folding = started(3)
+    assert feed(folding, *(line(task, INFO) for task in (0, 1, 2, 0, 1))) == []
+    assert feed(folding, *(line(task, "data ready") for task in range(3))) == [
+        (ALL, "TensorFlow's start: 5 lines"),
+        (ALL, "data ready"),
+    ]
+
+
+def test_a_count_is_shown_once_it_is_quiet() -> None:
+    folding = started(2)
+    feed(folding, line(0, INFO))
+    assert folding.tick(9.0) == []
+    assert words(folding.tick(10.0)) == [("worker/0", "TensorFlow's start: 1 line")]
+
+
+def test_in_training_it_is_no_start() -> None:
+    folding = started(1)
+    assert feed(folding, line(0, "Epoch 1/3"), line(0, INFO), line(0, "Epoch 2/3")) == [
+        ("worker/0", "Epoch 1/3"),
+        ("worker/0", "TensorFlow's notes: 1 line"),
+        ("worker/0", "Epoch 2/3"),
+    ]
+
+
+def test_errors_of_different_tasks_stay() -> None:
+    folding = started(3)
+    errors = ["Traceback (most recent call last):", "ValueError: loss: 0.5"]
+    feed(folding, *(line(0, text) for text in errors), line(1, errors[0]), line(1, "ValueError: loss: 0.6"))
+    assert words(folding.flush(0.0)) == [
+        ("worker/0,worker/1", errors[0]),
+        ("worker/0", errors[1]),
+        ("worker/1", "ValueError: loss: 0.6"),
+    ]
+
+
+def test_tasks_that_leave_one_after_the_other_are_no_error_when_all_went_well() -> None:
+    folding = started(2)
+    assert feed(folding, *(line(0, text) for text in UNHEALTHY)) == []
+    assert folding.note(exited(0), 0.0, aloud=False) == []
+    [(task, text)] = words(folding.note(exited(1), 0.0, aloud=True))
+    assert task == "worker/0"
+    assert text.startswith("TensorFlow's end: ")
+    assert text.endswith(": 3 lines")
+
+
+def test_a_task_that_ended_well_is_not_missed() -> None:
+    head = (
+        "E0000 00:00:1795321634.124339    4654 base_collective_executor.cc:252] "
+        "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Error reported from /job:worker/task:2: "
+        "The following tasks are unhealthy (stopped):"
+    )
+    block = (head, *UNHEALTHY[1:])
+    folding = started(3)
+    folding.note(exited(2), 0.0, aloud=False)
+    assert feed(folding, *(line(task, text) for text in block for task in (0, 1))) == []
+    [(tasks, text), *_] = feed(folding, line(0, "saved"), line(1, "saved"))
+    assert (tasks, text.rpartition(": ")[2]) == ("worker/0,worker/1", "6 lines")
+    # another one has not ended
+    assert feed(folding, *(line(0, text) for text in (head, "/job:worker/replica:0/task:1"))) == []
+    folding.tick(5.0)
+    assert words(folding.tick(5.0 + MOMENT))[-1] == ("worker/0", "/job:worker/replica:0/task:1")
+
+
+def test_nor_is_one_whose_end_comes_a_little_later() -> None:
+    folding = started(3)
+    feed(folding, *(line(0, text) for text in UNHEALTHY))
+    folding.note(exited(2), 0.0, aloud=False)
+    [(task, text)] = words(folding.tick(20.0))
+    assert (task, text.rpartition(": ")[2]) == ("worker/0", "3 lines")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        exited(0, 1),
+        exited(1, 1),
+        exited(0, stopped=True),
+        ev.HostLost("gpu-1", "no heartbeat"),
+        ev.StopRequested(StopBy.FAILURE, "worker/1 failed", 2.0),
+    ],
+)
+def test_they_are_errors_when_something_went_wrong(event: ev.Event) -> None:
+    folding = started(2)
+    feed(folding, *(line(0, text) for text in UNHEALTHY))
+    assert words(folding.note(event, 0.0, aloud=True)) == [("worker/0", text) for text in UNHEALTHY]
+
+
+def test_they_are_errors_when_the_task_goes_on() -> None:
+    folding = started(1)
+    assert feed(folding, *(line(0, text) for text in UNHEALTHY), line(0, "again")) == [
+        *(("worker/0", text) for text in UNHEALTHY),
+        ("worker/0", "again"),
+    ]
+    feed(folding, *(line(0, text) for text in UNHEALTHY), now=10.0)
+    assert words(folding.tick(15.0)) == [("worker/0", text) for text in UNHEALTHY]
+
+
+TEXTS = st.sampled_from(
+    ["a", "b", "Epoch 1/2", "6/6 - 9ms/step", "6/6 - 12ms/step", "Error: x", INFO, *UNHEALTHY]
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), TEXTS, st.floats(0, 0.5), st.booleans()), max_size=80),
+    st.sampled_from([Fold.SIMILAR, Fold.EQUAL]),
+)
+def test_each_line_is_shown_once_in_its_tasks_order(
+    steps: list[tuple[int, str, float, bool]], fold: Fold
+) -> None:
+    folding = started(4, fold)
+    now, shown = 0.0, []
+    given_lines: list[LogLine] = []
+    for task, text, pause, tick in steps:
+        now += pause
+        given_lines.append(line(task, text, 100.0 + now))
+        shown += folding.add(given_lines[-1], 100.0 + now, now)
+        if tick:
+            shown += folding.tick(now)
+    shown += folding.flush(now)
+    assert folding.flush(now) == []
+    counted = sum(int(one.text.split(": ")[-1].split()[0]) for one in _quiet(shown))
+    for task in range(4):
+        name = f"worker/{task}"
+        mine = [one for one in shown if name in (one.tasks if isinstance(one, Folded) else (one.task,))]
+        loud = [one.text for one in mine if not (isinstance(one, Folded) and one.noise)]
+        wrote = [one.text for one in given_lines if one.task == name]
+        assert [_bare(text) for text in loud] == [_bare(text) for text in _loud(wrote)]
+    assert counted == sum(one.text == INFO for one in given_lines) + _more_of_noise(given_lines)
+
+
+def _quiet(shown: list[Shown]) -> list[Shown]:
+    return [
+        Folded(one.tasks, one.host, one.text.partition(";")[0], one.sent)
+        for one in shown
+        if isinstance(one, Folded) and one.noise
+    ]
+
+
+def _bare(text: str) -> str:
+    return text.replace("12ms", "9ms")
+
+
+def _loud(wrote: list[str]) -> list[str]:
+    """What is shown of a task's lines, in which a line may go on with TensorFlow's own."""
+    return [text for text, noise in zip(wrote, _is_noise(wrote), strict=True) if not noise]
+
+
+def _is_noise(wrote: list[str]) -> list[bool]:
+    kinds = list(
+        itertools.accumulate(
+            wrote,
+            lambda before, text: before if before and text in UNHEALTHY[1:] else text == INFO,
+            initial=False,
+        )
+    )
+    return kinds[1:]
+
+
+def _more_of_noise(lines: list[LogLine]) -> int:
+    total = 0
+    for task in range(4):
+        wrote = [one.text for one in lines if one.task == f"worker/{task}"]
+        total += sum(_is_noise(wrote)) - wrote.count(INFO)
+    return total
+
+
+def test_a_line_costs_the_same_with_64_tasks() -> None:
+    def cost(tasks: int) -> float:
+        best = float("inf")
+        for _ in range(3):
+            folding = started(tasks)
+            began = time.process_time()
+            for number in range(12_800 // tasks):
+                for task in range(tasks):
+                    folding.add(line(task, f"step {number}"), number * 1e-3, 0.0)
+            best = min(best, time.process_time() - began)
+        return best
+
+    assert cost(64) < 3 * cost(4)

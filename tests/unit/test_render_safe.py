@@ -1,0 +1,185 @@
+"""Nothing that we print holds a control or an invisible character, whoever said it."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import io
+import re
+import types
+import unicodedata
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import orchestrator.cli
+from orchestrator import events as ev
+from orchestrator import wire
+from orchestrator.cli.desk import out
+from orchestrator.errors import ExitStatus, HostError
+from orchestrator.events import Event, Stamped
+from orchestrator.render.clean import Cleaning
+from orchestrator.render.clean import lines as clean_lines
+from orchestrator.render.errors import report
+from orchestrator.render.jsonl import Jsonl
+from orchestrator.render.paint import Paint
+from orchestrator.render.plain import Plain
+from orchestrator.render.preflight import preflight_table
+from orchestrator.render.region import region
+from orchestrator.render.tables import DamagedRow, RunRow, runs_table, status_table
+from orchestrator.render.words import say
+from orchestrator.run.view import View, replay
+from orchestrator.store.prune import Pruned
+from tests.unit.plans import host, make
+
+ODD = [
+    *("\x00\x07\x08\r\x0b\x1b\x7f\x85\x9b\x9d\u2028\u2029\u202a\u202e\u2066\u2069\u200b\u200c\u200d\u200e"),
+    *(
+        "\u200f\u061c\u00ad\u2060\ufeff\ufff9\u180e\ufe0f\u034f\u3164\U000e0001\U000e0041\U000e0100\ud800\udfff"
+    ),
+]
+# Letters of ASCII alone beside them: there nothing that cannot be seen has a use.
+SEQUENCES = ["\x1b[2J", "\x1b]0;t\x07", "\x1b[31m", "\n", "\x9b2J", "\x1b["]
+hostile = st.lists(st.sampled_from([*ODD, *"abc .:-/", *SEQUENCES]), max_size=8).map("".join)
+COLOUR = re.compile("\x1b\\[[0-9;:]*m")
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Whatever fits a field of an event."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return st.one_of(*map(values, inner))
+    if origin is tuple:
+        if inner[-1] is ...:
+            return st.lists(values(inner[0]), max_size=3).map(tuple)
+        return st.tuples(*map(values, inner))
+    if origin is dict:
+        return st.dictionaries(hostile, hostile, max_size=2)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return st.sampled_from(list(hint))
+    known: dict[Any, st.SearchStrategy[Any]] = {
+        str: hostile,
+        bool: st.booleans(),
+        int: st.integers(-5, 10**6),
+        float: st.floats(-5, 1e6),
+        type(None): st.none(),
+    }
+    return known[hint]
+
+
+def of_class(cls: type[Event]) -> st.SearchStrategy[Event]:
+    fields = {name: values(hint) for name, hint in get_type_hints(cls, vars(ev)).items()}
+    tasks = st.sampled_from(["worker/0", "worker/1", "chief/0"])
+    if "task" in fields:
+        fields["task"] = tasks
+    if cls in (ev.RunPlanned, ev.AttemptPlanned):
+        fields["tasks"] = st.lists(st.tuples(tasks, hostile), max_size=2).map(tuple)
+    return st.builds(cls, **fields)
+
+
+stories = st.lists(st.one_of(*map(of_class, get_args(Event))), min_size=1, max_size=8)
+SLOW = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+
+
+def is_safe(text: str) -> bool:
+    bare = COLOUR.sub("", text)
+    return not any(
+        letter not in "\n\t"
+        and (letter in ODD or unicodedata.category(letter) in {"Cc", "Cf", "Cs", "Zl", "Zp"})
+        for letter in bare
+    )
+
+
+def seen(story: list[Event]) -> View:
+    return replay([Stamped(1.0, event) for event in story])
+
+
+@SLOW
+@given(stories)
+def test_plain_lines_and_json(story: list[Event]) -> None:
+    stdout, stderr, json = io.StringIO(), io.StringIO(), io.StringIO()
+    plain, lines = Plain(stdout, stderr), Jsonl(json)
+    for event in story:
+        plain.handle(Stamped(1.0, event))
+        lines.handle(Stamped(1.0, event))
+    assert is_safe(stdout.getvalue() + stderr.getvalue() + json.getvalue())
+    assert "\x1b" not in stdout.getvalue() + stderr.getvalue() + json.getvalue()
+
+
+@SLOW
+@given(stories)
+def test_the_live_display(story: list[Event]) -> None:
+    paint, view = Paint(), seen(story)
+    paint.learn(view)
+    texts = [paint.line((line, "red")) for event in story for line in say(view, event)]
+    texts += [paint.line((line, "")) for event in story for line in say(view, event)]
+    texts += [paint.line(event) for event in story if isinstance(event, ev.LogLine)]
+    texts += [paint.row(row, 200) for row in region(view, 2.0, 20, 200)]
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=500)
+    with console.capture() as shown:
+        for text in texts:
+            console.print(text, soft_wrap=True)
+    assert is_safe(shown.get())
+
+
+@SLOW
+@given(stories, hostile, hostile)
+def test_tables_and_errors(story: list[Event], word: str, other: str) -> None:
+    view, plan = seen(story), make(host("a"))
+    state = {"state": "running", "pid": 1, "exit_code": None, "exit_signal": None, "message": other}
+    status = {"attempt": "1", "task": "worker/0", "state": state, "alive": True}
+    states = {("1", "worker/0"): (word, wire.read(status, wire.TaskStatus, "a status"))}
+    for json in (False, True):
+        rows: list[RunRow | DamagedRow] = [
+            RunRow(plan, view, kept=False),
+            DamagedRow(word, other, word, other),
+        ]
+        lines = runs_table(rows, json=json)
+        lines += status_table(plan, view, states, {word: other}, kept=False, json=json, keeper=word)
+        assert is_safe(printed(*lines, json=json))
+    checks = [event for event in story if isinstance(event, ev.CheckReported)]
+    pairs = [event for event in story if isinstance(event, ev.PairReported)]
+    assert is_safe("".join(preflight_table(checks, pairs)))
+    stream = io.StringIO()
+    report(HostError(word, other, kind="x", why=word, hint=other), stream)
+    assert is_safe(stream.getvalue())
+
+
+@SLOW
+@given(hostile, hostile)
+def test_clean(word: str, other: str) -> None:
+    process = {"argv0": word, "pid": 1, "task": other, "run": word, "cookie": word}
+    folder = {"count": 1, "bytes": 1, "gone": [], "failed": [other]}
+    reply = {
+        "settled": [{"task": word, "run": other, "why": word}],
+        "killed": [process],
+        "orphans": [process],
+        "gpus": [],
+        "ports": {"used": [{"port": 1, "who": word}], "leased": []},
+        "trouble": [{"what": word, "why": other, "hint": word}],
+        "folders": dict.fromkeys(("state", "code", "data", "envs", "work", "scraps"), folder),
+    }
+    cleaned = wire.read(reply, wire.Cleaned, "a cleaning")
+    here = Pruned(1, 1, (word,), 1, (other,), (word,))
+    done = Cleaning({word: cleaned}, {}, here, frozenset([other]), work=False, dry=True)
+    assert done.status is ExitStatus.RUN_FAILED
+    for json in (False, True):
+        assert is_safe(printed(*clean_lines(done, json=json), json=json))
+
+
+def printed(*lines: str, json: bool) -> str:
+    """What a verb prints of its lines."""
+    stream = io.StringIO()
+    out.show(stream, lines, json=json)
+    return stream.getvalue()
+
+
+def test_verbs_print_through_the_one_door() -> None:
+    folder = Path(orchestrator.cli.__file__).parent
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            assert not (isinstance(called, ast.Name) and called.id == "print"), f"{path.name}:{called.lineno}"

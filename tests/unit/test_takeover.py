@@ -1,0 +1,217 @@
+"""Plans that nodes tell of, laid on the hosts of the inventory."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import ClusterError, UsageError
+from orchestrator.model import (
+    Admission,
+    Host,
+    Inventory,
+    Job,
+    Preparing,
+    Recipe,
+    Restarts,
+    Role,
+    RunPlan,
+    TaskId,
+)
+from orchestrator.planning.takeover import (
+    PLANNED,
+    Telling,
+    adopt,
+    differing_places,
+    incoherent,
+    join,
+    speaks_for,
+)
+from tests.unit.plans import host, make
+
+OURS = Inventory(
+    (
+        host("a", identity="~/.ssh/ours", ssh_config="ours", user="ada", port=22, python="/ours/python"),
+        host("b"),
+        host("c", spare=True),
+    )
+)
+JOB = Job(secrets=("TOKEN",), max_restarts=3, backup="/etc", setup="evil", env={"LD_PRELOAD": "evil.so"})
+PLAN = make(
+    host(
+        "a", identity="theirs", ssh_config="theirs", user="eve", port=7, python="/theirs/python", state="/s"
+    ),
+    host("b", agent_python="/theirs/agent"),
+    host("c", spare=True),
+    job=JOB,
+    command=("evil.py",),
+)
+
+
+def telling(by: str, plan: RunPlan = PLAN, *, authentic: bool = False) -> Telling:
+    return Telling(by, plan, authentic, goes_on=False, started=True)
+
+
+def adopted(*tellings: Telling, answering: tuple[str, ...] = ("a", "b", "c")) -> RunPlan:
+    (known,) = join(tellings)
+    return adopt(known, OURS, answering)
+
+
+def test_a_plan_without_our_seal_holds_nothing_that_could_be_executed() -> None:
+    plan = adopted(telling("a"), telling("b"))
+    assert plan.hearsay
+    assert plan.hosts == OURS.hosts[:2]
+    assert not plan.spares
+    assert not plan.secrets
+    assert plan.recipe == Recipe()
+    assert plan.admission == Admission()
+    assert plan.preparing == Preparing()
+    assert plan.restarts == Restarts(host_timeout=PLAN.restarts.host_timeout)
+    assert [(spec.argv, dict(spec.env), spec.setup) for spec in plan.tasks] == [((), {}, None)] * 2
+    assert [(spec.id, spec.host) for spec in plan.tasks] == [(spec.id, spec.host) for spec in PLAN.tasks]
+
+
+def test_our_own_plan_is_reached_as_this_machine_reaches_its_hosts() -> None:
+    plan = adopted(telling("a", authentic=True), telling("b", authentic=True))
+    assert not plan.hearsay
+    assert (plan.command, plan.secrets, plan.restarts.most) == (("evil.py",), ("TOKEN",), 3)
+    first, second = plan.hosts
+    assert (first.ssh, first.user, first.port) == ("a", "ada", 22)
+    assert (first.identity, first.ssh_config) == ("~/.ssh/ours", "ours")
+    assert (first.python, first.state) == ("/theirs/python", "/s")
+    assert second.agent_python == "python3"
+
+
+def test_what_a_plan_may_say_of_a_host_is_listed() -> None:
+    """Whatever a host will have one day is the inventory's, unless it is added to that list."""
+    fields = {field.name for field in dataclasses.fields(Host)}
+    reach = {"ssh", "user", "port", "identity", "ssh_config", "agent_python"}
+    assert set(PLANNED) <= fields
+    assert not reach & set(PLANNED)
+
+
+def test_a_later_attempt_counts_when_it_bears_the_seal() -> None:
+    second = replace(PLAN, attempt=2)
+    lie = replace(PLAN, attempt=99, command=("lie",))
+    own = [telling("a", PLAN, authentic=True), telling("b", second, authentic=True)]
+    (known,) = join([*own, telling("c", lie)])
+    assert known.plan == second
+    assert known.authentic
+    assert not known.contradiction
+    staged = replace(PLAN, tree="7e" * 16)
+    (known,) = join([telling("a", staged, authentic=True), telling("b", PLAN, authentic=True)])
+    assert known.plan.tree
+
+
+def test_a_host_without_the_run_does_not_tell_of_it() -> None:
+    assert join([telling("stranger")]) == []
+    (known,) = join([telling("a"), replace(telling("stranger"), goes_on=True)])
+    assert known.tellers == ("a",)
+    assert not known.goes_on
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(PLAN, command=("other",)),
+        replace(PLAN, owner="eve@evil"),
+        replace(PLAN, created=2.0),
+        replace(PLAN, name="x"),
+        replace(PLAN, spares=()),
+    ],
+)
+def test_plans_without_a_seal_have_to_agree(other: RunPlan) -> None:
+    with pytest.raises(ClusterError) as caught:
+        adopted(telling("a"), telling("b", other))
+    assert "a and b tell of different" in caught.value.why
+    assert not adopted(telling("a", authentic=True), telling("b", other)).hearsay
+    adopted(telling("a"), telling("b", replace(PLAN, attempt=2)))  # b alone heard of the next one
+
+
+def test_every_host_that_answers_has_to_know_the_run() -> None:
+    own = telling("a", authentic=True)
+    assert "b does not know the run" in adopted(own).hearsay
+    assert not adopted(own, answering=("a", "c")).hearsay  # b is away
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [
+        ((host("a"),), "b is not in it"),
+        (
+            (host("a"), replace(host("b"), address="10.0.0.9")),
+            "b has the address 10.0.0.9 there, b in the plan",
+        ),
+    ],
+)
+@pytest.mark.parametrize("authentic", [True, False])
+def test_the_inventory_has_to_hold_every_host(hosts: tuple[Host, ...], why: str, *, authentic: bool) -> None:
+    (known,) = join([telling("a", authentic=authentic)])
+    with pytest.raises(UsageError) as caught:
+        adopt(known, Inventory(hosts), ())
+    assert why in caught.value.why
+    many = replace(PLAN, retired=tuple(host(f"\x1b[31mx{n}" * 200) for n in range(500)))
+    (known,) = join([telling("a", many, authentic=authentic)])
+    with pytest.raises(UsageError) as caught:
+        adopt(known, OURS, ())
+    assert len(caught.value.why) < 2000
+    assert caught.value.why.isprintable()
+    assert "and 495 more" in caught.value.why
+
+
+def test_other_folders_are_said() -> None:
+    (line,) = differing_places(PLAN, OURS)
+    assert line == "a: state is None in hosts.toml, /s in the plan; the first counts"
+
+
+FIRST, SECOND = PLAN.tasks
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tasks": ()},
+        {"tasks": PLAN.tasks * 40_000},
+        {"tasks": (FIRST, replace(SECOND, id=FIRST.id))},
+        {"tasks": (FIRST, replace(SECOND, host="c"))},
+        {"tasks": (FIRST, replace(SECOND, id=TaskId(Role.WORKER, -1)))},
+        {"tasks": (FIRST, replace(SECOND, port=0))},
+        {"hosts": (PLAN.hosts[0], PLAN.hosts[0])},
+        {"retired": PLAN.hosts[:1]},
+        {"grace": 1e300},
+        {"grace": -1.0},
+        {"failure_grace": float("inf")},
+        {"lifeline": float("nan")},
+        {"hang_timeout": float("nan")},
+        {"created": float("nan")},
+        {"restarts": Restarts(host_timeout=1e300)},
+    ],
+)
+def test_a_plan_that_cannot_be(changes: dict[str, object]) -> None:
+    assert incoherent(PLAN) == ""
+    assert incoherent(replace(PLAN, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("host", "attempt", "task", "counts"),
+    [
+        ("a", "2", "worker/0", True),
+        ("a", "4", "worker/0", True),
+        ("a", "5", "worker/0", False),  # more than the restarts allow
+        ("b", "2", "worker/0", False),  # the other one's
+        ("a", "2", "worker/1", False),
+        ("b", "1", "worker/0", True),  # it may have had it then
+        ("b", "validate", "worker/1", True),
+        ("a", "2", "worker/9", False),
+        ("a", "²", "worker/0", False),
+        ("a", "../..", "worker/0", False),
+        ("a", 7, "worker/0", False),
+        ("a", "2", "x", False),
+        ("a", "2", None, False),
+        ("a", "1", "x", False),
+    ],
+)
+def test_whose_word_counts(host: str, attempt: object, task: object, *, counts: bool) -> None:
+    assert speaks_for(replace(PLAN, attempt=2), host, attempt, task) is counts
