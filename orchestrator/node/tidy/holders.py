@@ -38,12 +38,12 @@ def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> List[Dict[str,
     """
     woken: List[Dict[str, object]] = []
     for holder in _holders({os.path.realpath(folder.lock): folder for folder in folders}):
-        if holder.status == _STOPPED:
-            sent = _send(holder.process, signal.SIGCONT)
-        elif holder.status == _TRACED:
+        if holder.status == _TRACED:
             sent = kill and _send(holder.process, signal.SIGKILL)
-        else:
-            continue
+        else:  # to one that runs, too: it takes back a stop that has not been heard yet (signal(7))
+            sent = _send(holder.process, signal.SIGCONT)
+            if holder.status != _STOPPED:
+                continue
         woken.append(
             {
                 "task": holder.task,

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from orchestrator.errors import ExitStatus
+from orchestrator.node.base import procs
 from tests.removal import remove
 from tests.ssh.runs.desk import FAMILY, Desk, until
 
@@ -167,6 +168,7 @@ def test_stop_names_and_ends_what_somebody_has_stopped(desk: Desk, which: str) -
     pids = {name: desk.machine_of(run, "worker-1", name) for name in names}
     for pid in pids.values():
         os.kill(pid, signal.SIGSTOP)
+    until("they stand still", lambda: all(procs.status(pid) == "T" for pid in pids.values()))
     stop = desk.start("stop", run)
     assert stop.wait() == ExitStatus.OK, stop.stderr
     assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
