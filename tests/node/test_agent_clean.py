@@ -12,14 +12,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.node.base import procs
+from orchestrator.node.base.paths import open_root
 from orchestrator.node.disk import removing
 from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import work
+from orchestrator.node.stock.lending import Lender
 from orchestrator.node.tidy import prune
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
@@ -379,14 +382,15 @@ def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: p
     path = tree(lab, DIGEST, 50)
     copy = work._copy
 
-    def slow(source: str, target: str) -> None:
+    def slow(source: str, target: str, lender: Lender) -> None:
         if path.exists():
             removing.remove(str(path))
-        copy(source, target)
+        copy(source, target, lender)
 
     monkeypatch.setattr(work, "_copy", slow)
     fields = {"workdir": str(lab.workdir), "run": "run-a", "digests": [DIGEST]}
-    reply = work.make(None, Request(fields, b""))  # type: ignore[arg-type]
+    agent = SimpleNamespace(state_error=None, paths=open_root(str(lab.state)), rooms={})
+    reply = work.make(agent, Request(fields, b""))  # type: ignore[arg-type]
     assert reply["missing"] == [DIGEST]
     assert not Path(reply["work"]).exists()
 

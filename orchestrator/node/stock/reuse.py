@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 from ..disk import copies
+from .lending import LARGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+    from .lending import Lender
 
     Manifest = List[Dict[str, Any]]
     Stat = Tuple[int, int, int, int]  # device, inode, size, time
@@ -42,8 +46,12 @@ def note(state: Optional[str], tree: str, manifest: Manifest) -> None:
         pass
 
 
-def fill(state: Optional[str], trees: str, incoming: str, manifest: Manifest) -> Dict[str, Any]:
+def fill(
+    state: Optional[str], trees: str, incoming: str, manifest: Manifest, lender: Optional[Lender] = None
+) -> Dict[str, Any]:
     """Make in `incoming` what is here already; return the places in the manifest of what is missing.
+
+    `lender`: of trees whose large files tasks may be writing to.
 
     `base` is the newest tree with the most of the missing paths: those are changes of what it has.
     """
@@ -58,10 +66,10 @@ def fill(state: Optional[str], trees: str, incoming: str, manifest: Manifest) ->
     folders = {incoming}
     missing = []
     for place, entry in enumerate(manifest):
-        if not _make(os.path.join(incoming, entry["path"]), entry, held, folders):
+        if not _make(os.path.join(incoming, entry["path"]), entry, held, folders, lender):
             missing.append(place)
-    paths = {manifest[place]["path"] for place in missing}
-    counts = [(sum(file["path"] in paths for file in files), tree) for tree, files in others]
+    lacking = {manifest[place]["path"] for place in missing}
+    counts = [(sum(file["path"] in lacking for file in files), tree) for tree, files in others]
     most, base = max(counts, key=lambda count: count[0], default=(0, None))
     return {"missing": missing, "base": base if most else None}
 
@@ -85,7 +93,11 @@ def _stat(path: str) -> Stat:
 
 
 def _make(
-    path: str, entry: Dict[str, Any], held: Dict[Tuple[str, int], Tuple[str, Stat]], folders: Any
+    path: str,
+    entry: Dict[str, Any],
+    held: Dict[Tuple[str, int], Tuple[str, Stat]],
+    folders: Any,
+    lender: Optional[Lender],
 ) -> bool:
     parts = entry["path"].split("/")
     if entry["path"].startswith("/") or ".." in parts:
@@ -97,13 +109,15 @@ def _make(
     if "link" in entry:
         os.symlink(entry["link"], path)
         return True
-    source, stat = held.get((entry["sha256"], entry["mode"]), ("", None))
+    source, known = held.get((entry["sha256"], entry["mode"]), ("", None))
     try:
         status = os.lstat(source)
-        if stat_of(status) != stat:
+        if stat_of(status) != known:
             return False  # somebody wrote there
-        if status.st_uid != os.geteuid():  # whoever owns it may change it later
-            return _copy(source, path, entry["mode"])
+        lent = lender is not None and status.st_size >= LARGE and not lender.is_free(source)
+        other = stat.S_IMODE(status.st_mode) != entry["mode"]  # by a task that was lent it
+        if lent or other or status.st_uid != os.geteuid():  # whoever owns it may change it later
+            return _copy(source, path, entry["mode"]) and _stat(source) == known
         os.link(source, path, follow_symlinks=False)
     except FileNotFoundError:
         return False
@@ -139,8 +153,8 @@ def _notes(state: Optional[str], trees: str) -> Iterator[Tuple[str, Manifest]]:
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
                 told = json.load(file)
             tree, files = str(told["tree"]), list(told["manifest"])
-            for number, stat in enumerate(told["stats"]):
-                files[number]["stat"] = (stat[0], stat[1], stat[2], stat[3])
+            for number, marks in enumerate(told["stats"]):
+                files[number]["stat"] = (marks[0], marks[1], marks[2], marks[3])
         except (OSError, ValueError, LookupError, TypeError):
             continue
         if not os.path.isdir(tree):

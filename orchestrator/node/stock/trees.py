@@ -18,7 +18,7 @@ from ..base.fault import NodeError
 from ..base.paths import digest_name
 from ..disk import incoming as receiving
 from ..disk.removing import remove
-from . import reuse
+from . import lending, reuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def has(_agent: Agent, request: Request) -> Dict[str, Any]:
     trees = folder_of(request)
     trust.check_way(*os.path.split(trees))
     return {
-        "present": [
-            name for name in request["digests"] if trust.is_ours(os.path.join(trees, digest_name(name)))
-        ]
+        "present": [name for name in request["digests"] if _is_there(os.path.join(trees, digest_name(name)))]
     }
 
 
@@ -54,7 +52,7 @@ def begin(agent: Agent, request: Request) -> None:
     manifest = request.get("manifest")
     if manifest is not None:
         agent.rooms.setdefault("manifests", {})[incoming] = manifest
-        if trust.is_ours(os.path.join(trees, digest_name(request["digest"]))):
+        if _is_there(os.path.join(trees, digest_name(request["digest"]))):
             agent.reply(request, {"present": True})
             return
     reusing = bool(request.get("reuse", True))
@@ -70,6 +68,10 @@ def seal(agent: Agent, request: Request) -> None:
     manifest = request.get("manifest") or agent.rooms.get("manifests", {}).get(incoming, [])
     state = None if agent.state_error else agent.paths.root
     agent.in_child(request, lambda: _seal(incoming, tree, manifest, state), seconds=_VERIFY_SECONDS)
+
+
+def _is_there(tree: str) -> bool:
+    return trust.is_ours(tree) and lending.is_whole(tree)
 
 
 def drop(agent: Agent, request: Request) -> None:
@@ -149,7 +151,8 @@ def _begin(
         return {"incoming": incoming, "base": _newest(trees, names)}
     try:
         state = paths.root if reusing and paths is not None else None
-        return {"incoming": incoming, **reuse.fill(state, trees, incoming, manifest)}
+        lender = lending.Lender(trees, paths)
+        return {"incoming": incoming, **reuse.fill(state, trees, incoming, manifest, lender)}
     except OSError as error:
         _drop(incoming)
         raise unwritable(trees, error) from None
@@ -179,7 +182,7 @@ def _seal(
     incoming: str, tree: str, manifest: List[Dict[str, Any]], state: Optional[str] = None
 ) -> Dict[str, Any]:
     trust.check_way(*os.path.split(os.path.dirname(tree)))
-    if trust.is_ours(tree):  # another machine on this shared folder was faster
+    if _is_there(tree):  # another machine on this shared folder was faster
         _drop(incoming)
         return {"ok": True, "already": True}
     try:
@@ -188,6 +191,7 @@ def _seal(
         wrong = _compare(incoming, manifest, reuse.verified(state, os.path.dirname(tree)))
         if wrong:
             raise _refuse(tree, wrong)
+        lending.note(incoming, tree, manifest)
         os.utime(incoming)  # `begin` takes the newest as its base
         os.rename(incoming, tree)
         reuse.note(state, tree, manifest)
@@ -200,7 +204,7 @@ def _seal(
 
 
 def _set_aside(tree: str) -> None:
-    """One of our own that others could write, from a time with another umask, makes room for a new one."""
+    """One that others could write, from a time with another umask, or a task has written to, makes room."""
     if os.path.lexists(tree):
         above, name = os.path.split(tree)
         gone = os.path.join(above, f".gone-{name}-{os.urandom(6).hex()}")

@@ -1,4 +1,4 @@
-"""A run's own working folder, copied from its trees: nothing that a script writes there is ever deleted.
+"""A run's own working folder, made from its trees: nothing that a script writes there is ever deleted.
 
 <workdir>/runs/<run>/work, and trees: the digests that it was made from, and of its data
 """
@@ -11,6 +11,7 @@ from ..base import trust
 from ..base.paths import digest_name, plain_name
 from ..disk import copies, incoming
 from ..disk.removing import remove
+from .lending import LARGE, ChangedError, Lender, is_whole
 from .trees import folder_of, unwritable
 
 TYPE_CHECKING = False
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def make(agent: Agent, request: Request) -> Dict[str, Any]:
-    """Copy the trees, the first one wins; once per run, also when hosts that share the folder all ask.
+    """Copy the trees, but for what is lent; the first one wins.
 
+    Once per run, also when hosts that share the folder all ask.
     Nothing is made while a tree is missing, or one of `also`: the reply then names what is.
     """
     trees = folder_of(request)
@@ -34,17 +36,22 @@ def make(agent: Agent, request: Request) -> Dict[str, Any]:
     workdir = os.path.dirname(trees)
     trust.check_way(workdir, "trees")
     trust.check_way(workdir, "runs", os.path.basename(os.path.dirname(work)), "work")
-    missing = [digest for digest in wanted if not _use(os.path.join(trees, digest))]
-    if missing or os.path.isdir(work):
+    there = os.path.isdir(work)  # and nothing of a tree is needed for it any more
+    missing = [digest for digest in wanted if not _use(os.path.join(trees, digest), there)]
+    if missing or there:
         return {"work": work, "missing": missing, "made": False}
     sources = [os.path.join(trees, digest) for digest in digests]
+    lender = Lender(trees, None if agent.state_error else agent.paths)
     try:
         os.makedirs(made)
         incoming.hold(agent, made)
         _note(os.path.dirname(work), wanted + data)
         for source in sources:
-            _copy(source, made)
+            _copy(source, made, lender)
         os.rename(made, work)
+    except ChangedError as error:
+        remove(made)
+        return {"work": work, "missing": [os.path.basename(error.tree)], "made": False}
     except OSError as error:
         remove(made)
         missing = [digest for digest in wanted if not os.path.isdir(os.path.join(trees, digest))]
@@ -67,15 +74,15 @@ def trees_of(run_folder: str) -> List[str]:
         return []
 
 
-def _use(tree: str) -> bool:
-    """Whether it is there, and ours. Touched: what was used just now is not cleaned away."""
+def _use(tree: str, whole_or_not: bool) -> bool:
+    """Whether it is there, ours, and whole. Touched: what was used just now is not cleaned away."""
     try:
         os.utime(tree)
     except FileNotFoundError:
         return False
     except OSError:
         pass  # root's
-    return trust.is_ours(tree)
+    return trust.is_ours(tree) and (whole_or_not or is_whole(tree))
 
 
 def _note(run_folder: str, digests: List[str]) -> None:
@@ -83,16 +90,21 @@ def _note(run_folder: str, digests: List[str]) -> None:
         file.write("".join(f"{digest}\n" for digest in digests))
 
 
-def _copy(source: str, target: str) -> None:
-    waiting = [(source, target)]
+def _copy(source: str, target: str, lender: Lender) -> None:
+    waiting = [""]
     while waiting:
-        here, there = waiting.pop()
-        with os.scandir(here) as entries:
+        below = waiting.pop()
+        with os.scandir(os.path.join(source, below)) as entries:
             for entry in entries:
-                path = os.path.join(there, entry.name)
+                relative = os.path.join(below, entry.name)
+                path = os.path.join(target, relative)
                 if entry.is_dir(follow_symlinks=False):
                     if not os.path.islink(path):
                         os.makedirs(path, exist_ok=True)
-                        waiting.append((entry.path, path))
-                elif not os.path.lexists(path):
+                        waiting.append(relative)
+                elif os.path.lexists(path):
+                    continue
+                elif entry.stat(follow_symlinks=False).st_size >= LARGE:
+                    lender.give(source, relative, path)
+                else:
                     copies.copy(entry.path, path)

@@ -12,7 +12,7 @@ import time
 from ..base import locks
 from ..base.tuples import NamedTuple
 from ..disk.removing import remove
-from ..stock import work
+from ..stock import lending, work
 from ..stock.envs import MAKING
 
 TYPE_CHECKING = False
@@ -63,6 +63,7 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
         if not rules.dry:
             _forget_locks(data)
             _forget_locks(envs)
+            lending.forget(trees)
     scraps = [*_hidden(runs), *shared]
     return {
         "state": _prune("state", map(measure, _plain(runs)), rules, _is_over(rules), _locked),

@@ -108,6 +108,27 @@ def test_a_tree_that_is_written_to_all_the_time_launches(desk: Desk, code: str, 
     assert no_scraps(desk)
 
 
+def test_a_large_file_is_lent_and_what_a_task_writes_to_it_is_its_runs_alone(desk: Desk) -> None:
+    desk.script(
+        "grow.py",
+        "import os, sys\n"
+        "found = os.stat('model.bin')\n"
+        "print('sees', found.st_size, 'lent' if found.st_nlink > 1 else 'own', flush=True)\n"
+        "if sys.argv[1:] == ['write']: open('model.bin', 'ab').write(b'more')\n",
+    )
+    size = 20_000_000
+    noise(desk.project / "model.bin", size)
+    for words, seen in (((), "lent"), (("write",), "lent"), (("write",), "own"), ((), "own")):
+        viewer = desk.launch("--", "grow.py", *words)
+        assert viewer.wait() == 0, viewer.stderr
+        assert viewer.stdout.count(f"sees {size} {seen}") == 2, viewer.stdout
+        run = desk.run_id()
+        desk.hosts_are_quiet(run)
+        for host in desk.cluster.hosts[:2]:
+            grown = len("more") if words else 0
+            assert (desk.node_work(host, run) / "model.bin").stat().st_size == size + grown
+
+
 def remote_rsyncs(desk: Desk) -> list[int]:
     """Those of this cluster's hosts: beside this test others send trees too."""
     assert desk.cluster.watcher is not None
