@@ -6,43 +6,29 @@
     <workdir>/data/.lock-<digest>            held by whoever fills it; machines that share the folder wait;
                                              it stays, empty, until `clean` finds that nobody needs it
 
-A child receives: pieces from the controller through a pipe, and from peers. `data_begin` starts it, and it
-ends with `data_seal`, with `data_drop`, or with the agent.
+A child receives (`receiver`); here is the agent's side of it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import stat
-import threading
 
-from ..base import locks, trust
+from ..base import trust
 from ..base.fault import NodeError
 from ..base.paths import digest_name
-from ..disk.removing import remove
 from ..look import ports
 from ..serve import frames
 from ..serve.jobs import Feed
 from ..serve.loop import READ
-from . import reuse
-from .pieces import Pieces, map_of
-from .trees import _sha256, age, unwritable
+from . import receiver, wholeness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
     from ..serve.agent import Agent, Request
 
-    Manifest = List[Dict[str, Any]]
-
-INCOMING = ".incoming-"
 _SECONDS = 24 * 3600.0  # a large set on a slow line takes hours
-_WAIT = 3600.0  # seconds for another transfer of the same data into the same folder
-_STALE = 7 * 24 * 3600.0  # an interrupted transfer that nobody resumed
-_SPARE = 64 << 20  # bytes that stay free on the disk
 _SHOWN = 5
 
 
@@ -54,19 +40,19 @@ def look(agent: Agent, request: Request) -> Dict[str, Any]:
     path = _path(request)
     data = os.path.dirname(path)
     trust.check_way(*os.path.split(data))
-    free = _free(data)
+    free = receiver.free(data)
     if not trust.is_ours(path):
         return {"path": path, "state": "absent", "wrong": [], "free": free}
-    noted = _noted(_notes(agent), path)
+    noted = wholeness.noted(wholeness.notes_of(agent), path)
     if noted is None:
         return {"path": path, "state": "unsure", "wrong": [], "free": free}
     wrong = [
         name
         for name, digest, known in noted
-        if not _is_same(os.path.join(path, name), known, digest if request["thorough"] else None)
+        if not wholeness.is_same(os.path.join(path, name), known, digest if request["thorough"] else None)
     ]
     if wrong:
-        _forget(_notes(agent), path)  # the next transfer reads all of it
+        wholeness.forget(wholeness.notes_of(agent), path)  # the next transfer reads all of it
     else:
         os.utime(path)
     return {"path": path, "state": "damaged" if wrong else "whole", "wrong": wrong[:_SHOWN], "free": free}
@@ -144,14 +130,14 @@ class _Transfer:
         self._digest = digest
         self._untold: Dict[int, Request] = {}  # that the child has not taken yet
         self._decoder = frames.Decoder()
-        order = _Order(agent, request)
+        order = _order(agent, request)
         reader, writer = os.pipe()
         self._told, tell = os.pipe()
         self.feed = Feed(agent.loop, writer)
         try:
             agent.jobs.run(
                 "data",
-                lambda: _receive(order, reader, tell),
+                lambda: receiver.receive(order, reader, tell),
                 self._ended,
                 seconds=_SECONDS,
                 keep=(reader, tell),
@@ -220,262 +206,19 @@ class _Transfer:
             self._agent.send({"id": request.id, **reply})
 
 
-class _Order:
-    """What a child needs of a request and of the agent."""
-
-    def __init__(self, agent: Agent, request: Request) -> None:
-        self.path = _path(request)
-        self.notes = _notes(agent)
-        self.manifest: Manifest = request["manifest"]
-        self.size = int(request["size"])
-        self.digests = request.payload
-        self.pem = str(request["key"])
-        self.serve = bool(request["serve"])
-        paths = None if agent.state_error else agent.paths
-        wanted = [int(port) for port in request["ports"]]
-        self.ports = [one for one in wanted if ports.leased(one, paths, str(request["run"])) is None]
-
-
-def _receive(order: _Order, reader: int, tell: int) -> Tuple[Dict[str, Any], bytes]:
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a peer that hangs up
-    data, name = os.path.split(order.path)
-    try:
-        os.makedirs(data, exist_ok=True)
-        trust.check_way(*os.path.split(data))
-        if order.serve and trust.is_ours(order.path):  # whoever asks compares what we give
-            pieces = Pieces(order.path, order.manifest, order.size, order.digests, whole=True)
-            return _Receiver(order, pieces, tell).serve(reader)
-        waits = frames.encode({"waits": True})
-        lock = os.path.join(data, f".lock-{name}")
-        with locks.Held(lock, _WAIT, "busy", "data that somebody else sends", lambda: os.write(tell, waits)):
-            if _is_whole(order):
-                return {"ok": True, "result": {"present": True, "path": order.path}}, b""
-            incoming = incoming_of(order.path)
-            held = _prepare(order, incoming)
-            missing = sum(one["size"] for one in order.manifest if one["path"] not in held)
-            _check_room(data, missing, incoming)
-            pieces = Pieces(incoming, order.manifest, order.size, order.digests, held)
-            return _Receiver(order, pieces, tell).serve(reader)
-    except OSError as error:
-        raise unwritable(data, error) from None
-
-
-class _Receiver:
-    """The child: its main thread reads what the controller sends, others take from peers and give to them."""
-
-    def __init__(self, order: _Order, pieces: Pieces, tell: int) -> None:
-        self._order = order
-        self._pieces = pieces
-        self._tell = tell
-        self._lock = threading.Lock()
-        pieces.on_piece = lambda number: self._say({"piece": number})
-
-    def serve(self, reader: int) -> Tuple[Dict[str, Any], bytes]:
-        from . import peers
-
-        port, pullers = 0, None
-        try:
-            if self._order.pem:
-                port = peers.Server(self._pieces, self._order.pem, self._order.ports).port
-                pullers = peers.Pullers(self._pieces, self._order.pem, self._trouble, self._idle)
-        except (OSError, AttributeError, ImportError):
-            pass  # no TLS, or no port: the controller sends everything
-        ready = {"present": False, "path": self._order.path, "port": port, "bits": self._pieces.bits()}
-        self._say(ready)
-        for word, payload in _words(reader):
-            if "piece" in word:
-                self._pieces.write(int(word["piece"]), payload)
-            elif "peers" in word and pullers is not None:
-                pullers.follow(int(word["plan"]), word["peers"])
-            elif "peers" in word:
-                self._idle(int(word["plan"]))
-            else:
-                return self._seal()
-        raise NodeError("data", "the transfer was given up")
-
-    def _seal(self) -> Tuple[Dict[str, Any], bytes]:
-        missing = self._pieces.count - self._pieces.here
-        if missing:
-            raise NodeError("data", f"{missing} of {self._pieces.count} pieces are missing")
-        path, incoming = self._order.path, incoming_of(self._order.path)
-        if os.path.lexists(path):
-            raise NodeError("data", f"something else has appeared at {path}", "", f"rm -r {path}")
-        os.utime(incoming)
-        os.rename(incoming, path)
-        _unlink(map_of(incoming))
-        reuse.note(self._order.notes, path, self._order.manifest)
-        return {"ok": True, "result": {"present": True, "path": path}}, b""
-
-    def _trouble(self, peer: str, why: str) -> None:
-        self._say({"trouble": {"host": peer, "why": why[:300]}})
-
-    def _idle(self, plan: int) -> None:
-        self._say({"idle": plan})
-
-    def _say(self, word: Dict[str, Any]) -> None:
-        view = memoryview(frames.encode(word))
-        with self._lock:
-            while view:
-                view = view[os.write(self._tell, view) :]
-
-
-def incoming_of(path: str) -> str:
-    data, name = os.path.split(path)
-    return os.path.join(data, f"{INCOMING}{name}")
-
-
-def _is_whole(order: _Order) -> bool:
-    """Whether it is here and right; read as a whole unless we noted that it is."""
-    if not trust.is_ours(order.path):
-        return False
-    noted = _noted(order.notes, order.path)
-    if noted is not None:
-        return all(_is_same(os.path.join(order.path, name), known, None) for name, _, known in noted)
-    if _wrong(order.path, order.manifest):
-        return False
-    reuse.note(order.notes, order.path, order.manifest)
-    return True
-
-
-def _prepare(order: _Order, incoming: str) -> Set[str]:
-    """Have the folder that is to be filled; return the files that are right, and not to be written to."""
-    data = os.path.dirname(order.path)
-    _remove_stale(data, incoming)
-    if os.path.lexists(order.path):  # damaged: what is right of it stays
-        remove(incoming)
-        os.rename(order.path, incoming)
-        _unlink(map_of(incoming))
-        return _right(incoming, order.manifest)
-    if os.path.lexists(incoming):
-        if trust.is_ours(incoming):
-            return _right(incoming, order.manifest, linked=True)
-        remove(incoming)
-    _unlink(map_of(incoming))
-    os.mkdir(incoming, 0o755)
-    missing = reuse.fill(order.notes, data, incoming, order.manifest)["missing"]
-    return {one["path"] for one in order.manifest} - {order.manifest[place]["path"] for place in missing}
-
-
-def _right(folder: str, manifest: Manifest, *, linked: bool = False) -> Set[str]:
-    """The files that are as they should be; others go. With `linked` only those with several names count."""
-    right = set()
-    for one in manifest:
-        path = os.path.join(folder, one["path"])
-        try:
-            found = os.lstat(path)
-        except OSError:
-            continue
-        if linked and found.st_nlink < 2 and stat.S_ISREG(found.st_mode):
-            continue  # pieces of it are there: the map says which
-        if _is_file(found, one) and _sha256(path) == one["sha256"]:
-            right.add(one["path"])
-        else:
-            remove(path)
-    return right
-
-
-def _wrong(folder: str, manifest: Manifest) -> List[str]:
-    wrong = []
-    for one in manifest:
-        path = os.path.join(folder, one["path"])
-        try:
-            good = _is_file(os.lstat(path), one) and _sha256(path) == one["sha256"]
-        except OSError:
-            good = False
-        if not good:
-            wrong.append(one["path"])
-    return wrong
-
-
-def _is_file(found: os.stat_result, one: Dict[str, Any]) -> bool:
-    return stat.S_ISREG(found.st_mode) and found.st_size == one["size"]
-
-
-def _noted(notes: Optional[str], path: str) -> Optional[List[Tuple[str, str, Any]]]:
-    """(name, digest, what tells that it is the same) of each file of what was verified here."""
-    if notes is None:
-        return None
-    try:
-        with open(_note_of(notes, path), encoding="utf-8", errors="surrogateescape") as file:
-            told = json.load(file)
-        if told["tree"] != path:
-            return None
-        return [
-            (str(one["path"]), str(one["sha256"]), tuple(told["stats"][number]))
-            for number, one in enumerate(told["manifest"])
-        ]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def _is_same(path: str, known: Any, digest: Optional[str]) -> bool:
-    try:
-        found = os.lstat(path)
-        return reuse.stat_of(found) == known and (digest is None or _sha256(path) == digest)
-    except OSError:
-        return False
-
-
-def _notes(agent: Agent) -> Optional[str]:
-    """Where `reuse` keeps its notes of data; apart from those of code, of which many come and go."""
-    return None if agent.state is None else os.path.join(agent.state, "data")
-
-
-def _note_of(notes: str, path: str) -> str:
-    return os.path.join(notes, "trees", os.path.basename(path))
-
-
-def _forget(notes: Optional[str], path: str) -> None:
-    if notes is not None:
-        _unlink(_note_of(notes, path))
-
-
-def _remove_stale(data: str, ours: str) -> None:
-    for name in os.listdir(data):
-        path = os.path.join(data, name)
-        if name.startswith(INCOMING) and not path.startswith(ours) and age(path) > _STALE:
-            remove(path)
-
-
-def _check_room(data: str, missing: int, incoming: str) -> None:
-    free = _free(data) + _stored(incoming)
-    if missing + _SPARE > free:
-        raise NodeError(
-            "data",
-            f"has no room for {missing / 1e6:,.0f} MB of data",
-            f"{max(0, free) / 1e6:,.0f} MB are free at {data}",
-            "make room there (`orchestrate clean`), or set `workdir` to another disk",
-        )
-
-
-def _free(folder: str) -> int:
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def _stored(folder: str) -> int:
-    """Bytes on the disk of what an interrupted transfer has left."""
-    from ..tidy.prune import measure
-
-    return measure(folder).size
-
-
-def _words(reader: int) -> Iterator[Tuple[Dict[str, Any], bytes]]:
-    decoder = frames.Decoder()
-    while True:
-        data = os.read(reader, 1 << 20)
-        if not data:
-            return
-        yield from decoder.feed(data)
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
+def _order(agent: Agent, request: Request) -> receiver.Order:
+    paths = None if agent.state_error else agent.paths
+    wanted = [int(port) for port in request["ports"]]
+    return receiver.Order(
+        _path(request),
+        wholeness.notes_of(agent),
+        request["manifest"],
+        int(request["size"]),
+        request.payload,
+        str(request["key"]),
+        bool(request["serve"]),
+        [one for one in wanted if ports.leased(one, paths, str(request["run"])) is None],
+    )
 
 
 def _path(request: Request) -> str:

@@ -1,0 +1,208 @@
+"""The child that receives a data set: pieces from the controller through a pipe, and from peers.
+
+`data_begin` starts it; it ends with `data_seal`, with `data_drop`, or with the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from ..base import locks, trust
+from ..base.fault import NodeError
+from ..disk.removing import remove
+from ..serve import frames
+from . import reuse, wholeness
+from .pieces import Pieces, map_of
+from .trees import age, unwritable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+    Manifest = List[Dict[str, Any]]
+
+INCOMING = ".incoming-"
+_WAIT = 3600.0  # seconds for another transfer of the same data into the same folder
+_STALE = 7 * 24 * 3600.0  # an interrupted transfer that nobody resumed
+_SPARE = 64 << 20  # bytes that stay free on the disk
+
+
+class Order:
+    """What is to be received, and how."""
+
+    def __init__(  # noqa: PLR0917 - each is one fact of a request
+        self,
+        path: str,
+        notes: Optional[str],
+        manifest: Manifest,
+        size: int,
+        digests: bytes,
+        pem: str,
+        serve: bool,
+        ports: List[int],
+    ) -> None:
+        self.path = path
+        self.notes = notes  # where `reuse` keeps those of data
+        self.manifest = manifest
+        self.size = size  # bytes of a piece
+        self.digests = digests  # of all pieces
+        self.pem = pem
+        self.serve = serve  # give to others what is here
+        self.ports = ports
+
+
+def receive(order: Order, reader: int, tell: int) -> Tuple[Dict[str, Any], bytes]:
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a peer that hangs up
+    data, name = os.path.split(order.path)
+    try:
+        os.makedirs(data, exist_ok=True)
+        trust.check_way(*os.path.split(data))
+        if order.serve and trust.is_ours(order.path):  # whoever asks compares what we give
+            pieces = Pieces(order.path, order.manifest, order.size, order.digests, whole=True)
+            return _Receiver(order, pieces, tell).serve(reader)
+        waits = frames.encode({"waits": True})
+        lock = os.path.join(data, f".lock-{name}")
+        with locks.Held(lock, _WAIT, "busy", "data that somebody else sends", lambda: os.write(tell, waits)):
+            if wholeness.is_whole(order.path, order.manifest, order.notes):
+                return {"ok": True, "result": {"present": True, "path": order.path}}, b""
+            incoming = incoming_of(order.path)
+            held = _prepare(order, incoming)
+            missing = sum(one["size"] for one in order.manifest if one["path"] not in held)
+            _check_room(data, missing, incoming)
+            pieces = Pieces(incoming, order.manifest, order.size, order.digests, held)
+            return _Receiver(order, pieces, tell).serve(reader)
+    except OSError as error:
+        raise unwritable(data, error) from None
+
+
+class _Receiver:
+    """The child: its main thread reads what the controller sends, others take from peers and give to them."""
+
+    def __init__(self, order: Order, pieces: Pieces, tell: int) -> None:
+        self._order = order
+        self._pieces = pieces
+        self._tell = tell
+        self._lock = threading.Lock()
+        pieces.on_piece = lambda number: self._say({"piece": number})
+
+    def serve(self, reader: int) -> Tuple[Dict[str, Any], bytes]:
+        from . import peers
+
+        port, pullers = 0, None
+        try:
+            if self._order.pem:
+                port = peers.Server(self._pieces, self._order.pem, self._order.ports).port
+                pullers = peers.Pullers(self._pieces, self._order.pem, self._trouble, self._idle)
+        except (OSError, AttributeError, ImportError):
+            pass  # no TLS, or no port: the controller sends everything
+        ready = {"present": False, "path": self._order.path, "port": port, "bits": self._pieces.bits()}
+        self._say(ready)
+        for word, payload in _words(reader):
+            if "piece" in word:
+                self._pieces.write(int(word["piece"]), payload)
+            elif "peers" in word and pullers is not None:
+                pullers.follow(int(word["plan"]), word["peers"])
+            elif "peers" in word:
+                self._idle(int(word["plan"]))
+            else:
+                return self._seal()
+        raise NodeError("data", "the transfer was given up")
+
+    def _seal(self) -> Tuple[Dict[str, Any], bytes]:
+        missing = self._pieces.count - self._pieces.here
+        if missing:
+            raise NodeError("data", f"{missing} of {self._pieces.count} pieces are missing")
+        path, incoming = self._order.path, incoming_of(self._order.path)
+        if os.path.lexists(path):
+            raise NodeError("data", f"something else has appeared at {path}", "", f"rm -r {path}")
+        os.utime(incoming)
+        os.rename(incoming, path)
+        _unlink(map_of(incoming))
+        reuse.note(self._order.notes, path, self._order.manifest)
+        return {"ok": True, "result": {"present": True, "path": path}}, b""
+
+    def _trouble(self, peer: str, why: str) -> None:
+        self._say({"trouble": {"host": peer, "why": why[:300]}})
+
+    def _idle(self, plan: int) -> None:
+        self._say({"idle": plan})
+
+    def _say(self, word: Dict[str, Any]) -> None:
+        view = memoryview(frames.encode(word))
+        with self._lock:
+            while view:
+                view = view[os.write(self._tell, view) :]
+
+
+def incoming_of(path: str) -> str:
+    data, name = os.path.split(path)
+    return os.path.join(data, f"{INCOMING}{name}")
+
+
+def _prepare(order: Order, incoming: str) -> Set[str]:
+    """Have the folder that is to be filled; return the files that are right, and not to be written to."""
+    data = os.path.dirname(order.path)
+    _remove_stale(data, incoming)
+    if os.path.lexists(order.path):  # damaged: what is right of it stays
+        remove(incoming)
+        os.rename(order.path, incoming)
+        _unlink(map_of(incoming))
+        return wholeness.right(incoming, order.manifest)
+    if os.path.lexists(incoming):
+        if trust.is_ours(incoming):
+            return wholeness.right(incoming, order.manifest, linked=True)
+        remove(incoming)
+    _unlink(map_of(incoming))
+    os.mkdir(incoming, 0o755)
+    missing = reuse.fill(order.notes, data, incoming, order.manifest)["missing"]
+    return {one["path"] for one in order.manifest} - {order.manifest[place]["path"] for place in missing}
+
+
+def _remove_stale(data: str, ours: str) -> None:
+    for name in os.listdir(data):
+        path = os.path.join(data, name)
+        if name.startswith(INCOMING) and not path.startswith(ours) and age(path) > _STALE:
+            remove(path)
+
+
+def _check_room(data: str, missing: int, incoming: str) -> None:
+    room = free(data) + _stored(incoming)
+    if missing + _SPARE > room:
+        raise NodeError(
+            "data",
+            f"has no room for {missing / 1e6:,.0f} MB of data",
+            f"{max(0, room) / 1e6:,.0f} MB are free at {data}",
+            "make room there (`orchestrate clean`), or set `workdir` to another disk",
+        )
+
+
+def free(folder: str) -> int:
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _stored(folder: str) -> int:
+    """Bytes on the disk of what an interrupted transfer has left."""
+    from ..tidy.prune import measure
+
+    return measure(folder).size
+
+
+def _words(reader: int) -> Iterator[Tuple[Dict[str, Any], bytes]]:
+    decoder = frames.Decoder()
+    while True:
+        data = os.read(reader, 1 << 20)
+        if not data:
+            return
+        yield from decoder.feed(data)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,110 @@
+"""Which files of a data set are here and right: from what was noted when they were verified, or read anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from ..base import trust
+from ..disk.removing import remove
+from . import reuse
+from .trees import _sha256
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Set, Tuple
+
+    from ..serve.agent import Agent
+
+    Manifest = List[Dict[str, Any]]
+
+
+def is_whole(path: str, manifest: Manifest, notes: Optional[str]) -> bool:
+    """Whether it is here and right; read as a whole unless we noted that it is."""
+    if not trust.is_ours(path):
+        return False
+    told = noted(notes, path)
+    if told is not None:
+        return all(is_same(os.path.join(path, name), known, None) for name, _, known in told)
+    if _wrong(path, manifest):
+        return False
+    reuse.note(notes, path, manifest)
+    return True
+
+
+def right(folder: str, manifest: Manifest, *, linked: bool = False) -> Set[str]:
+    """The files that are as they should be; others go. With `linked` only those with several names count."""
+    good = set()
+    for one in manifest:
+        path = os.path.join(folder, one["path"])
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if linked and found.st_nlink < 2 and stat.S_ISREG(found.st_mode):
+            continue  # pieces of it are there: the map says which
+        if _is_file(found, one) and _sha256(path) == one["sha256"]:
+            good.add(one["path"])
+        else:
+            remove(path)
+    return good
+
+
+def _wrong(folder: str, manifest: Manifest) -> List[str]:
+    wrong = []
+    for one in manifest:
+        path = os.path.join(folder, one["path"])
+        try:
+            good = _is_file(os.lstat(path), one) and _sha256(path) == one["sha256"]
+        except OSError:
+            good = False
+        if not good:
+            wrong.append(one["path"])
+    return wrong
+
+
+def _is_file(found: os.stat_result, one: Dict[str, Any]) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_size == one["size"]
+
+
+def noted(notes: Optional[str], path: str) -> Optional[List[Tuple[str, str, Any]]]:
+    """(name, digest, what tells that it is the same) of each file of what was verified here."""
+    if notes is None:
+        return None
+    try:
+        with open(_note_of(notes, path), encoding="utf-8", errors="surrogateescape") as file:
+            told = json.load(file)
+        if told["tree"] != path:
+            return None
+        return [
+            (str(one["path"]), str(one["sha256"]), tuple(told["stats"][number]))
+            for number, one in enumerate(told["manifest"])
+        ]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def is_same(path: str, known: Any, digest: Optional[str]) -> bool:
+    try:
+        found = os.lstat(path)
+        return reuse.stat_of(found) == known and (digest is None or _sha256(path) == digest)
+    except OSError:
+        return False
+
+
+def notes_of(agent: Agent) -> Optional[str]:
+    """Where `reuse` keeps its notes of data; apart from those of code, of which many come and go."""
+    return None if agent.state is None else os.path.join(agent.state, "data")
+
+
+def _note_of(notes: str, path: str) -> str:
+    return os.path.join(notes, "trees", os.path.basename(path))
+
+
+def forget(notes: Optional[str], path: str) -> None:
+    if notes is not None:
+        try:
+            os.unlink(_note_of(notes, path))
+        except OSError:
+            pass
