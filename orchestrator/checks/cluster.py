@@ -6,6 +6,8 @@ import ipaddress
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 
 from orchestrator.checks.limits import of_processors
 from orchestrator.checks.seen import Needs, Seen, minor
@@ -31,12 +33,15 @@ def across(seen: Sequence[Seen], needs: Needs, shared: Iterable[tuple[str, ...]]
 def _versions(seen: Sequence[Seen], needs: Needs) -> Iterator[CheckReported]:
     """Another minor version of TensorFlow or Keras breaks collectives; a patch level rarely does."""
     severe = Level.FAIL if needs.tensorflow else Level.WARN
-    yield from _odd(seen, needs, "tensorflow", lambda one: one.tensorflow, severe)
+    same = partial(_same, needs, "tensorflow")
+    yield from _odd(seen, "tensorflow", lambda one: one.tensorflow, severe, same)
     keras = "tf-keras" if needs.legacy_keras else "keras"
-    yield from _odd(seen, needs, keras, lambda one: one.version(keras), severe)
-    yield from _odd(seen, needs, "python", lambda one: one.facts.python.version, Level.WARN)
+    yield from _odd(seen, keras, lambda one: one.version(keras), severe, partial(_same, needs, keras))
+    version = attrgetter("facts.python.version")
+    yield from _odd(seen, "python", version, Level.WARN, _same_python, patches=False)
     for package, parts in (("numpy", 1), ("protobuf", 1), ("tensorflow-datasets", 2)):
-        yield from _odd(seen, needs, package, _release_of(package, parts), Level.WARN)
+        release, same = _release_of(package, parts), partial(_same, needs, package)
+        yield from _odd(seen, package, release, Level.WARN, same)
 
 
 def _release_of(package: str, parts: int) -> Callable[[Seen], str | None]:
@@ -50,9 +55,18 @@ def _release_of(package: str, parts: int) -> Callable[[Seen], str | None]:
 
 
 def _odd(
-    seen: Sequence[Seen], needs: Needs, what: str, version: Callable[[Seen], str | None], severe: Level
+    seen: Sequence[Seen],
+    what: str,
+    version: Callable[[Seen], str | None],
+    severe: Level,
+    same: Callable[[Seen, str], tuple[str, tuple[str, ...]]],
+    *,
+    patches: bool = True,
 ) -> Iterator[CheckReported]:
-    """Name those that do not have the version that most have."""
+    """Name those that do not have the version that most have; without `patches` its patch level is nothing.
+
+    `same` says how a host gets the usual version.
+    """
     versions = [(one, found) for one in seen if (found := version(one))]
     if len({found for _, found in versions}) < 2:
         return
@@ -62,18 +76,20 @@ def _odd(
         who.setdefault(found, []).append(one.name)
     listed = "; ".join(f"{found} on {fold(names)}" for found, names in who.items() if found != usual)
     for one, found in versions:
-        if found == usual or (what == "python" and minor(found) == minor(usual)):
+        if found == usual or (not patches and minor(found) == minor(usual)):
             continue
         level = severe if minor(found) != minor(usual) else Level.WARN
         why = f"the usual version here is {usual} ({fold(who[usual])}), and {listed}: tasks must agree on it"
-        hint, fix = _same(one, needs, what, usual)
+        hint, fix = same(one, usual)
         yield one.says(what.replace("-", "_"), level, found, why, hint, between=True, fix=fix)
 
 
-def _same(one: Seen, needs: Needs, what: str, usual: str) -> tuple[str, tuple[str, ...]]:
+def _same_python(_one: Seen, _usual: str) -> tuple[str, tuple[str, ...]]:
+    return "set `python` for it in hosts.toml to one of that version", ()
+
+
+def _same(needs: Needs, what: str, one: Seen, usual: str) -> tuple[str, tuple[str, ...]]:
     """How a host gets the usual version of the distribution that it has: another beside it breaks both."""
-    if what == "python":
-        return "set `python` for it in hosts.toml to one of that version", ()
     if needs.environment:
         return "`orchestrate setup`", ()
     if what == "tensorflow":

@@ -80,7 +80,7 @@ class Session:
         self.clock_offset = 0.0  # node's clock minus ours, seconds
         self.heard = time.monotonic()
         self.backlog = Backlog()
-        self.on_output: Callable[[str, bytes], None] = lambda _stream, _data: None  # of an `Exec`
+        self.on_output: Callable[[wire.Pipe, bytes], None] = lambda _stream, _data: None  # of an `Exec`
         self._hello: wire.Hello | None = None
         self._sink = sink
         self._lock = threading.Lock()  # held for moments only: a stop must get through while a send hangs
@@ -254,9 +254,10 @@ class Session:
         """Output of a command: only while one runs for us."""
         with self._lock:
             runs = any(isinstance(one.request, wire.Exec) for one in self._open.values())
-        if not runs or stream not in {"out", "err"}:
+        pipe = next((one for one in wire.Pipe if one == stream), None)
+        if not runs or pipe is None:
             raise ProtocolError("it sent output of a command that does not run")
-        self.on_output(str(stream), payload)
+        self.on_output(pipe, payload)
 
     def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
         if self._hello is None:

@@ -28,7 +28,7 @@ class Started:
 @dataclass(frozen=True)
 class Output:
     host: str
-    stream: str  # "out" or "err"
+    stream: wire.Pipe
     data: bytes
 
 
@@ -114,7 +114,7 @@ class Commands:
         if self._stopping.is_set():
             session.submit(wire.ExecEnd())
 
-    def _on_output(self, session: Session, stream: str, data: bytes) -> None:
+    def _on_output(self, session: Session, stream: wire.Pipe, data: bytes) -> None:
         """Called by the reader of a session, which reads no further meanwhile."""
 
         def urgent() -> bool:

@@ -52,10 +52,10 @@ def mend(fleet: Fleet, checks: Sequence[CheckReported], on_start: Callable[[str,
     return done
 
 
-def end_of(kept: bytearray, most: int = 4096) -> Callable[[str, bytes], None]:
+def end_of(kept: bytearray, most: int = 4096) -> Callable[[wire.Pipe, bytes], None]:
     """Keeps the end of what a command says, which may be without end."""
 
-    def keep(_stream: str, data: bytes) -> None:
+    def keep(_stream: wire.Pipe, data: bytes) -> None:
         kept.extend(data)
         del kept[:-most]
 

@@ -91,11 +91,11 @@ def _facts(session: Session) -> wire.Facts:
     return wire.Facts(python=session.host.agent_python, r=False, workdir="~", packages=(), setup=None)
 
 
-def _into(kept: bytearray) -> Callable[[str, bytes], None]:
+def _into(kept: bytearray) -> Callable[[wire.Pipe, bytes], None]:
     """Keeps what a command prints on stdout, and not more than an answer may be."""
 
-    def keep(stream: str, data: bytes) -> None:
-        if stream == "out" and len(kept) < _MOST:
+    def keep(stream: wire.Pipe, data: bytes) -> None:
+        if stream is wire.Pipe.OUT and len(kept) < _MOST:
             kept.extend(data)
 
     return keep

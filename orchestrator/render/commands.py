@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.render.fold import names
 from orchestrator.text import plain, signal_name
+from orchestrator.wire import Pipe
 
 LIMIT = 16 << 20  # bytes of one answer that are kept
 _LONGEST_LINE = 64 << 10
@@ -23,8 +24,8 @@ class Answer:
     status: int | None = None  # None: it runs
     note: str = ""
 
-    def add(self, stream: str, data: bytes) -> None:
-        kept = self.out if stream == "out" else self.err
+    def add(self, stream: Pipe, data: bytes) -> None:
+        kept = self.out if stream is Pipe.OUT else self.err
         room = max(0, LIMIT - len(kept))
         kept += data[:room]
         self.dropped += len(data) - min(room, len(data))

@@ -5,7 +5,7 @@ The controller's side only; a node is shipped with the standard library alone an
 
 from typing import Any
 
-from orchestrator.wire.command import CommandEnd, Exec, ExecEnd
+from orchestrator.wire.command import CommandEnd, Exec, ExecEnd, Pipe
 from orchestrator.wire.data import (
     DataBegin,
     DataBegun,
@@ -252,6 +252,7 @@ __all__ = [
     "Orphan",
     "Piece",
     "Ping",
+    "Pipe",
     "Probe",
     "Probed",
     "Probes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta
@@ -20,6 +21,13 @@ class CommandEnd(Reply, frozen=True):
     ended: Count  # processes that it had left running
     left: tuple[Words, ...]
     error: Words = ""  # why it could not be started
+
+
+class Pipe(StrEnum):
+    """Where a command printed."""
+
+    OUT = "out"
+    ERR = "err"
 
 
 class Exec(Request[CommandEnd], frozen=True):
