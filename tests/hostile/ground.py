@@ -18,6 +18,8 @@ import pytest
 
 from orchestrator.config import parse
 from orchestrator.envs import name_of, recipe_digest
+from orchestrator.node.base.paths import Paths
+from orchestrator.node.look.ports import leased
 from tests import corruption
 from tests.corruption import Called
 from tests.hostile.middle import Middle
@@ -60,6 +62,7 @@ class Ground:
         self.liar = Middle(folder / "python-of-the-liar", self.canary)
         self._make_treasures()
         ports = free_ports(4)
+        self._others = ports[2:]
         (self.project / "hosts.toml").write_text(self._inventory(ports[:2]))
         (self.project / "others.toml").write_text(self._inventory(ports[2:]))
         (self.project / "train.py").write_text("print('hi')\n")
@@ -140,6 +143,11 @@ class Ground:
             for pid in corruption._pids()
             if any(entry.startswith(mark) for entry in corruption._environ(pid))
         )
+
+    def holds_ports(self) -> bool:
+        """Whether an agent or a task holds a port that the next launch wants: an agent ends after its run."""
+        states = [Paths(f"{self.folder}/{name}/state") for name in self._ways]
+        return any(leased(port, state) is not None for port in self._others for state in states)
 
     @contextmanager
     def elsewhere(self) -> Iterator[Path]:

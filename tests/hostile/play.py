@@ -124,6 +124,7 @@ def _ended(ground: Ground, played: Played) -> bool:
     try:
         for run in played.about:
             corruption.until("nothing of the run lives", partial(_nothing_lives, ground, run))
+        corruption.until("its ports are free", lambda: not ground.holds_ports())
     except AssertionError:
         return False
     return True
