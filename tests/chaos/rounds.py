@@ -64,7 +64,7 @@ KINDS = {
     "pair-cut": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
     "pair-cut-long": Kind(heartbeat=2.0),
     "split": Kind(seconds=(0.5, 3.0), steps=_SURVIVES),
-    "split-long": Kind(_TASK, heartbeat=2.0),
+    "split-long": Kind(_TASK, heartbeat=5.0),  # the rules of all machines take their time
     "keeper-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
     "disk-full": Kind(moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES),
     "controller-full": Kind(seconds=(0.5, 4.0), steps=_SURVIVES),
