@@ -129,7 +129,7 @@ def of_a_shell(command: tuple[str, ...], code: Code) -> UsageError | None:
         hint = "change to that folder here: tasks run in the same one"
     elif command[:2] in (("conda", "activate"), ("mamba", "activate")):
         first = " ".join(command[:2])
-        hint = 'write python = "~/miniconda3/envs/NAME/bin/python", the Python of that environment, into hosts.toml'
+        hint = 'write python = "~/miniconda3/envs/NAME/bin/python", its own Python, into hosts.toml'
     elif first in _OF_A_SHELL and len(command) > 1 and not (first != "." and code.installed(first)):
         line = shlex.join(command).replace("\\", "\\\\").replace('"', '\\"')
         hint = f'write setup = "{line}" under [job]: a shell reads it before each task'
@@ -343,7 +343,7 @@ def not_a_program(command: tuple[str, ...], code: Code) -> UsageError | None:
 
 
 def line_ends(command: tuple[str, ...], code: Code) -> UsageError | None:
-    """A script from Windows: the kernel takes the \\r for a part of the interpreter's name, a shell of `fi`."""
+    """A script from Windows: the carriage return becomes part of an interpreter's name, of a shell's `fi`."""
     name = program(command)
     words = _unwrapped(command)
     direct = bool(words) and (name is None or name == words[0])

@@ -13,7 +13,7 @@ _KEYWORD = re.compile(rb"(?m)^[ \t]*(?:.*[; \t])?(?:then|do|done|fi|else|esac|in
 
 
 def interpreter(text: str) -> str:
-    """The program that the first line names, as a command would: `python3` of `#!/usr/bin/env -S python3 -u`."""
+    """The program that the first line names, as a command would: `perl` of `#!/usr/bin/env -S perl -w`."""
     first = text.split("\n", 1)[0].rstrip("\r")
     if not first.startswith("#!"):
         return ""

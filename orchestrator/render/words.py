@@ -73,7 +73,7 @@ def say(view: View, event: Event) -> list[str]:
         case ev.AttemptFailed():
             return _failed_attempt(event)
         case ev.HostReplaced():
-            then = f"{event.by} takes its place" if event.by else "the others go on without it"
+            then = f"{event.by} takes its place" if event.by else "the others continue without it"
             said = [f"{event.host}: {event.why}; {then}"]
         case ev.AttemptPlanned():
             hosts = {host for _, host in event.tasks}

@@ -20,7 +20,7 @@ _NO_TIME = "{!r} is not a time (a time is written 600 or 10m)"
 def assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
+        raise argparse.ArgumentTypeError(f"{text!r} is not K=V (to pass your own on: K=$K)")
     return name, value
 
 
