@@ -43,7 +43,7 @@ def say(view: View, event: Event) -> list[str]:
         case ev.PhaseEnded():
             return [] if event.phase in _UNSAID else _phase_ended(view, event)
         case ev.HostLost():
-            said = [f"{event.host}: no word from it ({event.why}); its tasks may well go on"]
+            said = [f"{event.host}: no word from it ({event.why}); its tasks may well continue"]
         case ev.HostRecovered():
             said = [f"{event.host}: back after {duration(event.seconds)}"]
         case ev.HostValidated():

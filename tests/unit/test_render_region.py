@@ -301,7 +301,7 @@ def test_what_the_user_does_with_keys_is_shown() -> None:
     assert drawn(view, keys=keys, waiting=3)[1:4] == [
         "only the lines of worker/1 are shown; f: others",
         "stop the run? y: yes, any other key: no",
-        "paused: 3 lines waiting; p goes on",
+        "paused: 3 lines waiting; p continues",
     ]
     assert drawn(view, keys=Keys(typing="wor"))[1].endswith(": wor_")
     following = after(plan(1), *started(1), ev.PhaseStarted(Phase.FOLLOW, 1))
