@@ -255,6 +255,20 @@ def test_status_and_merged_lines(run: str, house: House, open_screen: Open) -> N
     assert sum("worker/0" in line for line in screen.lines()) == 1  # drawn in its place
 
 
+def test_a_launch_has_the_board_and_its_keys_too(house: House, open_screen: Open) -> None:
+    screen = open_screen(100, 30)
+    screen.run(f"orchestrate {launch(house, options='--other-ports')}")
+    screen.wait(is_measured)
+    screen.press("?")
+    screen.shows("d detach: leave, the run continues")
+    screen.press("x")
+    screen.shows("stop the run? y: yes, any other key: no")
+    screen.press("n", "q")
+    screen.shows("ends it")
+    assert screen.is_sane()
+    house.call("stop", "--now")
+
+
 def test_nobody_is_heard_of_and_nobody_listens(house: House, open_screen: Open) -> None:
     screen = open_screen(100, 30)
     screen.run(f"orchestrate {launch(house, 'deaf', '--task worker/4')}")
