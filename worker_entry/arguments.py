@@ -152,8 +152,8 @@ def _length(made: Parser) -> None:
 def _checkpoints(made: Parser) -> None:
     group = made.add_argument_group(
         "checkpoints",
-        "With a folder, training continues from the newest checkpoint any task can see there, and SIGTERM saves"
-        " one before it ends the program with status 75.",
+        "With a folder, training continues from the newest checkpoint any task can see there, and SIGTERM"
+        " saves one before it ends the program with status 75.",
     )
     group.add_argument("--checkpoint-dir", metavar="DIR", help="shared by the machines, or one on each")
     group.add_argument(
