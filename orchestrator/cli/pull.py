@@ -150,7 +150,7 @@ def _find(arguments: argparse.Namespace) -> RunFolder:
         return find_run(arguments.run, arguments.hosts)
     except UsageError as error:
         newest = next(iter(runs()), None)
-        if arguments.run is None or newest is None:
+        if arguments.run is None or newest is None or not error.what.startswith("there is no run"):
             raise
         hint = f"`orchestrate pull {newest.run} {arguments.run}`: paths come after the run"
         raise UsageError(error.what, why=error.why, hint=hint) from error
