@@ -155,6 +155,16 @@ VERBS = tuple(build()[1])
             "`orchestrate tail --help`",
         ),
         (
+            "tail --task 3",
+            "orchestrate tail: argument --task: '3' is not a task (a task is written worker/3)",
+            "`orchestrate tail --help`",
+        ),
+        (
+            "launch --task ps/0,ps/1",
+            "orchestrate launch: argument --task: 'ps/0,ps/1' is not a task (one task; the option may be repeated)",
+            "`orchestrate launch --help`",
+        ),
+        (
             "launch --hang-timeout ten",
             "orchestrate launch: argument --hang-timeout: 'ten' is not a time (a time is written 600 or 10m)",
             "`orchestrate launch --help`",

@@ -560,3 +560,7 @@ def test_a_run_that_is_not_told_from_others_is_no_path(desk: Desk) -> None:
     pull = desk.start("pull", desk.run_id()[:4])
     assert pull.wait() == ExitStatus.USAGE
     assert "write more of the id" in pull.stderr
+    for verb, hint in (("tail", "tail --task worker/1` shows"), ("pull", "pull --from worker/1`")):
+        of_a_task = desk.start(verb, "worker/1")
+        assert of_a_task.wait() == ExitStatus.USAGE
+        assert f"`orchestrate {hint}" in of_a_task.stderr
