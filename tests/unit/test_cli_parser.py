@@ -161,7 +161,7 @@ VERBS = tuple(build()[1])
         ),
         (
             "launch --task ps/0,ps/1",
-            "orchestrate launch: argument --task: 'ps/0,ps/1' is not a task (one task; the option may be repeated)",
+            "orchestrate launch: argument --task: 'ps/0,ps/1' is not a task (one task; it may be repeated)",
             "`orchestrate launch --help`",
         ),
         (

@@ -32,7 +32,7 @@ def task(text: str) -> TaskId:
     except ValueError as error:
         near = re.fullmatch(r"(chief|worker|ps|evaluator)?[-_:.]?([0-9]{1,4})", text)
         right = f"a task is written {near[1] or 'worker'}/{near[2]}" if near else "a task is written worker/1"
-        right = "one task; the option may be repeated" if "," in text else right
+        right = "one task; it may be repeated" if "," in text else right
         raise argparse.ArgumentTypeError(f"{text!r} is not a task ({right})") from error
 
 
