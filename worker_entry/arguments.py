@@ -19,15 +19,16 @@ DATASETS = ("mnist", "fashion_mnist", "digits", "synthetic")
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^unrecognized arguments: (--?[\w-]+).*", r"worker_entry has no option \1", message)
         print(UsageError(message, hint=self._nearest(message)), file=sys.stderr)
         raise SystemExit(EXIT_USAGE)
 
     def _nearest(self, message: str) -> str:
         """The option that was probably meant, when the complaint is about an unknown one."""
-        unknown = re.match(r"unrecognized arguments: (--?[\w-]+)", message)
+        unknown = re.match(r"worker_entry has no option (--?[\w-]+)", message)
         known = [name for action in self._actions for name in action.option_strings]
         near = difflib.get_close_matches(unknown[1], known, n=1) if unknown else []
-        return near[0] if near else "python -m worker_entry --help"
+        return f"write {near[0]}" if near else "`python -m worker_entry --help`"
 
 
 def parser() -> Parser:
@@ -151,8 +152,8 @@ def _length(made: Parser) -> None:
 def _checkpoints(made: Parser) -> None:
     group = made.add_argument_group(
         "checkpoints",
-        "With a folder, training goes on from the newest checkpoint any task can see there, and SIGTERM saves"
-        " one before it ends the program with status 75.",
+        "With a folder, training continues from the newest checkpoint any task can see there, and SIGTERM"
+        " saves one before it ends the program with status 75.",
     )
     group.add_argument("--checkpoint-dir", metavar="DIR", help="shared by the machines, or one on each")
     group.add_argument(

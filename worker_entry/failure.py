@@ -8,7 +8,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_TERMED: Final = 128 + 15  # a serving task left on SIGTERM while its chief lived on
-EXIT_SAVED: Final = 75  # EX_TEMPFAIL: stopped by SIGTERM, state saved, start again to go on
+EXIT_SAVED: Final = 75  # EX_TEMPFAIL: stopped by SIGTERM, state saved, start again to continue
 
 
 class ExpectedError(Exception):
@@ -35,7 +35,7 @@ class DivergedError(ExpectedError):
         super().__init__(
             f"the {loss} is {value}{when}",
             why="training has diverged: from here on it only costs time",
-            hint="lower --learning-rate, or check the data; --allow-nan goes on all the same",
+            hint="lower --learning-rate, or check the data; --allow-nan continues all the same",
         )
 
 

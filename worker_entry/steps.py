@@ -104,7 +104,7 @@ def _beginning(attempt: str, done: int, folder: Path | None) -> str:
     again = attempt.isdigit() and int(attempt) > 1
     prefix = f"attempt {attempt}: " if again else ""
     if done:
-        return f"{prefix}goes on at step {done + 1}, from {folder}"
+        return f"{prefix}continues at step {done + 1}, from {folder}"
     if not again:
         return ""
     lacking = f"there is no checkpoint in {folder}" if folder else "there is no --checkpoint-dir"

@@ -21,7 +21,7 @@ class Saved(Exception):  # noqa: N818  # no error: the way out of a training loo
     """Training stopped as asked, at a step that is saved."""
 
     def __init__(self, step: int) -> None:
-        super().__init__(f"stopped by SIGTERM and saved at step {step}; start again to go on")
+        super().__init__(f"stopped by SIGTERM and saved at step {step}; start again to continue")
         self.step = step
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SUMMARY = "run one command on all hosts, and show what they answer: equal answers once"
 _OFTEN = 0.5  # seconds between looks at what may be shown
 _ENDING = 15.0  # seconds until a host that says nothing of its command's end is given up
+_OF_A_SHELL = frozenset({"cd", "source", ".", "export", "module", "ulimit", "alias", "eval", "exec"})
 _FOR_A_SHELL = re.compile(r"[\s|&;<>$`*]")
 
 
@@ -66,6 +67,12 @@ def _argv(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command, which no shell reads; raise UsageError for one that was meant for a shell."""
     if not command:
         raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
+    if command[0] in _OF_A_SHELL or command[0].startswith("~"):
+        raise UsageError(
+            f"{command[0]} is for a shell, and none reads the command",
+            why="the words after -- are run as they are, like the words of a task's command",
+            hint=f"`orchestrate exec -- sh -c {shlex.quote(' '.join(map(_quoted, command)))}`",
+        )
     if len(command) == 1 and _FOR_A_SHELL.search(command[0]):
         raise UsageError(
             f"{shlex.quote(command[0])} is one word, and no shell reads it",
@@ -73,6 +80,12 @@ def _argv(command: tuple[str, ...]) -> tuple[str, ...]:
             hint=f"`orchestrate exec -- sh -c {shlex.quote(command[0])}`",
         )
     return command
+
+
+def _quoted(word: str) -> str:
+    """As a shell has to read it; ~ at the beginning stays its own."""
+    home, slash, rest = word.partition("/")
+    return home + slash + shlex.quote(rest) if word.startswith("~/") and rest else shlex.quote(word)
 
 
 def _machines(hosts: Iterable[Host]) -> tuple[Host, ...]:

@@ -74,6 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
         )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not arguments.yes else None
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
+    _check_files(arguments.host, ssh_config)
     candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
     hosts = _hosts(candidates, ssh_config)
 
@@ -97,6 +98,20 @@ def main(arguments: argparse.Namespace) -> int:
     say(f"{file}: {count(len(hosts), 'host')}")
     made = config.load(file)  # what it cannot say by itself is said now, with its lines
     return _end(file, bad, made, arguments)
+
+
+def _check_files(words: Sequence[str], ssh_config: str | None) -> None:
+    """Raise UsageError for a file among the hosts, and for a configuration that is not there."""
+    if ssh_config is not None and not Path(ssh_config).is_file():
+        raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
+    for word in words:
+        if word.endswith(".toml"):
+            raise UsageError(
+                f"{word} is no host", why="the words are hosts", hint=f"write --to {shlex.quote(word)}"
+            )
+        if Path(word).is_file():
+            way = f"`orchestrate init --hostfile {shlex.quote(word)}`"
+            raise UsageError(f"{word} is a file here", why="the words are hosts", hint=way)
 
 
 def _ask(question: str) -> str:

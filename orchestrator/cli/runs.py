@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     last = None if math.isinf(arguments.n) else int(arguments.n)
     rows = [_row(folder) for folder in itertools.islice(runs(), last)]
     (facts if arguments.json else say)(*runs_table(rows, json=arguments.json))
-    if not rows and not arguments.json:
+    if not rows and last != 0 and not arguments.json:
         tell("no runs yet; orchestrate launch starts one")
     for row in rows:
         if isinstance(row, DamagedRow) and not arguments.json:

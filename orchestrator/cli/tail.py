@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options, readings
+from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, UsageError
 from orchestrator.ranges import natural_key
 
@@ -83,11 +84,15 @@ def main(arguments: argparse.Namespace) -> int:
     )
     renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
     if arguments.no_follow and not ended:
+        here = (*reader.poll(), *reader.rest())
         try:
-            for stamped in (*reader.poll(), *reader.rest()):
+            for stamped in here:
                 renderer.handle(stamped)
         finally:
             renderer.close()
+        if not here:
+            run = folder.run
+            tell(f"nothing of run {run} is on this machine yet; orchestrate tail {run} brings it here")
         return int(ExitStatus.OK)
     return watch.look(folder, reader, renderer)
 

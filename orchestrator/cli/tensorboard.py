@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     import tempfile
 
-    from orchestrator.cli.desk.finding import find_run, source_of
+    from orchestrator.cli.desk.finding import find_run, is_over, source_of
     from orchestrator.envs import tensorboard
 
     folder = find_run(arguments.run, arguments.hosts)
@@ -68,14 +68,16 @@ def main(arguments: argparse.Namespace) -> int:
     with _until_ctrl_c(), tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made:
         board = tensorboard.Board(program, Path(made), arguments.port, _EVERY)
         try:
-            _show(board, plan, hosts, Path(made), arguments)
+            _show(board, plan, hosts, Path(made), arguments, over=is_over(folder))
         finally:
             board.close()
     tell("TensorBoard has ended; nothing of it was on the hosts")
     return int(ExitStatus.OK)
 
 
-def _show(board: Board, plan: RunPlan, hosts: list[Host], to: Path, arguments: argparse.Namespace) -> None:
+def _show(
+    board: Board, plan: RunPlan, hosts: list[Host], to: Path, arguments: argparse.Namespace, *, over: bool
+) -> None:
     """Mirror and serve until Ctrl-C; raise ClusterError when TensorBoard ends by itself."""
     import json
     import webbrowser
@@ -87,6 +89,12 @@ def _show(board: Board, plan: RunPlan, hosts: list[Host], to: Path, arguments: a
         mirrors = _Mirrors(fleet, plan, hosts, to, arguments.logdir)
         mirrors.connect()
         mirrors.catch_up()
+        if not mirrors.files and over:
+            raise UsageError(
+                f"no task of run {plan.run} has written an event file",
+                why="the run is over: none will come",
+                hint='give fit a callback: tf.keras.callbacks.TensorBoard("logs")',
+            )
         if not mirrors.files:
             tell("no task has written an event file yet; they are shown as soon as there are some")
         url = board.url()

@@ -20,11 +20,16 @@ def notify(value: Any) -> tuple[str, ...]:
     """The argv of a command of this machine."""
     if value in ("", []):
         raise Wrong("is empty; leave it out if nobody is to be told")
-    return command(value)
+    return _argv(value, "write bash -c '...'")
 
 
 def command(value: Any) -> tuple[str, ...]:
     """An argv; a text is split as a shell would split it."""
+    return _argv(value, "use `setup`, or bash -c '...'")
+
+
+def _argv(value: Any, way: str) -> tuple[str, ...]:
+    """The same; `way` is told to whoever writes a line for a shell."""
     if isinstance(value, str):
         argv = _split(value)
     elif isinstance(value, list):
@@ -41,15 +46,15 @@ def command(value: Any) -> tuple[str, ...]:
     if argv[0] in _BUILT_IN or "=" in argv[0].partition("/")[0]:
         raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; use `setup` or `env`")
     if isinstance(value, str) and PurePath(argv[0]).name not in _SHELLS:
-        _refuse_shell_words(argv)
+        _refuse_shell_words(argv, way)
     return tuple(argv)
 
 
-def _refuse_shell_words(argv: list[str]) -> None:
+def _refuse_shell_words(argv: list[str], way: str) -> None:
     """Words that would reach the program as they are, which nobody who writes one line means."""
     for place, word in enumerate(argv):
         if word in _OPERATORS or word.endswith(";"):
-            raise Wrong(f"holds {show(word)}, but no shell reads it; use `setup`, or bash -c '...'")
+            raise Wrong(f"holds {show(word)}, but no shell reads it; {way}")
         # The node opens out ~ in the program itself.
         if _EXPANDED.search(word) and (place or not word.startswith("~")):
             raise Wrong(f"holds {show(word)}, but no shell fills it in; write it out, or bash -c '...'")

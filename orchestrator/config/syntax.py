@@ -23,7 +23,10 @@ _IN_OTHER_WORDS = (
     (r"Invalid value", "there is no value that can be read; a text needs quotes"),
     (r"Cannot overwrite a value", "is given a second time in the same table"),
     (r"Cannot (?:declare|mutate|overwrite).*", "is declared a second time"),
-    (r"Unescaped '\\' in a string", r"a text in double quotes cannot hold a single \\; write '...' or \\\\"),
+    (
+        r"Unescaped '\\' in a string|Invalid hex value|Escaped character is not.*",
+        r"a text in double quotes cannot hold a single \\; write '...' or \\\\",
+    ),
     (r"Expected newline or end of document.*", "something is left over after the value; a text needs quotes"),
     (r"Invalid (?:statement|initial character for a key part)", "here should be a key or a [table]"),
     (r"Expected '=' after a key.*", "a key needs = and a value after it"),
@@ -95,7 +98,7 @@ def _add(message: str, text: str, report: Report) -> None:
     line, column = int(match[2]), int(match[3])
     content = text.replace("\r\n", "\n").split("\n")[line - 1]
     key = _KEY.match(content)
-    what = _pasted(content[column - 1 : column]) or found
+    what = _pasted(content[column - 1 : column]) or _of_python(content[column - 1 :]) or found
     report.add(Place(f"line {line}, column {column}"), key[1] if key else "", what)
 
 
@@ -104,6 +107,17 @@ def _in_other_words(found: str) -> str:
         if known := re.fullmatch(pattern, found):
             return known.expand(words)
     return found
+
+
+def _of_python(rest: str) -> str:
+    """Values as Python and YAML write them."""
+    word = re.match(r"(?:True|False|Yes|No|yes|no|on|off|None|null)\b", rest)
+    if word is None:
+        return ""
+    if word[0] in {"None", "null"}:
+        return f"{word[0]} is no value of TOML; leave the key out"
+    meant = "true" if word[0].lower() in {"true", "yes", "on"} else "false"
+    return f"{word[0]} is written {meant} in TOML"
 
 
 def _pasted(character: str) -> str:

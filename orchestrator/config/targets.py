@@ -38,6 +38,8 @@ def read_target(given: str) -> Target:
         raise Wrong(f"must not start with a dash: {show(given)}")
     if re.search(r"\s", given):
         raise Wrong(f"must be one word as for ssh, not {show(given)}; options belong in ~/.ssh/config")
+    if "," in host.strip(","):
+        raise Wrong(f"names several hosts: {show(given)}; write a [[host]] for each, or a range")
     return Target(host, login or None, port)
 
 

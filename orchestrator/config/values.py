@@ -14,6 +14,12 @@ from orchestrator.planning.environ import name_mistake, value_mistake
 Reader: TypeAlias = Callable[[Any], Any]
 
 _DEVICE = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]+")
+_UNITS = (
+    (("", "s", "sec", "secs", "second", "seconds"), 1),
+    (("m", "min", "mins", "minute", "minutes"), 60),
+    (("h", "hour", "hours"), 3600),
+    (("d", "day", "days"), 86_400),
+)
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 MAX_SECONDS = 365 * 24 * 3600.0
 
@@ -73,12 +79,21 @@ def whole(low: int, high: int, *, below: str = "") -> Reader:
 
 def seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        number = _NUMBER.match(value.strip()) if isinstance(value, str) else None
-        bare = f"; write {number[0]}" if number else ""
+        bare = f"; write {meant}" if isinstance(value, str) and (meant := _in_seconds(value.strip())) else ""
         raise Wrong(f"must be a number of seconds, not {show(value)}{bare}")
     if not 0 <= value <= MAX_SECONDS:
         raise Wrong(f"must be from 0 to {MAX_SECONDS:.0f} seconds, not {show(value)}")
     return float(value)
+
+
+def _in_seconds(text: str) -> str:
+    """`600` of "10 min"; "" of what is no time."""
+    number = _NUMBER.match(text)
+    unit = text[number.end() :].strip().lower() if number else ""
+    times = next((times for names, times in _UNITS if unit in names), None)
+    if number is None or times is None:
+        return ""
+    return number[0] if times == 1 else str(round(float(number[0]) * times))
 
 
 def path(value: Any) -> str:

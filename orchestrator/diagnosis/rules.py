@@ -183,7 +183,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         Kind.EXIT,
         r"error: the following arguments are required|error: unrecognized arguments|error: argument "
-        r"|Flags parsing error: ",
+        r"|error: worker_entry has no option|Flags parsing error: ",
         "give the program its own options after `--`: `orchestrate launch -- train.py --data DIR`",
     ),
     # Strategies and devices

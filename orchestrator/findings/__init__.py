@@ -7,8 +7,8 @@ order. To add a rule: its code in `codes`, a function that yields findings, its 
 rows in tests/unit/test_findings.py. No program of tests/scripts may have a false finding.
 """
 
-from orchestrator.findings.codes import CODES, PACKAGES, PROGRAM
+from orchestrator.findings.codes import CODES, PACKAGES, PATH, PROGRAM
 from orchestrator.findings.look import Finding, Scene
 from orchestrator.findings.tell import find
 
-__all__ = ["CODES", "PACKAGES", "PROGRAM", "Finding", "Scene", "find"]
+__all__ = ["CODES", "PACKAGES", "PATH", "PROGRAM", "Finding", "Scene", "find"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 CONFIG, LEGACY, EARLY, BATCH, SAVING, FILES, SERVERS, UNUSED = (f"O10{number}" for number in range(1, 9))
-PROGRAM, PACKAGES = "O201", "O202"  # found on the hosts
+PROGRAM, PACKAGES, PATH = "O201", "O202", "O203"  # found on the hosts
 PROXY, EPHEMERAL = "O301", "O302"
 
 CODES: Mapping[str, str] = {
@@ -19,6 +19,7 @@ CODES: Mapping[str, str] = {
     UNUSED: "a strategy that nothing uses",
     PROGRAM: "a host without the command's program",
     PACKAGES: "a host whose R lacks what the script loads",
+    PATH: "an argument that only this machine has",
     PROXY: "gRPC follows a proxy",
     EPHEMERAL: "a task port in the range of outgoing connections",
 }

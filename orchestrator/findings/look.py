@@ -38,6 +38,7 @@ class Scene:
     sources: tuple[Source, ...]  # the program first
     read: Callable[[str], str | None]  # a file that is sent, by its path from where the tasks run
     sent: Collection[str] = ()
+    unsent: tuple[str, ...] = ()  # arguments that are paths here, of files that are not sent
     sharded: bool = False  # `auto_shard` is set
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from orchestrator import ranges
 from orchestrator.findings import codes
@@ -43,4 +44,13 @@ def ephemeral(scene: Scene) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (proxy, ephemeral)
+def unsent(scene: Scene) -> Iterator[Finding]:
+    for path in scene.unsent:
+        yield Finding(
+            codes.PATH,
+            f"the argument {path} is not sent: git, .orchestrateignore or `ignore` leaves it out",
+            f"name data in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name}",
+        )
+
+
+RULES: tuple[Rule, ...] = (proxy, ephemeral, unsent)

@@ -136,6 +136,7 @@ class Run:
     started: bool = False  # something of the run may be alive on the nodes
     lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
     untold: set[str] = field(default_factory=set)  # of the lost ones, those that nobody was told of
+    away: set[str] = field(default_factory=set)  # hosts of which was told that they cannot be reached
     leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
     unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import PurePosixPath
 
 from orchestrator import wire
 from orchestrator.errors import HostError
-from orchestrator.events import Phase
+from orchestrator.events import Noted, Phase
 from orchestrator.fleet import Session
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.plan import is_builtin
+from orchestrator.ranges import fold
 
 _PAGE = "docs/lint.md"
 _SECONDS = 120.0
@@ -20,7 +22,8 @@ def check(run: Run) -> None:
     """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
     plan = run.plan
     specs = {spec.host: spec for spec in reversed(plan.tasks)}
-    asked = [name for name, spec in specs.items() if plan.r_packages or _program(plan, spec)]
+    paths = plan.own_paths
+    asked = [name for name, spec in specs.items() if plan.r_packages or paths or _program(plan, spec)]
 
     def question(session: Session) -> wire.Have:
         spec = specs[session.host.name]
@@ -29,6 +32,7 @@ def check(run: Run) -> None:
             python=session.host.python,
             setup=spec.setup,
             packages=plan.r_packages,
+            paths=paths,
         )
 
     if not asked:
@@ -37,6 +41,16 @@ def check(run: Run) -> None:
     fail_on(run.bus, Phase.STAGE, answers.bad)
     bad = {name: _lacks(plan, specs[name], reply) for name, reply in answers.good.items()}
     fail_on(run.bus, Phase.STAGE, {name: error for name, error in bad.items() if error is not None})
+    for place, path in enumerate(paths):
+        if without := [name for name, reply in answers.good.items() if place in reply.paths]:
+            run.bus.emit(Noted(_only_here(path, without)))
+
+
+def _only_here(path: str, hosts: list[str]) -> str:
+    return (
+        f"O203 the argument {path} exists on the machine of the launch, and not on {fold(hosts)}; name data"
+        f" in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
+    )
 
 
 def _program(plan: RunPlan, spec: TaskSpec) -> str | None:

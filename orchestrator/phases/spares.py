@@ -20,9 +20,11 @@ _MADE_LATER = {"python", "tensorflow", "tf_keras", "keras", "numpy", "import"}  
 def examine_spares(run: Run) -> None:
     """Emit a note for each spare that could not stand in for a host; nothing here ends a launch.
 
-    Only where restarts are asked for: without them a spare is never needed.
+    Only where restarts are asked for: without them a spare is never needed. Not of a host that was away as
+    its tasks were to be started: that was told.
     """
-    spares = [host for host in run.plan.spares if host.name not in run.fleet.sessions]
+    told = run.fleet.sessions.keys() | run.away
+    spares = [host for host in run.plan.spares if host.name not in told]
     if not spares or not run.plan.restarts.most:
         return
 

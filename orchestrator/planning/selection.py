@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import shlex
 from collections.abc import Sequence
 
 from orchestrator import ranges
@@ -38,7 +39,7 @@ def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
     try:
         names = ranges.expand_all(text)
     except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}", hint=f"write {option} gpu-[01-03],gpu-07") from error
+        raise UsageError(f"{option} {text}: {error}", hint=f"write {option} 'gpu-[01-03],gpu-07'") from error
     known = [host.name for host in hosts]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
@@ -48,6 +49,6 @@ def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
         raise UsageError(
             f"{option} names {which}, which is not a host of the inventory",
             why=f"its hosts are {ranges.fold(known)}",
-            hint=f"write {option} {ranges.fold(meant) or known[0]}",
+            hint=f"write {option} {shlex.quote(ranges.fold(meant) or known[0])}",
         )
     return frozenset(names)

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from orchestrator.errors import UsageError
+from orchestrator.program import texts
 
 _OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
 _SHELLS = frozenset(["bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh"])
@@ -26,6 +27,8 @@ _PYTHON = re.compile(r"python[\d.]*$")
 _WRAPPERS = frozenset(
     ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
 )
+# They change the shell that reads them, and are no programs.
+_OF_A_SHELL = frozenset(["source", ".", "export", "module", "ulimit", "eval", "alias", "set", "unset"])
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _IN_SHELL = re.compile(
     r"\bpython[\d.]*(?:\s+-[a-zA-Z]+)*?\s+(?:-m\s+(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py)\b)"
@@ -44,7 +47,9 @@ class Code:
     root: str
     sent: frozenset[str]
     read: Callable[[str], str | None]  # the text of a file, None when there is none
+    raw: Callable[[str], bytes | None]  # the same as its bytes
     exists: Callable[[str], bool]  # also of what is not sent; absolute paths too
+    folder: Callable[[str], bool]  # whether it is one
     executable: Callable[[str], bool]
     installed: Callable[[str], bool]  # whether this machine has a program or a Python package of that name
     everywhere: Callable[[str], bool]  # whether the hosts see the same file under an absolute path
@@ -115,6 +120,65 @@ def assignment(command: tuple[str, ...], code: Code) -> UsageError | None:
     )
 
 
+def of_a_shell(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """`source venv/bin/activate`, `conda activate tf`, `exec python train.py`."""
+    first = command[0]
+    if first == "exec" and len(command) > 1:
+        hint = f"`orchestrate launch -- {shlex.join(command[1:])}`"
+    elif first == "cd":
+        hint = "change to that folder here: tasks run in the same one"
+    elif command[:2] in (("conda", "activate"), ("mamba", "activate")):
+        first = " ".join(command[:2])
+        hint = 'write python = "~/miniconda3/envs/NAME/bin/python", its own Python, into hosts.toml'
+    elif first in _OF_A_SHELL and len(command) > 1 and not (first != "." and code.installed(first)):
+        line = shlex.join(command).replace("\\", "\\\\").replace('"', '\\"')
+        hint = f'write setup = "{line}" under [job]: a shell reads it before each task'
+    else:
+        return None
+    return UsageError(
+        f"{first} is a word of a shell, and no shell reads the command",
+        why="it changes the shell that reads it, and is no program",
+        hint=hint,
+    )
+
+
+def folder(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """`.`, `./data`: a path is no program that PATH may know, and a folder is none at all."""
+    name = command[0]
+    path = _normal(name)
+    if name.startswith(("/", "~")) or ("/" not in name and path not in {"", ".."}) or not code.folder(name):
+        return None
+    inside = path or "."
+    below = "" if inside == "." else f"{path}/"
+    scripts = sorted(
+        one
+        for one in code.sent
+        if one.startswith(below) and one.endswith(".py") and "/" not in one.removeprefix(below)
+    )
+    if f"{below}__main__.py" in scripts:
+        way = f"`orchestrate launch -- {shlex.join(('python', inside, *command[1:]))}`"
+    elif len(scripts) == 1:
+        way = f"`orchestrate launch -- {shlex.join((scripts[0], *command[1:]))}`"
+    else:
+        way = "name the script that is to run"
+    return UsageError(f"{name} is a folder", why="a program or a script is what runs", hint=way)
+
+
+def split_name(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """`my train.py`: a file whose name has spaces, without quotes."""
+    if code.exists(command[0]):
+        return None
+    for end in range(2, min(len(command), 8) + 1):
+        name = " ".join(command[:end])
+        if name in code.sent:
+            return UsageError(
+                f"{name!r} arrived as {end} words",
+                why="its name has spaces, and the shell splits there",
+                hint=f"`orchestrate launch -- {shlex.join((name, *command[end:]))}`",
+            )
+    return None
+
+
 def notebook(command: tuple[str, ...], code: Code) -> UsageError | None:
     name = program(command) or command[0]
     if not name.endswith(".ipynb") or not code.exists(name):
@@ -169,6 +233,7 @@ def missing(command: tuple[str, ...], code: Code) -> UsageError | None:
         (path for path in code.sent if PurePosixPath(path).name in (wanted, f"{wanted}.py")),
         key=lambda path: (path.count("/"), path),
     )
+    same = same or sorted(path for path in code.sent if path.lower() == _normal(name).lower())
     meant = same or difflib.get_close_matches(name, sorted(code.sent), 1, cutoff=0.8)
     rest = shlex.join(meant[0] if word == name else word for word in command) if meant else ""
     way = f"`orchestrate launch -- {rest}`" if meant else "change to the folder of your code"
@@ -199,9 +264,15 @@ def syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
     name = _script(command)
     if name is None or not name.endswith(".py"):
         return None
-    text = code.read(name)
-    if text is None:
+    text, raw = code.read(name), code.raw(name)
+    if text is None or raw is None:
         return None
+    if encoding := texts.not_python(raw):
+        return UsageError(
+            f"{name} is {encoding}, which Python does not read",
+            why="it expects UTF-8, or the encoding that the first line declares",
+            hint=f"save it as UTF-8: `iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > utf8.py`",
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -265,15 +336,40 @@ def not_a_program(command: tuple[str, ...], code: Code) -> UsageError | None:
         way = shlex.join((f"./{path}", *command[1:]))
         why = "without a slash it is looked for on PATH"
     else:
-        way = shlex.join(("bash", path, *command[1:]))
+        by = texts.interpreter(text)
+        way = shlex.join((by if by not in {"", "sh"} else "bash", path, *command[1:]))
         why = "it is not executable" if text.startswith("#!") else "it names no interpreter in its first line"
     return UsageError(f"{name} cannot be started as it is", why=why, hint=f"`orchestrate launch -- {way}`")
+
+
+def line_ends(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """A script from Windows: the carriage return becomes part of an interpreter's name, of a shell's `fi`."""
+    name = program(command)
+    words = _unwrapped(command)
+    direct = bool(words) and (name is None or name == words[0])
+    name = words[0] if name is None and words else name
+    if name is None or name.startswith(("/", "~")) or name.endswith((".py", ".R", ".r", ".ipynb")):
+        return None
+    if PurePosixPath(words[0]).name not in _SHELLS and not direct:
+        return None
+    raw = code.raw(name) if _normal(name) in code.sent else None
+    why = texts.not_for_unix(raw, direct=direct) if raw is not None else ""
+    if not why:
+        return None
+    return UsageError(
+        f"{name} is a text as Windows writes it, and cannot run as it is",
+        why=why,
+        hint=f"`sed -i -e '1s/^\\xEF\\xBB\\xBF//' -e 's/\\r$//' {shlex.quote(name)}` mends it",
+    )
 
 
 CHECKS: tuple[Check, ...] = (
     operators,
     shell_line,
     assignment,
+    of_a_shell,
+    folder,
+    split_name,
     notebook,
     options_alone,
     outside,
@@ -281,6 +377,7 @@ CHECKS: tuple[Check, ...] = (
     ignored,
     syntax,
     module,
+    line_ends,
     not_a_program,
 )
 

@@ -97,7 +97,8 @@ def _by_state(view: View, vitals: Vitals, now: float) -> list[_Line]:
 
 def _numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> dict[str, Cell]:
     """The columns of numbers, each from the least to the most where they differ."""
-    fits = [vital.fit for task, vital in members if vital and vital.fit and task.step is None]
+    read = [(task, vital.fit) for task, vital in members if vital and vital.fit]
+    fits = [fit for task, fit in read if task.step is None]  # a task's own numbers win
     vitals = [vital for _, vital in members if vital is not None]
     tasks = [task for task, _ in members]
     losses = [task.loss for task in tasks if task.loss is not None]
@@ -105,7 +106,7 @@ def _numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> di
     heard = [max(0.0, now - vital.heard) for vital in vitals]
     lost = [fit.diverged for fit in fits if fit.diverged]
     cells = {
-        "epoch": _parts([(fit.epoch, fit.epochs) for fit in fits]),
+        "epoch": _parts([(fit.epoch, fit.epochs) for _, fit in read]),
         "step": _parts([(task.step, None) for task in tasks] + [(fit.step, fit.steps) for fit in fits]),
         "loss": _between([*losses, *(fit.loss for fit in fits if fit.loss is not None)], loss_word),
         "steps/s": _between([*rates, *(fit.steps_per_second for fit in fits)], rate_word),

@@ -72,7 +72,7 @@ def _found(done: Cleaning) -> Iterator[str]:
     for hosts, texts in fold.alike(said):
         yield f"{fold.names(hosts)}: {texts[0]}"
     for run in sorted(done.alive):
-        yield f"run {run} goes on: it is left alone"
+        yield f"run {run} is alive: it is left alone"
 
 
 def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _end(done: Cleaning) -> Iterator[str]:
     if not done.work and any(reply.folders.work.count for reply in done.hosts.values()):
         yield "working folders are kept, with their checkpoints; --work removes those that are old"
     if done.envs is not None and done.alive:
-        yield "environments are kept while a run goes on: it may use any of them"
+        yield "environments are kept while a run is alive: it may use any of them"
     if done.unreachable:
         yield (
             f"{fold.names(done.unreachable)} cannot be asked: code, environments and working folders are "

@@ -9,9 +9,9 @@ from orchestrator import ranges
 
 HELP = (
     ("f", "show only the lines of some tasks"),
-    ("p", "pause: lines wait, the run goes on"),
+    ("p", "pause: lines wait, the run continues"),
     ("s", "take the stacks of all tasks: where they stand"),
-    ("d", "detach: leave, the run goes on"),
+    ("d", "detach: leave, the run continues"),
     ("x", "stop the run"),
     ("?", "hide this"),
 )

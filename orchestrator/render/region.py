@@ -117,7 +117,7 @@ def _asked(keys: Keys, waiting: int) -> list[tuple[str, str]]:
     if keys.stacks:
         rows.append(("taking the stacks of all tasks", "bold"))
     if keys.paused:
-        rows.append((f"paused: {count(waiting, 'line')} waiting; p goes on", "bold"))
+        rows.append((f"paused: {count(waiting, 'line')} waiting; p continues", "bold"))
     return rows
 
 

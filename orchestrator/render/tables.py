@@ -108,7 +108,7 @@ def status_table(
 
 
 def _hang(view: View) -> list[str]:
-    """What is suspected while the run goes on, and what was found then."""
+    """What is suspected while the run continues, and what was found then."""
     if view.hang is None or view.ended:
         return []
     found = [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []

@@ -43,7 +43,7 @@ def say(view: View, event: Event) -> list[str]:
         case ev.PhaseEnded():
             return [] if event.phase in _UNSAID else _phase_ended(view, event)
         case ev.HostLost():
-            said = [f"{event.host}: no word from it ({event.why}); its tasks may well go on"]
+            said = [f"{event.host}: no word from it ({event.why}); its tasks may well continue"]
         case ev.HostRecovered():
             said = [f"{event.host}: back after {duration(event.seconds)}"]
         case ev.HostValidated():
@@ -73,7 +73,7 @@ def say(view: View, event: Event) -> list[str]:
         case ev.AttemptFailed():
             return _failed_attempt(event)
         case ev.HostReplaced():
-            then = f"{event.by} takes its place" if event.by else "the others go on without it"
+            then = f"{event.by} takes its place" if event.by else "the others continue without it"
             said = [f"{event.host}: {event.why}; {then}"]
         case ev.AttemptPlanned():
             hosts = {host for _, host in event.tasks}

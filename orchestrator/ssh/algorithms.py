@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 _CERTIFIED = "-cert-v01@openssh.com"
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of type ssh-rsa signs
@@ -60,9 +60,14 @@ class Disagreement:
 
 def allowed(spec: str, available: Iterable[str]) -> tuple[str, ...]:
     """The available ones that a list of ssh_config allows: names, patterns, or changes by + - ^."""
+    return _allowed(spec, tuple(available))
+
+
+@lru_cache(maxsize=256)  # every host of a cluster has the same lists, as a rule
+def _allowed(spec: str, available: tuple[str, ...]) -> tuple[str, ...]:
     sign, patterns = _read(spec)
     if sign in ("+", "^") or not spec:
-        return tuple(available)
+        return available
     return tuple(name for name in available if _listed(patterns, name) != (sign == "-"))
 
 

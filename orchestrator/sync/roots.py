@@ -34,6 +34,11 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
     here = here.resolve()
     if wish is not None:
         root = real(here / Path(wish).expanduser())
+        if not root.is_dir():
+            raise UsageError(
+                f"there is no folder {root} to send",
+                hint="name the current folder, or one above it: `--code .`",
+            )
         if not here.is_relative_to(root):
             raise UsageError(
                 f"the code at {root} does not hold {here}",

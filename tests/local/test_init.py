@@ -1,4 +1,4 @@
-"""`orchestrate init` of a name that nobody knows."""
+"""`orchestrate init` of a name that nobody knows, of a file; `exec` of a word of a shell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import exec as exec_
+from orchestrator.cli import init
+from orchestrator.cli.args.parser import parse
+from orchestrator.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,3 +32,35 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
     )
     assert done.returncode == 3, done.stderr
     assert "no-such-host.invalid" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        (["hosts.toml"], "hosts.toml is no host", "write --to hosts.toml"),
+        (["nodes.txt"], "nodes.txt is a file here", "`orchestrate init --hostfile nodes.txt`"),
+        (["--ssh-config", "nothing", "gpu-01"], "there is no ", "name a file with --ssh-config"),
+    ],
+)
+def test_a_file_is_no_host(
+    words: list[str], what: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nodes.txt").write_text("gpu-01 slots=4\n")
+    with pytest.raises(UsageError, match=what) as caught:
+        init.main(parse(["init", *words]))
+    assert hint in caught.value.hint
+    assert not (tmp_path / "hosts.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["cd", "/tmp"], "`orchestrate exec -- sh -c 'cd /tmp'`"),
+        (["~/bin/x y", "--a"], "`orchestrate exec -- sh -c '~/'\"'\"'bin/x y'\"'\"' --a'`"),
+    ],
+)
+def test_exec_of_what_only_a_shell_knows(words: list[str], hint: str) -> None:
+    with pytest.raises(UsageError, match="is for a shell") as caught:
+        exec_._argv(tuple(words))
+    assert caught.value.hint == hint

@@ -181,9 +181,9 @@ def test_keys_and_a_terminal_that_is_given_back(open_screen: Open) -> None:
     screen.run("orchestrate tail -n 5")
     screen.wait(is_measured)
     screen.press("?")
-    screen.shows("d detach: leave, the run goes on")
+    screen.shows("d detach: leave, the run continues")
     screen.press("?", "p")
-    screen.shows("waiting; p goes on")
+    screen.shows("waiting; p continues")
     screen.press("p", "f", "1", "Enter")
     screen.shows("only the lines of 1 are shown")
     screen.press("f", "Enter", "s")
@@ -253,6 +253,20 @@ def test_status_and_merged_lines(run: str, house: House, open_screen: Open) -> N
     screen.press("C-c")
     screen.shows("continues;")
     assert sum("worker/0" in line for line in screen.lines()) == 1  # drawn in its place
+
+
+def test_a_launch_has_the_board_and_its_keys_too(house: House, open_screen: Open) -> None:
+    screen = open_screen(100, 30)
+    screen.run(f"orchestrate {launch(house, options='--other-ports')}")
+    screen.wait(is_measured)
+    screen.press("?")
+    screen.shows("d detach: leave, the run continues")
+    screen.press("x")
+    screen.shows("stop the run? y: yes, any other key: no")
+    screen.press("n", "q")
+    screen.shows("ends it")
+    assert screen.is_sane()
+    house.call("stop", "--now")
 
 
 def test_nobody_is_heard_of_and_nobody_listens(house: House, open_screen: Open) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,16 @@ def test_code_in_a_folder_that_others_may_write_is_never_run(lab: Lab) -> None:
     agent.close()
     assert kept.read_bytes().startswith(b"\xff" * 4)  # nor written
     lab.state.chmod(0o700)
+
+
+def test_connections_that_begin_at_once_make_what_they_send_once() -> None:
+    together = threading.Barrier(8)
+
+    def begin(_: int) -> bytes:
+        together.wait(30)
+        return bootstrap.payload({"a": 1})
+
+    bootstrap._parts.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        payloads = list(pool.map(begin, range(8)))
+    assert (bootstrap._parts.cache_info().misses, len(set(payloads))) == (1, 1)

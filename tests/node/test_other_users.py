@@ -233,7 +233,7 @@ def test_a_group_of_one_user_may_write(tmp_path: Path, monkeypatch: pytest.Monke
         trust.check_way(str(folder))
 
 
-# --- what another user meets while a run goes on ---
+# --- what another user meets while a run is alive ---
 
 
 def test_another_user_can_neither_read_nor_stop_nor_feed_a_task(lab: Lab) -> None:

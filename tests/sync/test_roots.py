@@ -70,10 +70,13 @@ def test_a_home_that_is_kept_with_git_is_not_sent(home: Path) -> None:
 def test_a_folder_that_was_named(home: Path) -> None:
     git(home / "project", "init", "-q")
     here = home / "project" / "train"
+    (home / "other").mkdir(exist_ok=True)
     assert find_root(here, ".", state(home)) == CodeRoot(here)
     assert find_root(here, "..", state(home)) == CodeRoot(home / "project", "train")
     with pytest.raises(UsageError, match="does not hold"):
-        find_root(here, "../other", state(home))
+        find_root(here, "../../other", state(home))
+    with pytest.raises(UsageError, match="there is no folder"):
+        find_root(here, "../nothing", state(home))
     with pytest.raises(UsageError, match="cannot be sent as code"):
         find_root(here, "~", state(home))
 
@@ -83,7 +86,7 @@ def test_links_that_lead_to_themselves_are_no_bug(home: Path) -> None:
     here = home / "project"
     (home / "loop").symlink_to("loop")
     assert find_root(here, None, home / "loop" / "orchestrate" / "runs") == CodeRoot(here)
-    with pytest.raises(UsageError, match="does not hold"):
+    with pytest.raises(UsageError, match="there is no folder"):
         find_root(here, "../loop", state(home))
     (here / "train" / "a.py").touch()
     assert list_files(here, own=(home / "loop",)).paths == ["train/a.py"]

@@ -37,7 +37,7 @@ def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
     with Gang(tmp_path / "second", again, jobs=CLUSTER, evaluator=True) as second:
         assert set(second.wait().values()) == {0}, second.tails()
         chief = second["chief/0"]
-        found = re.search(r"goes on at step (\d+)", chief.text)
+        found = re.search(r"continues at step (\d+)", chief.text)
         assert found
         # The steps since the last save are done again, and no more.
         assert int(found[1]) >= at_least - 10 + 1  # killed in a save, it goes on from the one before
@@ -64,7 +64,7 @@ def test_the_coordinator_loop_is_stopped_goes_on_and_all_tasks_end(tmp_path: Pat
     epochs = step // 23 + 8  # it was stopped at once: enough to learn something
     with Gang(tmp_path / "second", [*training, "--epochs", str(epochs)], jobs=CLUSTER) as gang:
         assert set(gang.wait().values()) == {0}, gang.tails()
-        assert f"goes on at step {step + 1}" in gang["chief/0"].text
+        assert f"continues at step {step + 1}" in gang["chief/0"].text
         result = gang["chief/0"].result
         assert (result["steps"], result["dataset"]) == (epochs * 23, "digits")
         assert result["test_accuracy"] > 0.8

@@ -86,5 +86,5 @@ def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(desk:
 
 def _first_step(desk: Desk, run: str, attempt: str) -> int:
     text = (desk.run_folder(run) / "logs" / attempt / "worker-1.log").read_text()
-    found = re.search(r"goes on at step (\d+)", text)
+    found = re.search(r"continues at step (\d+)", text)
     return int(found[1]) if found else 1

@@ -56,7 +56,7 @@ def stopped_at(task: Trainee) -> int:
 
 
 def goes_on_at(task: Trainee) -> int:
-    found = re.search(r"goes on at step (\d+)", task.text)
+    found = re.search(r"continues at step (\d+)", task.text)
     assert found, task.text[-2000:]
     return int(found[1])
 
@@ -161,7 +161,7 @@ def test_alone_it_survives_a_kill_and_a_term(
         task.signal(signal.SIGTERM)
         assert second.wait() == {"alone": SAVED}, second.tails()
         begun, step = goes_on_at(task), stopped_at(task)
-        assert "attempt 2: goes on at step" in task.text
+        assert "attempt 2: continues at step" in task.text
         assert 1 < begun <= step < STEPS
     with gang(tmp_path / "third", folder, *options, jobs={}) as third:
         (result,) = third.finish()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from orchestrator.cli.args import spelling
@@ -19,7 +21,76 @@ VERBS = tuple(build()[1])
         ("lunch -- x.py", "'lunch' is not a verb of orchestrate", "`orchestrate launch`"),
         ("frobnicate", "'frobnicate' is not a verb of orchestrate", "`orchestrate --help`"),
         ("--vresion", "--vresion stands before a verb", "write --version"),
-        ("--hosts x launch", "--hosts stands before a verb", "`orchestrate VERB --hosts ...`"),
+        ("--hosts x launch", "--hosts stands before a verb", "`orchestrate launch --hosts x`"),
+        ("--hosts x", "--hosts stands before a verb", "`orchestrate VERB --hosts ...`"),
+        (
+            "--dry-run launch -- train.py",
+            "--dry-run stands before a verb",
+            "`orchestrate launch --dry-run -- train.py`",
+        ),
+        (
+            "train.py --lr 1",
+            "'train.py' is not a verb of orchestrate",
+            "`orchestrate launch -- train.py --lr 1`",
+        ),
+        ("-- train.py", "orchestrate needs a verb", "`orchestrate launch -- train.py`"),
+        (
+            "hosts.toml preflight",
+            "'hosts.toml' is not a verb of orchestrate",
+            "`orchestrate preflight --hosts hosts.toml`",
+        ),
+        (
+            "launch train.py --dry-run",
+            "put the command after --: 'train.py'",
+            "`orchestrate launch --dry-run -- train.py`",
+        ),
+        (
+            "launch --dry-run --lr .1 fit.py",
+            "orchestrate launch has no option --lr",
+            "`orchestrate launch --dry-run -- fit.py --lr .1`",
+        ),
+        ("launch -- -- train.py", "-- stands twice", "`orchestrate launch -- train.py`"),
+        (
+            "launch --only gpu-01 gpu-02 gpu-03 -- train.py",
+            "orchestrate launch has no use for 'gpu-02'",
+            "write --only gpu-01,gpu-02,gpu-03",
+        ),
+        (
+            "exec --exclude gpu-01, gpu-[03-04] -- uptime",
+            "orchestrate exec has no use for 'gpu-[03-04]'",
+            "write --exclude 'gpu-01,gpu-[03-04]'",
+        ),
+        (
+            "launch --env A=1 B=2 -- train.py",
+            "orchestrate launch has no use for 'B=2'",
+            "write --env B=2",
+        ),
+        (
+            "launch hosts.toml -- train.py",
+            "orchestrate launch has no use for 'hosts.toml'",
+            "`orchestrate launch --hosts hosts.toml -- train.py`",
+        ),
+        (
+            "launch --detach hosts.toml train.py",
+            "orchestrate launch has no use for 'hosts.toml'",
+            "`orchestrate launch --detach --hosts hosts.toml -- train.py`",
+        ),
+        ("launch - train.py", "orchestrate launch has no use for '-'", "`orchestrate launch -- train.py`"),
+        (
+            "launch \u2014 train.py --lr 1",
+            "orchestrate launch has no use for '\u2014'",
+            "`orchestrate launch -- train.py --lr 1`",
+        ),
+        (
+            "launch \u2013dry-run -- train.py",
+            "orchestrate launch has no use for '\u2013dry-run'",
+            "write --dry-run",
+        ),
+        (
+            "launch --name my run -- train.py",
+            "orchestrate launch has no use for 'run'",
+            "`orchestrate launch --name my -- train.py`; a value with spaces needs quotes",
+        ),
         ("launch --detatch", "orchestrate launch has no option --detatch", "write --detach"),
         ("stop --xyzzy=3", "orchestrate stop has no option --xyzzy=3", "`orchestrate stop --help`"),
         ("launch --nam x", "orchestrate launch has no option --nam", "write --name"),
@@ -75,13 +146,23 @@ VERBS = tuple(build()[1])
         ),
         (
             "launch --env FOO",
-            "orchestrate launch: argument --env: 'FOO' is not K=V",
+            "orchestrate launch: argument --env: 'FOO' is not K=V (to pass your own on: K=$K)",
             "`orchestrate launch --help`",
         ),
         (
             "tail --task worker1",
             "orchestrate tail: argument --task: 'worker1' is not a task (a task is written worker/1)",
             "`orchestrate tail --help`",
+        ),
+        (
+            "tail --task 3",
+            "orchestrate tail: argument --task: '3' is not a task (a task is written worker/3)",
+            "`orchestrate tail --help`",
+        ),
+        (
+            "launch --task ps/0,ps/1",
+            "orchestrate launch: argument --task: 'ps/0,ps/1' is not a task (one task; it may be repeated)",
+            "`orchestrate launch --help`",
         ),
         (
             "launch --hang-timeout ten",
@@ -124,6 +205,26 @@ def test_what_is_no_name(text: str) -> None:
     with pytest.raises(UsageError, match="is not a name"):
         parse(["launch", "--name", text])
     assert parse(["launch", "--name", "lr 0.1, größer"]).name == "lr 0.1, größer"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "launch train.py --dry-run",
+        "train.py --lr 1",
+        "--dry-run launch -- train.py",
+        "launch -- -- train.py",
+        "launch - train.py",
+        "launch hosts.toml -- train.py",
+        "hosts.toml preflight",
+    ],
+)
+def test_the_line_that_is_given_can_be_typed(line: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line.split())
+    right = parse(shlex.split(caught.value.hint.split("`")[1])[1:])
+    assert right.verb in {"launch", "preflight"}
+    assert getattr(right, "dry_run", False) == ("--dry-run" in line)
 
 
 def test_a_command_whose_program_is_an_empty_word() -> None:
@@ -225,6 +326,14 @@ def test_words_of_other_tools_that_can_mean_one_thing(line: str, ours: str) -> N
         ("launch -v", "orchestrate launch has no option -v", "leave it out; --debug shows tracebacks"),
         ("launch -q", "orchestrate launch has no option -q", "add 2>/dev/null, which leaves their lines"),
         ("launch -V", "orchestrate launch has no option -V", "`orchestrate --version`"),
+        ("init --hosts a,b", "orchestrate init has no option --hosts", "`orchestrate init gpu-01 gpu-02`"),
+        (
+            "launch --python ~/tf/bin/python -- train.py",
+            "orchestrate launch has no option --python",
+            'write python = "~/.venvs/train/bin/python" under [defaults] or [[host]]',
+        ),
+        ("launch --background", "orchestrate launch has no option --background", "write --detach"),
+        ("launch --skip-validate", "orchestrate launch has no option --skip-validate", "write --no-validate"),
         ("stop --force", "orchestrate stop has no option --force", "`orchestrate stop --now`"),
     ],
 )

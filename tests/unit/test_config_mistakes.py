@@ -109,7 +109,8 @@ IN_THE_JOB = (
     ("validate = false", "validate: must be a command line; to launch without validation use --validate never"),
     ('on_hang = "kill"', 'on_hang: must be report, stop or restart, not "kill"'),
     ('on_hang = "restrat"', 'on_hang: must be report, stop or restart, not "restrat"; did you mean restart?'),
-    ('hang_timeout = "10 min"', 'hang_timeout: must be a number of seconds, not "10 min"; write 10'),
+    ('hang_timeout = "10 min"', 'hang_timeout: must be a number of seconds, not "10 min"; write 600'),
+    ('hang_timeout = "2h"', 'hang_timeout: must be a number of seconds, not "2h"; write 7200'),
     ('legacy_keras = "false"', 'legacy_keras: must be true or false, without quotes, not "false"; write false'),
 )
 
@@ -160,6 +161,11 @@ IN_A_FILE = (
     ("; hosts\n", "line 1, column 1: here should be a key or a [table]; a comment starts with #"),
     ("host:\n  - gpu-01\n", "line 1, column 5: a key needs = and a value after it"),
     ('[[host]]\npython = "C:\\q"\n', "line 2, column 15, python: a text in double quotes cannot hold a single \\; write '...' or \\\\"),
+    ('[[host]]\nworkdir = "C:\\users"\n', "line 2, column 16, workdir: a text in double quotes cannot hold a single \\; write '...' or \\\\"),
+    (ONE + "spare = True\n", "line 3, column 9, spare: True is written true in TOML"),
+    (ONE + "[job]\nlegacy_keras = no\n", "line 4, column 16, legacy_keras: no is written false in TOML"),
+    (ONE + "[job]\nsetup = None\n", "line 4, column 9, setup: None is no value of TOML; leave the key out"),
+    ('[[host]]\nssh = "gpu-01,gpu-02"\n', 'line 2, [[host]] #1 (gpu-01,gpu-02), ssh: names several hosts: "gpu-01,gpu-02"; write a [[host]] for each, or a range'),
     ("[[host]]\nssh =\n", "line 2, column 6, ssh: there is no value that can be read; a text needs quotes"),
     ("[[host]]\nssh = gpu-01\n", "line 2, column 7, ssh: there is no value that can be read; a text needs quotes"),
     ('[[host]]\nssh = "a"\ndevices = [1,', "end of file: the file ends in the middle of a value"),

@@ -108,11 +108,17 @@ def test_a_range_of_other_tools_is_told_its_spelling_and_taken_for_no_file(wante
     [
         ("gpu-[01-04", "has a [ without a ]", "gpu-[01-03],gpu-07"),
         ("gpu-01-04]", "has a ] without a [", "gpu-[01-03],gpu-07"),
+        ("gpu-01", "there is no gpu-01", "`--hosts gpu-01,` means the host"),
+        ("host.toml", "there is no host.toml", "`--hosts hosts.toml`"),
         ("a, b", "is neither a file nor hosts", "`--hosts a,b`"),
         ("gpu-01 gpu-02", "is neither a file nor hosts", "`--hosts gpu-01,gpu-02`"),
     ],
 )
-def test_hosts_that_are_written_badly_are_taken_for_no_file(wanted: str, what: str, hint: str) -> None:
+def test_hosts_that_are_written_badly_are_taken_for_no_file(
+    wanted: str, what: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
         inventory.load(wanted)
     assert what in caught.value.what

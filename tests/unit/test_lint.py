@@ -37,6 +37,19 @@ FILES: Mapping[str, str] = {
     "ready.sh": "#!/bin/sh\necho ran\n",
     "train.ipynb": "{}",
     "my script.py": "",
+    "tool": "#!/usr/bin/env -S python3 -u\nprint(1)\n",
+    "dos.sh": "#!/bin/sh\r\necho ran\r\n",
+    "dos-if.sh": "if true\r\nthen\r\necho ran\r\nfi\r\n",
+    "dos-echo.sh": "echo ran\r\n",
+    "dos.py": "print(1)\r\n",
+    "marked.sh": "\ufeff#!/bin/sh\necho ran\n",
+    "one/only.py": "",
+    "Big.py": "",
+}
+BYTES: Mapping[str, bytes] = {
+    "utf16.py": "print(1)\n".encode("utf-16"),
+    "latin.py": b"x = '\xe9'\n",
+    "declared.py": b"# -*- coding: latin-1 -*-\nx = '\xe9'\n",
 }
 
 
@@ -46,8 +59,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (root / "ready.sh").chmod(0o755)
+        path.write_text(text, newline="")
+    for name, data in BYTES.items():
+        (root / name).write_bytes(data)
+    for name in ("ready.sh", "dos.sh", "marked.sh"):
+        (root / name).chmod(0o755)
     (root.parent / "beside.py").write_text("")
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     return root
@@ -102,6 +118,24 @@ MISTAKES = [
     ("nice -n 5 python old.py", "old.py, line 1", None),
     ("env A=1 python trian.py", "there is no trian.py here", None),
     ("timeout 600 python -m pkg.train", "there is no module pkg.train", None),
+    ("tool --fast", "tool cannot be started", "-- python tool --fast"),
+    ("dos.sh", "dos.sh is a text as Windows writes it", "-e 's/\\r$//' dos.sh`"),
+    ("./dos.sh", "./dos.sh is a text as Windows writes it", None),
+    ("nice ./dos.sh", "./dos.sh is a text as Windows writes it", None),
+    ("bash dos-if.sh", "dos-if.sh is a text as Windows writes it", None),
+    ("./marked.sh", "./marked.sh is a text as Windows writes it", None),
+    ("utf16.py", "utf16.py is UTF-16", "iconv -f UTF-16 -t UTF-8 utf16.py"),
+    ("python latin.py", "latin.py is LATIN1", None),
+    (".", ". is a folder", "name the script"),
+    ("./one --x", "./one is a folder", "-- one/only.py --x"),
+    ("pkg/", "pkg/ is a folder", "-- python pkg"),
+    ("source venv/bin/activate", "source is a word of a shell", 'setup = "source venv/bin/activate"'),
+    ("conda activate tf", "conda activate is a word of a shell", 'python = "'),
+    ("cd pkg", "cd is a word of a shell", "change to that folder"),
+    ("exec python train.py", "exec is a word of a shell", "-- python train.py"),
+    ("my script.py --x", "'my script.py' arrived as 2 words", "-- 'my script.py' --x"),
+    ("big.py", "there is no big.py here", "-- Big.py"),
+    ("python TRAIN.py", "there is no TRAIN.py here", "-- python train.py"),
 ]
 
 
@@ -167,6 +201,13 @@ GOOD = [
     "nohup ./ready.sh",
     "numactl --cpunodebind=0 python -m pkg.data",
     "time trainer --fast",
+    "bash dos-echo.sh",
+    "bash dos.sh",
+    "dos.py",
+    "declared.py",
+    "pkg",
+    "set",
+    "conda run -n tf python train.py",
 ]
 
 

@@ -86,3 +86,11 @@ def test_the_command_is_looked_for_before_anything_is_sent(tmp_path: Path) -> No
     for wrong in ("", "no-such-program", "say 'x", "cat | mail me", "export A=1"):
         with pytest.raises(UsageError, match="--notify"):
             notified.command(job, wrong)
+
+
+def test_a_line_for_a_shell_is_told_how_to_have_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no shell reads it; write bash -c") as caught:
+        notified.command(Job(), "cat > told")
+    assert caught.value.hint == "`--notify \"bash -c 'cat > told'\"`"
+    assert notified.command(Job(), "bash -c 'cat > told'")[1:] == ("-c", "cat > told")

@@ -207,6 +207,15 @@ def test_a_script_that_reports_nothing_is_read_from_keras_lines() -> None:
     ]
 
 
+def test_the_epoch_is_read_of_a_task_that_reports_its_own_steps() -> None:
+    begun = (ev.PhaseStarted(Phase.FOLLOW, 1), *started(1))
+    view = after(plan(1), *begun, ev.TaskProgressed("worker/0", 75, 0.25, 7.5))
+    vitals = Vitals(100.0, "1", {"worker/0": Vital(99.0, Fit(13, 40, 3, 6, 0.5, "", 1.0))})
+    (_, titles, row) = drawn(view, vitals=vitals)
+    assert titles.split()[2:7] == ["state", "epoch", "step", "loss", "steps/s"]
+    assert row.split()[2:7] == ["training", "13/40", "75", "0.2500", "7.5"]
+
+
 def test_a_loss_that_is_no_number_is_shown() -> None:
     view = after(plan(1), ev.PhaseStarted(Phase.FOLLOW, 1), *started(1))
     vitals = Vitals(100.0, "1", {"worker/0": Vital(99.0, Fit(1, 2, 3, 4, None, "nan"))})
@@ -301,7 +310,7 @@ def test_what_the_user_does_with_keys_is_shown() -> None:
     assert drawn(view, keys=keys, waiting=3)[1:4] == [
         "only the lines of worker/1 are shown; f: others",
         "stop the run? y: yes, any other key: no",
-        "paused: 3 lines waiting; p goes on",
+        "paused: 3 lines waiting; p continues",
     ]
     assert drawn(view, keys=Keys(typing="wor"))[1].endswith(": wor_")
     following = after(plan(1), *started(1), ev.PhaseStarted(Phase.FOLLOW, 1))

@@ -34,8 +34,8 @@ def test_the_inventory_s_order_stays() -> None:
     ("only", "exclude", "what", "hint"),
     [
         ("gpu-09", None, "--only names gpu-09, which", "write --only gpu-08"),
-        ("gpu-[1-2]", None, "--only names gpu-[1-2], which", "write --only gpu-[01-02]"),
-        (None, "gpu-[01-03],gpo-4", "--exclude names gpo-4, which", "write --exclude gpu-[01-04]"),
+        ("gpu-[1-2]", None, "--only names gpu-[1-2], which", "write --only 'gpu-[01-02]'"),
+        (None, "gpu-[01-03],gpo-4", "--exclude names gpo-4, which", "write --exclude 'gpu-[01-04]'"),
         ("gpu-[03-01]", None, "--only gpu-[03-01]: [03-01] counts down", "write --only"),
         ("", None, "--only names nothing", "write --only gpu-01"),
         ("gpu-01", "gpu-01", "no host is left", "choose"),

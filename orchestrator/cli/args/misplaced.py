@@ -1,20 +1,28 @@
-"""Options of the program that stand among ours: where they belong. Imports nothing heavy."""
+"""Words that stand where nobody takes them: where they belong. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-_PROGRAMS = (".py", ".R", ".r", ".sh")
+from orchestrator.errors import UsageError
+
+_PROGRAMS = (".py", ".R", ".r", ".sh", ".ipynb")
+_HOSTS = ("--only", "--exclude", "--hosts")
+_LONG_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+
+
+def is_program(word: str) -> bool:
+    return word.endswith(_PROGRAMS)
 
 
 def behind(words: Sequence[str], command: Sequence[str]) -> str:
     """The command with `words`, which nobody takes, in their place; "" when that is not known."""
     if command:
         return shlex.join([*command, *words])
-    at = next((at for at, word in enumerate(words) if word.endswith(_PROGRAMS)), None)
+    at = next((at for at, word in enumerate(words) if is_program(word)), None)
     if at is not None:
         return shlex.join([*words[at:], *words[:at]])
     from orchestrator.sync.builtin import builtin_parser
@@ -23,3 +31,52 @@ def behind(words: Sequence[str], command: Sequence[str]) -> str:
     name, equals, value = words[0].partition("=")
     meant = difflib.get_close_matches(name, known, 1, cutoff=0.8)
     return shlex.join([meant[0] + equals + value, *words[1:]]) if meant else ""
+
+
+def kept(ours: Sequence[str], words: Sequence[str]) -> str:
+    """The verb and what is read behind it, without `words`: the line that stays as it is."""
+    rest, line = list(words), []
+    for word in ours:
+        if rest and word == rest[0]:
+            rest.pop(0)
+        else:
+            line.append(word)
+    return shlex.join(line)
+
+
+def word(
+    words: Sequence[str], ours: Sequence[str], command: Sequence[str], known: Callable[[str], bool]
+) -> UsageError:
+    """What to say of the first of `words`, which is no option, before the `--` of a verb with a command."""
+    verb, first = ours[0], words[0]
+    at = ours.index(first)
+    option = ours[at - 2] if at > 2 else ""
+    line = f"orchestrate {kept(ours, words)}"
+    behind_dashes = f" -- {shlex.join(command)}" if command else ""
+    unused = f"orchestrate {verb} has no use for {first!r}"
+    if not first.strip("-" + _LONG_DASHES):
+        rest = shlex.join([*words[1:], *command])
+        why = "two hyphens, --, stand before the command"
+        return UsageError(unused, why=why, hint=f"`{line}{' -- ' + rest if rest else ''}`")
+    if first[0] in _LONG_DASHES and known(plain := "--" + first.lstrip("-" + _LONG_DASHES)):
+        return UsageError(unused, why="an option begins with two hyphens", hint=f"write {plain}")
+    if option in _HOSTS:
+        hosts = [one for one in words if not one.startswith("-") and not is_program(one)]
+        names = shlex.quote(",".join([ours[at - 1].strip(","), *(one.strip(",") for one in hosts)]))
+        return UsageError(unused, why="commas stand between hosts", hint=f"write {option} {names}")
+    if option == "--env" and "=" in first:
+        why = "--env takes one variable, and may be repeated"
+        return UsageError(unused, why=why, hint=f"write --env {shlex.quote(first)}")
+    if first.endswith(".toml"):
+        where = f"{line} --hosts {shlex.quote(first)}"
+        rest = f" -- {shlex.join(words[1:])}" if words[1:] and not command else behind_dashes
+        return UsageError(unused, why="--hosts names the inventory", hint=f"`{where}{rest}`")
+    if command:
+        hint = f"`{line}{behind_dashes}`; a value with spaces needs quotes"
+        return UsageError(
+            unused, why="what stands before -- are options, and the command follows it", hint=hint
+        )
+    hint = f"`{line} -- {shlex.join(words)}`"
+    return UsageError(
+        f"put the command after --: {first!r}", why="what stands before it are options", hint=hint
+    )

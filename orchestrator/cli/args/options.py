@@ -49,7 +49,7 @@ def task(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def chosen(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", metavar="HOSTS", default=None, help="only these: gpu-[01-03],head")
+    parser.add_argument("--only", metavar="HOSTS", default=None, help="only these: 'gpu-[01-03],head'")
     parser.add_argument("--exclude", metavar="HOSTS", default=None, help="all but these")
 
 

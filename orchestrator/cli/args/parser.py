@@ -87,6 +87,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             exec_ = ours[:1] == ["exec"]
             hint = "`orchestrate exec -- uptime`" if exec_ else "leave -- out to train worker_entry's MNIST"
             raise UsageError("nothing follows --", hint=hint)
+        if command[0] == "--":
+            line = shlex.join([*(ours or ["launch"]), "--", *command[1:]])
+            raise UsageError("-- stands twice", why="one is enough", hint=f"`orchestrate {line}`")
         if not command[0]:
             raise UsageError(
                 "the command after -- begins with an empty word",
@@ -94,7 +97,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
                 hint="echo the command to see it",
             )
     ours = spelling.ours(ours, VERBS)
-    _check_verb(ours)
+    _check_verb(ours, command)
     if any(not word or (word[:2] == "--" and word[-1] == "=" and word.count("=") == 1) for word in ours):
         raise UsageError(
             f"an argument of orchestrate {ours[0]} is empty",
@@ -104,7 +107,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, verbs = _without_options(VERBS) if ours[0] in _ALONE else build(ours[:1])
     arguments, unknown = parser.parse_known_args(ours)
     if unknown:
-        raise _unknown(unknown, arguments.verb, verbs[arguments.verb], command)
+        raise _unknown(unknown, ours, verbs[arguments.verb], command)
     if options.takes_command(verbs[arguments.verb]):
         arguments.command = tuple(command)
     elif command:
@@ -124,31 +127,47 @@ def _check_utf8(words: Sequence[str]) -> None:
             )
 
 
-def _check_verb(ours: Sequence[str]) -> None:
+def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:
     """Raise UsageError for a first word that is not a verb: argparse would list them and guess nothing."""
-    if not ours:
-        raise UsageError(
-            "orchestrate needs a verb", why=f"one of {', '.join(VERBS)}", hint="`orchestrate --help`"
-        )
-    if ours[0] in VERBS or ours[0] in _ALONE:
+    if ours and (ours[0] in VERBS or ours[0] in _ALONE):
         return
+    hint = _with_a_verb(ours, command)
+    if not ours:
+        raise UsageError("orchestrate needs a verb", why=f"one of {', '.join(VERBS)}", hint=hint)
     if ours[0].startswith("-"):
-        near = difflib.get_close_matches(ours[0], _ALONE, 1)
-        hint = f"write {near[0]}" if near else f"`orchestrate VERB {ours[0]} ...`"
         raise UsageError(f"{ours[0]} stands before a verb", why="options come after it", hint=hint)
-    near = difflib.get_close_matches(ours[0], VERBS, 1)
     raise UsageError(
-        f"{ours[0]!r} is not a verb of orchestrate",
-        why=f"the verbs are {', '.join(VERBS)}",
-        hint=f"`orchestrate {near[0]}`" if near else "`orchestrate --help`",
+        f"{ours[0]!r} is not a verb of orchestrate", why=f"the verbs are {', '.join(VERBS)}", hint=hint
     )
 
 
-def _unknown(words: Sequence[str], verb: str, parser: _Parser, command: Sequence[str]) -> UsageError:
+def _with_a_verb(ours: Sequence[str], command: Sequence[str]) -> str:
+    """What was probably meant by a line that does not begin with a verb."""
+    at = next((at for at, word in enumerate(ours) if word in VERBS), None)
+    behind = f" -- {shlex.join(command)}" if command else ""
+    if not ours:
+        return f"`orchestrate launch{behind}`" if command else "`orchestrate --help`"
+    first = ours[0]
+    if at is not None:
+        words = ["--hosts", *ours[:at]] if first.endswith(".toml") else ours[:at]
+        return f"`orchestrate {shlex.join([ours[at], *words, *ours[at + 1 :]])}{behind}`"
+    if first.startswith("-"):
+        near = difflib.get_close_matches(first, _ALONE, 1)
+        return f"write {near[0]}" if near else f"`orchestrate VERB {first} ...`"
+    if misplaced.is_program(first) and not command:
+        return f"`orchestrate launch -- {shlex.join(ours)}`"
+    near = difflib.get_close_matches(first, VERBS, 1)
+    return f"`orchestrate {near[0]}`" if near else "`orchestrate --help`"
+
+
+def _unknown(
+    words: Sequence[str], ours: Sequence[str], parser: _Parser, command: Sequence[str]
+) -> UsageError:
     """What is wrong with the first word that nobody takes, and what was probably meant."""
-    word = words[0]
-    if word.startswith("-"):
-        if foreign := spelling.of_another_tool(words, verb, parser.options().__contains__):
+    word, verb = words[0], ours[0]
+    known = parser.options().__contains__
+    if word.startswith("-") and word != "-":
+        if foreign := spelling.of_another_tool(words, verb, known):
             return foreign
         near = difflib.get_close_matches(word.partition("=")[0], parser.options(), 1, cutoff=0.7)
         trains = "--no-validate" in parser.options()  # worker_entry, where no command stands
@@ -156,15 +175,12 @@ def _unknown(words: Sequence[str], verb: str, parser: _Parser, command: Sequence
             return UsageError(
                 f"orchestrate {verb} has no option {word}",
                 why="what the program is given comes behind it",
-                hint=f"`orchestrate {verb} -- {line}`",
+                hint=f"`orchestrate {misplaced.kept(ours, words)} -- {line}`",
             )
         hint = f"write {near[0]}" if near else f"`orchestrate {verb} --help`"
         return UsageError(f"orchestrate {verb} has no option {word}", hint=hint)
     if options.takes_command(parser):
-        hint = f"`orchestrate {verb} -- {shlex.join(words)}`"
-        return UsageError(
-            f"put the command after --: {word!r}", why="what stands before it are options", hint=hint
-        )
+        return misplaced.word(words, ours, command, known)
     return UsageError(f"orchestrate {verb} has no use for {word!r}", hint=f"`orchestrate {verb} --help`")
 
 

@@ -20,7 +20,7 @@ _NO_TIME = "{!r} is not a time (a time is written 600 or 10m)"
 def assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
+        raise argparse.ArgumentTypeError(f"{text!r} is not K=V (to pass your own on: K=$K)")
     return name, value
 
 
@@ -30,7 +30,10 @@ def task(text: str) -> TaskId:
     try:
         return TaskId.parse(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a task (a task is written worker/1)") from error
+        near = re.fullmatch(r"(chief|worker|ps|evaluator)?[-_:.]?([0-9]{1,4})", text)
+        right = f"a task is written {near[1] or 'worker'}/{near[2]}" if near else "a task is written worker/1"
+        right = "one task; it may be repeated" if "," in text else right
+        raise argparse.ArgumentTypeError(f"{text!r} is not a task ({right})") from error
 
 
 def seconds(text: str) -> float:

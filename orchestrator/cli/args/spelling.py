@@ -49,8 +49,10 @@ _WHICH = (
     "`orchestrate init gpu-01 gpu-02` writes one; --only gpu-01,gpu-02 chooses among its hosts",
 )
 _OTHERS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("-np", "-n", "--np", "--nproc_per_node", "--nproc-per-node", "--num_processes"), _MANY),
-    **dict.fromkeys(("--nnodes", "--nodes", "-N"), (_MANY[0], "choose hosts with --only gpu-[01-04]")),
+    **dict.fromkeys(
+        ("-np", "-n", "--np", "--nproc_per_node", "--nproc-per-node", "--num_processes", "--tasks"), _MANY
+    ),
+    **dict.fromkeys(("--nnodes", "--nodes", "-N"), (_MANY[0], "choose hosts with --only 'gpu-[01-04]'")),
     **dict.fromkeys(("-H", "--host", "-w", "--nodelist"), _WHICH),
     **dict.fromkeys(
         ("--hostfile", "--machinefile", "-hostfile", "-machinefile", "-i"),
@@ -77,6 +79,22 @@ _OTHERS: dict[str, tuple[str, str]] = {
             "what orchestrate says is on stderr, what tasks print on stdout",
             "add 2>/dev/null, which leaves their lines",
         ),
+    ),
+    **{
+        f"--{key}": ("that is written in hosts.toml", f"write {key} = {value} under [defaults] or [[host]]")
+        for key, value in {
+            "python": '"~/.venvs/train/bin/python"',
+            "workdir": '"~/orchestrate"',
+            "user": '"me"',
+            "identity": '"~/.ssh/id_ed25519"',
+        }.items()
+    },
+    "--inventory": ("--hosts names the inventory", "write --hosts in its place"),
+    "--hosts": ("hosts are plain words here", "`orchestrate init gpu-01 gpu-02`"),
+    "--background": ("it is called --detach here", "write --detach"),
+    **dict.fromkeys(
+        ("--skip-validate", "--skip-validation", "--no-validation"),
+        ("it is called --no-validate here", "write --no-validate"),
     ),
     "-d": ("-d is --detach, which launch has", "`orchestrate launch --detach`"),
     "-V": ("-V is the version, without a verb", "`orchestrate --version`"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def _of_ssh_config(
         raise UsageError(
             "init needs hosts, and nobody can be asked",
             why=f"{path} has {names}",
-            hint=f"`orchestrate init {names}` takes these, as `--yes` does",
+            hint=f"`orchestrate init {shlex.quote(names)}` takes these, as `--yes` does",
         )
     tell(f"{path} has {count(len(candidates), 'host')}: {names}")
     answer = ask("Which of them train? Names as gpu-[01-04],head; Enter takes all: ").strip()

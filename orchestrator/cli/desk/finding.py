@@ -17,7 +17,7 @@ from orchestrator.cli.desk.logins import logins
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors, UsageError
 from orchestrator.events import Outcome, RunEnded
-from orchestrator.model import Inventory, Role, RunPlan
+from orchestrator.model import Inventory, Role, RunPlan, TaskId
 from orchestrator.names import NotANameError, RunId, shown
 from orchestrator.planning.seal import opened
 from orchestrator.planning.takeover import Known, Telling, adopt, differing_places, incoherent, join
@@ -217,7 +217,17 @@ def _ask(inventory: Inventory, asked: Secrets | None) -> bytes:
 def _unknown(wanted: str | None, where: str) -> UsageError:
     what = "there is no run yet" if wanted is None else f"there is no run {wanted!r}"
     hint = "`orchestrate launch` starts one" if wanted is None else "`orchestrate runs` lists what is known"
+    if wanted is not None and is_task(wanted):
+        hint = f"`orchestrate tail --task {wanted}` shows that task of the newest run"
     return UsageError(what, why=f"none in {runs_root()}, {where}", hint=hint)
+
+
+def is_task(word: str) -> bool:
+    try:
+        TaskId.parse(word)
+    except ValueError:
+        return False
+    return True
 
 
 def source_of(plan: RunPlan, wanted: str | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host, Inventory
 
 NAME = "hosts.toml"
+_FILES = (".toml", ".tml", ".yaml", ".yml", ".ini", ".json", ".txt", ".cfg", ".conf")
 _OF_OTHERS = re.compile(r"[{*[\]]|\.\.")  # ranges half written, or as shells and other tools write them
 
 
@@ -24,6 +27,8 @@ def load(wanted: str | None) -> Inventory:
     if wanted is not None and (named := named_hosts(wanted)):
         return _of_names(named)
     path = locate(wanted)
+    if wanted is not None and not path.exists():
+        _check_name(wanted)
     if wanted is None and not path.exists():
         raise UsageError(
             f"there is no {NAME}",
@@ -65,8 +70,23 @@ def named_hosts(wanted: str) -> tuple[str, ...]:
         return ranges.expand_all(wanted)
     except ValueError as error:
         raise UsageError(
-            f"--hosts {wanted}: {error}", hint="write --hosts gpu-[01-03],gpu-07, or name a file"
+            f"--hosts {wanted}: {error}", hint="write --hosts 'gpu-[01-03],gpu-07', or name a file"
         ) from error
+
+
+def _check_name(wanted: str) -> None:
+    """Raise UsageError for a name of no file that is a host, or near to that of a file."""
+    folder = Path(wanted).parent
+    files = [file.name for file in sorted(folder.glob("*.toml"))[:100]]
+    near = difflib.get_close_matches(Path(wanted).name, files, 1, cutoff=0.8)
+    if near:
+        raise UsageError(f"there is no {wanted}", hint=f"`--hosts {shlex.quote(str(folder / near[0]))}`")
+    if "/" not in wanted and not wanted.endswith(_FILES):
+        raise UsageError(
+            f"there is no {wanted}",
+            why="a single word after --hosts is a file; commas make hosts of it",
+            hint=f"`--hosts {shlex.quote(wanted)},` means the host, with the comma",
+        )
 
 
 def is_there(wanted: str | None) -> bool:

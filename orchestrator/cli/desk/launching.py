@@ -17,12 +17,11 @@ from orchestrator.cli.desk.data import check_data, with_own_set
 from orchestrator.cli.desk.environment import planned_environment
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import UsageError
-from orchestrator.events import Stamped
 from orchestrator.model import Admission, Fold, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
-from orchestrator.program import grammar, lint
-from orchestrator.render import Look, Renderer, choose
+from orchestrator.program import grammar, lint, paths
+from orchestrator.render import Look, choose
 from orchestrator.store import RunFolder, RunReader, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
 from orchestrator.store.notes import Notes
@@ -42,10 +41,13 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.I
     notes = Notes(Path.cwd())
     look = Look(fold=fold, notes=notes.read(), wanted=wanted)
     renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
-    if sys.stdout.isatty() and not arguments.json:
-        renderer = _Hearing(renderer, notes)
-    behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
-    return watch.own(folder, RunReader(folder, wanted=wanted, drop_behind=behind), renderer, interrupts)
+    if not sys.stdout.isatty() or arguments.json:
+        return watch.own(folder, RunReader(folder, wanted=wanted), renderer, interrupts)
+    reader = RunReader(folder, wanted=wanted, drop_behind=BEHIND)
+    try:
+        return watch.own(folder, reader, renderer, interrupts, heard=notes.hear)
+    finally:
+        notes.write()  # the next launch need not give them again
 
 
 def wanted_tasks(tasks: Iterable[TaskId], plan: RunPlan, whose: str) -> set[str]:
@@ -57,25 +59,6 @@ def wanted_tasks(tasks: Iterable[TaskId], plan: RunPlan, whose: str) -> set[str]
             hint=f"name one of its tasks: {', '.join(str(spec.id) for spec in plan.tasks)}",
         )
     return wanted
-
-
-@dataclasses.dataclass(frozen=True)
-class _Hearing:
-    """A renderer whose notes are remembered: the next launch need not give them again."""
-
-    renderer: Renderer
-    notes: Notes
-
-    def handle(self, stamped: Stamped) -> None:
-        self.notes.hear(stamped)
-        self.renderer.handle(stamped)
-
-    def tick(self) -> None:
-        self.renderer.tick()
-
-    def close(self) -> None:
-        self.notes.write()
-        self.renderer.close()
 
 
 def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: bool) -> RunFolder:
@@ -153,7 +136,8 @@ def make_plan(
     )
     cwd = "" if project is None else project.root.cwd
     sharded = inventory.job.auto_shard is not None
-    scene = findings.Scene(planned, sources, around.read, around.sent, sharded=sharded)
+    unsent = () if project is None else paths.unsent(command, around)
+    scene = findings.Scene(planned, sources, around.read, around.sent, unsent, sharded=sharded)
     found = findings.find(scene, inventory.job.lint_ignore)
     ignored = inventory.job.lint_ignore
     needs_python, needs_python_at = grammar.least((one.path, one.text) for one in sources)
@@ -169,6 +153,7 @@ def make_plan(
         needs_python_at=needs_python_at,
         data=inventory.data,
         notes=(*planned.notes, *sent),
+        own_paths=() if findings.PATH in ignored else paths.own(command, around),
         r_packages=() if findings.PACKAGES in ignored else program.r_packages(command, around),
     )
     return planned, project, found

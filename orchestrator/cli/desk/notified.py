@@ -19,7 +19,11 @@ def command(job: Job, wanted: str | None) -> tuple[str, ...]:
     try:
         argv = job.notify if wanted is None else notify(wanted)
     except Wrong as wrong:
-        raise UsageError(f"--notify {wrong}", hint="`--notify 'mail -s trained me@example.org'`") from wrong
+        shell = wanted is not None and "no shell" in str(wrong) and not set(wanted) & set("'\"\\$`")
+        hint = (
+            f"`--notify \"bash -c '{wanted}'\"`" if shell else "`--notify 'mail -s trained me@example.org'`"
+        )
+        raise UsageError(f"--notify {wrong}", hint=hint) from wrong
     if not argv:
         return ()
     program = shutil.which(os.path.expanduser(argv[0]))  # noqa: PTH111 - a name without a slash stays one

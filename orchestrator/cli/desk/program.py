@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import posixpath
 import re
@@ -38,7 +39,9 @@ def look(
         root=str(here),
         sent=frozenset() if project is None else _sent(project),
         read=lambda path: _text(here / path),
+        raw=lambda path: _bytes(here / path),
         exists=lambda path: (here / path).exists(),
+        folder=lambda path: (here / path).is_dir(),
         executable=lambda path: os.access(here / path, os.X_OK),
         installed=_installed,
         everywhere=lambda path: local or _shared(path),
@@ -85,10 +88,17 @@ def check_options(command: Sequence[str]) -> None:
 
 
 def _text(path: Path) -> str | None:
+    data = _bytes(path)
+    if data is None:
+        return None
+    return io.StringIO(data.decode("utf-8", "replace"), None).read().removeprefix("\ufeff")
+
+
+def _bytes(path: Path) -> bytes | None:
     try:
         if not path.is_file() or path.stat().st_size > _LONGEST:
             return None
-        return path.read_text(encoding="utf-8", errors="replace").removeprefix("\ufeff")
+        return path.read_bytes()
     except OSError:
         return None
 

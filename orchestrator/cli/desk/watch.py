@@ -88,10 +88,13 @@ def own(
     renderer: Renderer,
     interrupts: Interrupts,
     stop: Order | None = None,
+    *,
+    heard: Callable[[Stamped], None] = lambda _: None,
 ) -> int:
     """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
 
-    A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already.
+    A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already;
+    `heard` gets each event that is shown.
     """
 
     def wanted() -> Order | None:
@@ -112,6 +115,7 @@ def own(
         stopping=lambda: wanted() is not None,
         adopt=lambda: keeping.keep_adopted(folder, folder.read_plan(), stop=wanted()),
         stop=interrupts.add,
+        heard=heard,
     ).loop()
 
 
@@ -148,6 +152,7 @@ class _Watch:
     stopping: Callable[[], bool]  # whether the end of the run was asked for
     adopt: Callable[[], bool]
     stop: Callable[[], None]  # what the key for it does
+    heard: Callable[[Stamped], None] = lambda _: None
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
     _left: Stamped | None = None
@@ -259,6 +264,8 @@ class _Watch:
         return drawn
 
     def _show(self, stamped: Stamped) -> None:
+        if self._shown:
+            self.heard(stamped)
         self._use(lambda: self.renderer.handle(stamped))
 
     def _use(self, show: Callable[[], None]) -> None:

@@ -18,12 +18,21 @@ cat(words[1], paste(words[-1][!there], collapse = " "), words[1], sep = "")
 """
 
 
+# Not in this process: a file system that hangs must not keep it.
+_ABSENT = """
+mark=$1; shift; printf %s "$mark"; place=0
+for path in "$@"; do [ -e "$path" ] || printf "%s " "$place"; place=$((place + 1)); done
+printf %s "$mark"
+"""
+
+
 def look(_agent: Agent, request: Request) -> Dict[str, Any]:
-    """{"program": found, "packages": those that are not there}; what cannot be asked is there."""
+    """{"program": found, "packages", "paths": those that are not there}; what cannot be asked is there."""
     python, setup = request["python"], request.get("setup")
     return {
         "program": _program(request["program"], python, setup),
         "packages": _missing(list(request["packages"]), python, setup),
+        "paths": _absent(list(request["paths"]), python),
     }
 
 
@@ -39,3 +48,10 @@ def _missing(packages: List[str], python: str, setup: Optional[str]) -> List[str
         return []
     fields, _ = question.ask(lambda mark: ["Rscript", "-e", _PACKAGES, mark, *packages], python, setup)
     return [name for name in packages if fields is not None and name in fields[0].split()]
+
+
+def _absent(paths: List[str], python: str) -> List[int]:
+    if not paths:
+        return []
+    fields, _ = question.ask(lambda mark: ["sh", "-c", _ABSENT, "sh", mark, *paths], python, None)
+    return [int(place) for place in fields[0].split()] if fields is not None else []

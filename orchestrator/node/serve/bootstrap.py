@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -25,6 +26,8 @@ _STAYS_HERE = frozenset({"serve/bootstrap.py", "serve/loader.py"})
 # One line for every login shell: no quote, backslash, dollar or exclamation mark, so that no
 # shell's idea of quoting matters (csh expands `!` inside quotes, fish changes backslashes).
 COMMAND_CODE = "import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))"
+
+_making = threading.Lock()
 
 
 def argv(agent_python: str) -> list[str]:
@@ -39,7 +42,8 @@ def argv(agent_python: str) -> list[str]:
 def payload(config: Mapping[str, Any]) -> bytes:
     """Everything that goes to stdin before the marker comes back."""
     settings = json.dumps(dict(config)).encode()
-    loader, bundle, digest = _parts()
+    with _making:  # a cache alone would have every connection that begins at once make them
+        loader, bundle, digest = _parts()
     sizes = f"{len(settings)} {len(bundle)} {digest}\n".encode()
     return b"".join((b"%d\n" % len(loader), loader, sizes, settings, bundle))
 

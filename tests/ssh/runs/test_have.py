@@ -38,3 +38,15 @@ def test_packages_that_r_lacks(desk: Desk) -> None:
     assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
     assert "2 hosts have an R without nosuch.package" in viewer.stderr
     assert nothing_was_sent(desk)
+
+
+def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:
+    here, there = desk.folder / "here", desk.folder / "there"
+    here.symlink_to("/proc/self/cwd/only-here")  # whoever stands in the folder of the code sees something
+    there.mkdir()
+    desk.script("only-here", "")
+    viewer = desk.launch("--", "true", "--data", str(here), f"--more={there}", "--out", str(here))
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert viewer.stderr.count("note: O203") == 1
+    assert f"the argument {here} exists on the machine of the launch, and not on " in viewer.stderr
+    assert "$ORCHESTRATE_DATA/here (docs/lint.md#o203)" in viewer.stderr

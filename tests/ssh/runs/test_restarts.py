@@ -251,7 +251,7 @@ def test_with_min_hosts_a_run_goes_on_with_fewer(four: Desk) -> None:
     half_way(desk, run, 4)
     power_off(desk, run, 1)
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert f"{desk.cluster.hosts[1].name}: cannot be reached; the others go on without it" in viewer.stderr
+    assert f"{desk.cluster.hosts[1].name}: cannot be reached; the others continue without it" in viewer.stderr
     seen = [json.loads(log(desk, run, 2, f"worker-{n}").splitlines()[1]) for n in range(3)]
     assert [one["task"]["index"] for one in seen] == [0, 1, 2]
     assert all(len(one["cluster"]["worker"]) == 3 for one in seen)
@@ -647,6 +647,17 @@ def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(
         assert not desk.named("HostReplaced", desk.run_id())
 
 
+def test_a_host_that_is_away_is_not_told_of_once_more_as_a_spare(four: Desk) -> None:
+    desk = four
+    for number in (1, 3):
+        desk.kill_sshd(desk.cluster.servers[number])
+    words = ("--no-validate", "--max-restarts", "1", "--min-hosts", "2", "--", "true")
+    viewer = desk.launch(*words, fast=False)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert viewer.stderr.count("the others continue without it") == 2
+    assert "cannot stand in" not in viewer.stderr
+
+
 def test_a_launch_with_min_hosts_begins_with_fewer(four: Desk) -> None:
     desk = four
     desk.timings = FAST
@@ -657,7 +668,7 @@ def test_a_launch_with_min_hosts_begins_with_fewer(four: Desk) -> None:
     viewer = desk.launch(*words, "--", trainer(desk), "fail = lambda step: None")
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
     names = [host.name for host in desk.cluster.hosts]
-    assert f"{names[1]}: cannot be reached; the others go on without it" in viewer.stderr
+    assert f"{names[1]}: cannot be reached; the others continue without it" in viewer.stderr
     assert sorted(path.stem for path in (desk.run_folder() / "logs" / "1").glob("*.log")) == [
         "worker-0",
         "worker-1",

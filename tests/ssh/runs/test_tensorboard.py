@@ -133,3 +133,13 @@ def test_without_a_run_or_a_host_it_says_so(desk: Desk, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert tensorboard.installed() is None
+
+
+def test_a_run_that_is_over_and_wrote_nothing(desk: Desk) -> None:
+    viewer = desk.launch("--", "true")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    path = f"{Path(training_python()).parent}:{os.environ['PATH']}"
+    shown = desk.start("tensorboard", "--hosts", str(desk.hosts), PATH=path)
+    assert shown.wait() == ExitStatus.USAGE, shown.stderr
+    assert "has written an event file" in shown.stderr
+    assert "tf.keras.callbacks.TensorBoard" in shown.stderr

@@ -536,3 +536,31 @@ def test_a_guard_that_is_killed_during_a_stop_changes_nothing_for_it(desk: Desk)
     assert hurry.wait() == ExitStatus.OK, hurry.stderr
     assert stop.wait() == ExitStatus.OK, stop.stderr
     desk.nothing_is_left(run)
+
+
+def test_where_nothing_of_a_run_is_yet_no_follow_says_so(desk: Desk) -> None:
+    counting(desk, "--detach").wait()
+    run = desk.run_id()
+    with desk.elsewhere():
+        tail = desk.start("tail", run, "--no-follow", "--hosts", str(desk.hosts))
+        assert tail.wait() == ExitStatus.OK, tail.stderr
+        assert f"nothing of run {run} is on this machine yet" in tail.stderr
+    assert desk.start("stop", "--now", run).wait() == ExitStatus.OK
+
+
+def test_a_number_of_runs_that_is_none_is_no_lack_of_runs(desk: Desk) -> None:
+    listed = desk.start("runs", "-n", "0")
+    assert listed.wait() == ExitStatus.OK
+    assert "no runs yet" not in listed.stderr
+
+
+def test_a_run_that_is_not_told_from_others_is_no_path(desk: Desk) -> None:
+    for _ in range(2):
+        assert desk.launch("--", "true").wait() == ExitStatus.OK
+    pull = desk.start("pull", desk.run_id()[:4])
+    assert pull.wait() == ExitStatus.USAGE
+    assert "write more of the id" in pull.stderr
+    for verb, hint in (("tail", "tail --task worker/1` shows"), ("pull", "pull --from worker/1`")):
+        of_a_task = desk.start(verb, "worker/1")
+        assert of_a_task.wait() == ExitStatus.USAGE
+        assert f"`orchestrate {hint}" in of_a_task.stderr

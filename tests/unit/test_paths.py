@@ -1,0 +1,77 @@
+"""Which arguments of a command are paths that only this machine has."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator import findings
+from orchestrator.cli.desk import code, program
+from orchestrator.model import Host, Inventory
+from orchestrator.planning import plan
+from orchestrator.program import lint, paths
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> lint.Code:
+    for name in ("train.py", "data/a.csv", "conf/lr.json", "runs/1", "elsewhere/b"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / ".orchestrateignore").write_text("data/\nruns/\nelsewhere/\n")
+    inventory = Inventory((Host("gpu-1", "gpu-1", "gpu-1"),))
+    return program.look(inventory, code.project(inventory, None, tmp_path), (), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "own", "unsent"),
+    [
+        ("train.py --data HERE/data", ["HERE/data"], []),
+        ("train.py --data=HERE/data HERE/conf", ["HERE/data", "HERE/conf"], []),
+        ("HERE/train.py", ["HERE/train.py"], []),
+        ("--data-dir HERE/data", ["HERE/data"], []),
+        ("train.py --data HERE/nothing --out /dev/null", [], []),
+        ("train.py --log-dir HERE/data --model_dir=HERE/conf HERE/runs", [], []),
+        ("train.py --data data", [], ["data"]),
+        ("train.py --data=./data/a.csv", [], ["./data/a.csv"]),
+        ("train.py data/ elsewhere", [], ["data/"]),
+        ("train.py --conf conf/lr.json --conf conf train.py", [], []),
+        ("train.py --data nothing --out runs --save data/x", [], []),
+        ("train.py --lr 0.1 -v . ..", [], []),
+    ],
+)
+def test_what_only_this_machine_has(
+    line: str, own: list[str], unsent: list[str], around: lint.Code, tmp_path: Path
+) -> None:
+    def here(text: str) -> str:
+        return text.replace("HERE", str(tmp_path))
+
+    command = tuple(shlex.split(here(line)))
+    assert list(paths.own(command, around)) == [here(one) for one in own]
+    assert list(paths.unsent(command, around)) == unsent
+
+
+def test_where_the_hosts_see_the_same_files_nothing_is_said(around: lint.Code, tmp_path: Path) -> None:
+    everywhere = replace(around, everywhere=lambda path: path == str(tmp_path / "data"))
+    assert paths.own(("train.py", str(tmp_path / "data")), everywhere) == ()
+
+
+def test_a_path_that_is_not_sent_is_a_finding() -> None:
+    planned = plan.assign(
+        Inventory((Host("gpu-1", "gpu-1", "gpu-1"),)),
+        command=("train.py",),
+        env={},
+        name="",
+        run="r",
+        owner="o",
+        created=0.0,
+        environ={},
+        sources=(),
+    )
+    scene = findings.Scene(planned, (), lambda _: None, unsent=("./sets/images",))
+    (found,) = findings.find(scene)
+    assert found.code == "O203"
+    assert "$ORCHESTRATE_DATA/images" in found.fix
+    assert findings.find(scene, ("O203",)) == ()
