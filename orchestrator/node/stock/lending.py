@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..base.paths import Paths
 
-LARGE = 16 << 20  # bytes from which a file is lent
+LARGE = 16 << 20  # bytes on the disk from which a file is lent
 _LIST = ".large-"
 _WRITTEN = ".written"
 _MOST_WRITTEN = 1000
@@ -48,13 +48,18 @@ class File(NamedTuple):
         return (self.inode, self.size, self.time, self.mode) == _marks(found)
 
 
+def is_large(found: os.stat_result) -> bool:
+    """Whether a file is lent: one that is mostly holes takes little room as a copy, too."""
+    return found.st_size >= LARGE and found.st_blocks * 512 >= LARGE
+
+
 def note(incoming: str, tree: str, manifest: List[Dict[str, Any]]) -> None:
     """Write down the large files of a verified tree before it has its name; raise OSError."""
     files = []
     for entry in manifest:
         if "sha256" in entry:
             found = os.lstat(os.path.join(incoming, entry["path"]))
-            if found.st_size >= LARGE:
+            if is_large(found):
                 files.append(File(entry["path"], entry["sha256"], *_marks(found)))
     if files:
         _write(_list_of(tree), [list(file) for file in files])

@@ -11,7 +11,7 @@ from ..base import trust
 from ..base.paths import digest_name, plain_name
 from ..disk import copies, incoming
 from ..disk.removing import remove
-from .lending import LARGE, ChangedError, Lender, is_whole
+from .lending import ChangedError, Lender, is_large, is_whole
 from .trees import folder_of, unwritable
 
 TYPE_CHECKING = False
@@ -104,7 +104,7 @@ def _copy(source: str, target: str, lender: Lender) -> None:
                         waiting.append(relative)
                 elif os.path.lexists(path):
                     continue
-                elif entry.stat(follow_symlinks=False).st_size >= LARGE:
+                elif is_large(entry.stat(follow_symlinks=False)):
                     lender.give(source, relative, path)
                 else:
                     copies.copy(entry.path, path)
