@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MAKING = ".making-"
 LOCK = "lock.txt"
+NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
 _WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
 _LINES = 12  # of uv's words in an error
 _MINIMUM = 400e6  # bytes free; TensorFlow alone needs more
@@ -136,6 +137,8 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
                 making,
             ],
         )
+        if request.get("ask_first"):
+            _ask_index(request, making)
         install = [
             "pip",
             "install",
@@ -158,6 +161,21 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
     return versions
 
 
+def _ask_index(request: Request, making: str) -> None:
+    """Look up one package, once: a whole installation asks a dead index for a minute before it gives up."""
+    lines = request.payload.decode("utf-8", "replace").split("\n")
+    pin = next((line.partition(";")[0].strip() for line in lines if "==" in line.partition(";")[0]), "")
+    if not pin:
+        return
+    question = ["pip", "install", "--dry-run", "--no-deps", "--python", os.path.join(making, "bin", "python")]
+    try:
+        _step(request, making, [*question, *_sources(request, making), pin], UV_HTTP_RETRIES="0")
+    except NodeError as error:
+        if error.kind == NO_INDEX:
+            raise
+        # Anything else is for the installation to say: it knows which of the packages this machine needs.
+
+
 def _sources(request: Request, making: str) -> List[str]:
     """Where uv takes packages from: an index of the user's, or a folder of wheels that was sent."""
     wheels, index = request.get("wheels"), request.get("index")
@@ -168,9 +186,9 @@ def _sources(request: Request, making: str) -> List[str]:
     return ["--default-index", str(index)] if index else []
 
 
-def _step(request: Request, making: str, arguments: List[str]) -> None:
+def _step(request: Request, making: str, arguments: List[str], **settings: str) -> None:
     with open(making + ".log", "ab") as log:
-        done = _uv(request, arguments, log)
+        done = _uv(request, arguments, log, **settings)
     if done.returncode:
         raise _failed(arguments, _read(making + ".log"))
 
@@ -200,12 +218,12 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
 
 
 def _uv(
-    request: Request, arguments: List[str], log: Any = subprocess.PIPE
+    request: Request, arguments: List[str], log: Any = subprocess.PIPE, **settings: str
 ) -> subprocess.CompletedProcess[bytes]:
     uv = os.path.expanduser(str(request["uv"]))
     return subprocess.run(
         [uv, *arguments],
-        env=environment(os.environ),
+        env={**environment(os.environ), **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,
@@ -302,7 +320,7 @@ def _failed(arguments: List[str], log: str) -> NodeError:
     elif says("no wheels with a matching", "no source distribution", "only has wheels"):
         hint = 'set `python = "3.12"` under [env], or other versions of the packages'
     elif says("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out"):
-        kind, hint = "no-index", 'set `via = "controller"` under [env]: this machine then sends the packages'
+        kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
     return NodeError(kind, what, _tail(log), hint)
 
 
