@@ -21,7 +21,7 @@ Type = Callable[..., str]
 
 NAMES = ("node1", "node2", "node3")
 LARGE = 12_000_000  # bytes of a wheel, and of the data: enough to be handed on in pieces
-SCRIPT = ("python", "use.py")  # no script of TensorFlow, which is not asked for
+SCRIPT = ("sh", "-c", "python use.py")  # a Python script would have to find TensorFlow
 USE = """
 import hashlib, os, pathlib, small, sys
 data = pathlib.Path(os.environ["ORCHESTRATE_DATA"], "numbers").read_bytes()

@@ -87,6 +87,29 @@ def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path)
     assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
 
 
+@pytest.mark.parametrize("verb", ["env_find", "env_make"])
+def test_a_uv_that_was_killed_is_no_missing_python_and_leaves_nothing(
+    tmp_path: Path, wheels: Path, verb: str
+) -> None:
+    killed = tmp_path / "uv"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request(verb, LOCK, **fields(tmp_path, wheels, uv=str(killed), python=">=3.8"))
+    assert caught.value.kind == "env"
+    assert "uv was killed by SIGKILL" in caught.value.what
+    assert "out-of-memory" in caught.value.why
+    assert not list((tmp_path / "work dir").glob("envs/.making-*"))
+
+
+def test_an_import_that_was_killed_is_told_apart(tmp_path: Path, wheels: Path) -> None:
+    wheel(wheels, "numpy", "1.0", "import os; os.kill(os.getpid(), 9)\n")
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_make", NUMPY, **fields(tmp_path, wheels))
+    assert "the import of what was installed was killed by SIGKILL" in caught.value.what
+    assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
+
+
 def test_a_package_that_is_nowhere_is_named(tmp_path: Path, wheels: Path) -> None:
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
         agent.request("env_make", b"missing==3.0\n", **fields(tmp_path, wheels))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 
@@ -68,6 +69,8 @@ def find(_agent: Agent, request: Request) -> Dict[str, Any]:
     """The interpreter that fits `python` (a version or a program), by uv's own search."""
     wanted = str(request["python"])
     done = _uv(request, ["python", "find", os.path.expanduser(wanted)])
+    if done.returncode < 0:
+        raise _killed("uv", done.returncode)
     if done.returncode:
         raise _no_python(wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
@@ -189,6 +192,8 @@ def _sources(request: Request, making: str) -> List[str]:
 def _step(request: Request, making: str, arguments: List[str], **settings: str) -> None:
     with open(making + ".log", "ab") as log:
         done = _uv(request, arguments, log, **settings)
+    if done.returncode < 0:
+        raise _killed("uv", done.returncode)
     if done.returncode:
         raise _failed(arguments, _read(making + ".log"))
 
@@ -206,6 +211,8 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
         cwd="/",
         check=False,
     )
+    if done.returncode < 0:
+        raise _killed("the import of what was installed", done.returncode)
     if done.returncode:
         raise NodeError(
             "env",
@@ -322,6 +329,20 @@ def _failed(arguments: List[str], log: str) -> NodeError:
     elif says("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out"):
         kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
     return NodeError(kind, what, _tail(log), hint)
+
+
+def _killed(what: str, returncode: int) -> NodeError:
+    """It has said nothing of it: whoever ended it did not ask."""
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = "signal %d" % -returncode
+    return NodeError(
+        "env",
+        "cannot make the environment: %s was killed by %s" % (what, name),
+        "SIGKILL is `kill -9` or the kernel's out-of-memory killer" if name == "SIGKILL" else "",
+        "`dmesg -T | grep -i oom` there; then run `orchestrate setup` again",
+    )
 
 
 def _no_python(wanted: str, stderr: bytes) -> NodeError:
