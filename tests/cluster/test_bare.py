@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,14 @@ Type = Callable[..., str]
 NAMES = ("node1", "node2", "node3")
 LARGE = 12_000_000  # bytes of a wheel, and of the data: enough to be handed on in pieces
 SCRIPT = ("sh", "-c", "python use.py")  # a Python script would have to find TensorFlow
+SMALL_DISK = ("--tmpfs", "/small:size=90m,mode=1777")
+# Imported before an environment counts as made: on node2 that does not end, the first time.
+HANGS = """
+import os, signal, socket
+if socket.gethostname() == "node2" and not os.path.exists("/tmp/half-way"):
+    open("/tmp/half-way", "w").close()
+    signal.pause()
+"""
 USE = """
 import hashlib, os, pathlib, small, sys
 data = pathlib.Path(os.environ["ORCHESTRATE_DATA"], "numbers").read_bytes()
@@ -38,7 +47,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
     image = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True, timeout=500).stdout.strip()
     with (
         exclusive(project),
-        bare_machines(project, image, tmp_path_factory.mktemp("bare"), NAMES) as made,
+        bare_machines(project, image, tmp_path_factory.mktemp("bare"), NAMES, SMALL_DISK) as made,
     ):
         yield made
 
@@ -49,7 +58,7 @@ def project(machines: Bare) -> Path:
     folder = machines.folder / "project"
     folder.mkdir()
     (folder / "use.py").write_text(USE)
-    (folder / "numbers").write_bytes(os.urandom(LARGE))
+    (machines.folder / "numbers").write_bytes(os.urandom(LARGE))
     (machines.folder / "wheels").mkdir()
     wheel(machines.folder / "wheels", "small", "1.0", f"answer = 42\npadding = '{os.urandom(LARGE // 2).hex()}'\n")
     return folder
@@ -68,18 +77,16 @@ def orchestrate(machines: Bare, project: Path) -> Type:
     }
     program = [sys.executable, "-c", "from orchestrator.cli.main import run; run()"]
 
-    def run(*arguments: str, status: int = 0) -> str:
-        done = subprocess.run(
-            [*program, *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=project,
-            env=environment,
-            timeout=200,
-        )
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout + done.stderr
+    def run(*arguments: str, status: int = 0, meanwhile: Callable[[], None] = lambda: None) -> str:
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen([*program, *arguments], text=True, cwd=project, env=environment, **pipe) as process:
+            try:
+                meanwhile()
+                said, _ = process.communicate(timeout=200)
+            finally:
+                process.kill()
+        assert process.returncode == status, said
+        return str(said)
 
     return run
 
@@ -99,7 +106,7 @@ def test_three_commands_and_they_train(machines: Bare, project: Path, orchestrat
     hosts = project / "hosts.toml"
     text = hosts.read_text()
     assert all(f'address = "{machines.address(name)}"' in text for name in NAMES)
-    packages = '[env]\npackages = ["small"]\n\n[data]\npaths = ["numbers"]\n'
+    packages = '[env]\npackages = ["small"]\n\n[data]\npaths = ["../numbers"]\n'
     hosts.write_text(text.replace("[env]\n", packages, 1))
 
     before = machines.sent_by_us()
@@ -129,6 +136,37 @@ def test_a_new_machine_gets_what_the_others_have(machines: Bare, orchestrate: Ty
     said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT)
     assert len(re.findall("environment made in", said)) == 1, said
     assert said.count("answer 42") == len(NAMES), said
+
+
+def test_hosts_that_cannot_be_set_up_are_one_error_each_and_the_others_are_done(
+    machines: Bare, project: Path, orchestrate: Type
+) -> None:
+    wheel(machines.folder / "wheels", "numpy", "1.0", HANGS)
+    hosts = project / "hosts.toml"
+    text = hosts.read_text().replace('["small"]', '["small", "numpy"]')
+    hosts.write_text(text.replace('name = "node1"', 'name = "node1"\nworkdir = "/small/work"'))
+    said = orchestrate("setup", status=3, meanwhile=lambda: _die_half_way(machines, "node2"))
+    assert "node3: environment made in" in said
+    errors = re.findall(r"^error: (node\d)", said, re.MULTILINE)
+    assert sorted(errors) == ["node1", "node2"], said
+    assert "error: node1 has no room for an environment" in said
+    assert "error: node2 was lost" in said
+
+    docker("start", machines.container("node2"))
+    machines.wait()
+    hosts.write_text(text)
+    said = orchestrate("setup")
+    assert "3 hosts ready with the environment" in said
+    assert ".making" not in machines.said("node2", "ls", "-A", "/home/train/orchestrate/envs")
+
+
+def _die_half_way(machines: Bare, name: str) -> None:
+    """Its power goes while it imports what was installed."""
+    deadline = time.monotonic() + 120
+    while machines.said(name, "sh", "-c", "ls /tmp/half-way 2>/dev/null || true") == "":
+        assert time.monotonic() < deadline, "it has not come so far"
+        time.sleep(0.1)
+    docker("kill", machines.container(name))
 
 
 def _size_of_uv() -> int:

@@ -57,6 +57,8 @@ def look(_agent: Agent, request: Request) -> Dict[str, Any]:
     ready = _whole(path)
     if ready and os.access(path, os.W_OK):
         os.utime(path)  # `clean` takes none that a launch has just looked for
+    if not ready:
+        _check_room(os.path.dirname(path))  # before anything is sent that it has no room for
     return {
         "path": path,
         "ready": ready,
@@ -122,7 +124,7 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
     python = str(request["interpreter"])
     try:
         os.mkdir(making, 0o700)
-        _check_room(making)
+        _check_room(os.path.dirname(making))
         lock = os.path.join(making, LOCK + ".new")
         with open(lock, "wb") as file:
             file.write(request.payload)
@@ -294,13 +296,16 @@ def _names(folder: str) -> List[str]:
 
 
 def _check_room(folder: str) -> None:
-    room = os.statvfs(folder)
+    there = folder
+    while not os.path.isdir(there) and os.path.dirname(there) != there:
+        there = os.path.dirname(there)
+    room = os.statvfs(there)
     free = room.f_bavail * room.f_frsize
     if free < _MINIMUM:
         raise NodeError(
             "env",
             "has no room for an environment",
-            f"{free / 1e6:.0f} MB are free at {os.path.dirname(folder)}",
+            f"{free / 1e6:.0f} MB are free at {folder}, and it takes {_MINIMUM / 1e6:.0f} at least",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
 
