@@ -110,7 +110,11 @@ def _shared(one: Seen, tried: Sequence[PairReported], seen: Sequence[Seen]) -> I
         who, name, theirs = others[0].name, _own(one)[ip], _own(others[0])[ip]
         where = f"{name} carries it on both" if name == theirs else f"{name} carries it, and {theirs} there"
         taken = {other_ip for other in seen if other.machine != one.machine for other_ip in _own(other)}
-        hint = "" if _choice(one, taken) else f"give one of them another: `ip addr` on {one.name} and on {who} shows them"
+        hint = (
+            ""
+            if _choice(one, taken)
+            else f"give one of them another: `ip addr` on {one.name} and on {who} shows them"
+        )
         yield _wrong(one, f"{ip} is also {who}'s own", f"{where}: {who} would connect to itself", hint, taken)
 
 

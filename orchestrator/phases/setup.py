@@ -171,7 +171,9 @@ class _Maker:
     def finish(self, data: str) -> None:
         """Make it of wheels in a data folder there, which goes afterwards; raise HostError."""
         assert self._request is not None
-        versions = self._build(msgspec.structs.replace(self._request, wheels=f"{data}/{FOLDER}", ask_first=False))
+        versions = self._build(
+            msgspec.structs.replace(self._request, wheels=f"{data}/{FOLDER}", ask_first=False)
+        )
         self._session.request(wire.FilesRemove(target=data), timeout=_LIMIT)
         self._made(versions)
 

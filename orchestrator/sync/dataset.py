@@ -119,7 +119,9 @@ def read_dataset(
         known = _hash(found, total, size, on_bytes)
         _remember(cache / f"{key}.json", known)
     shas, digests = known
-    files = tuple(File(entry.name, entry.executable, sha, entry.size) for entry, sha in zip(found, shas, strict=True))
+    files = tuple(
+        File(entry.name, entry.executable, sha, entry.size) for entry, sha in zip(found, shas, strict=True)
+    )
     starts = tuple(accumulate((file.size for file in files), initial=0))[:-1]
     paths = tuple(entry.path for entry in found)
     return Dataset(files, paths, size, digests, Manifest.of(files).digest, starts)

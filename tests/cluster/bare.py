@@ -64,7 +64,8 @@ class Bare:
             "".join(
                 f"Host {name}\n    HostName {self.address(name)}\n    User train\n"
                 f'    IdentityFile "{self.folder / _KEY}"\n    IdentitiesOnly yes\n'
-                f'    UserKnownHostsFile "{self.folder / "known_hosts"}"\n    GlobalKnownHostsFile /dev/null\n'
+                f'    UserKnownHostsFile "{self.folder / "known_hosts"}"\n'
+                "    GlobalKnownHostsFile /dev/null\n"
                 for name in self.names
             )
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.envs import uv
 from tests.cluster.bare import Bare, bare_machines, docker
 from tests.cluster.conftest import ROOT, skip_without_docker
 from tests.exclusive import exclusive
@@ -60,7 +61,8 @@ def project(machines: Bare) -> Path:
     (folder / "use.py").write_text(USE)
     (machines.folder / "numbers").write_bytes(os.urandom(LARGE))
     (machines.folder / "wheels").mkdir()
-    wheel(machines.folder / "wheels", "small", "1.0", f"answer = 42\npadding = '{os.urandom(LARGE // 2).hex()}'\n")
+    source = f"answer = 42\npadding = '{os.urandom(LARGE // 2).hex()}'\n"
+    wheel(machines.folder / "wheels", "small", "1.0", source)
     return folder
 
 
@@ -78,15 +80,21 @@ def orchestrate(machines: Bare, project: Path) -> Type:
     program = [sys.executable, "-c", "from orchestrator.cli.main import run; run()"]
 
     def run(*arguments: str, status: int = 0, meanwhile: Callable[[], None] = lambda: None) -> str:
-        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with subprocess.Popen([*program, *arguments], text=True, cwd=project, env=environment, **pipe) as process:
+        with subprocess.Popen(
+            [*program, *arguments],
+            text=True,
+            cwd=project,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
             try:
                 meanwhile()
                 said, _ = process.communicate(timeout=200)
             finally:
                 process.kill()
         assert process.returncode == status, said
-        return str(said)
+        return said
 
     return run
 
@@ -170,6 +178,4 @@ def _die_half_way(machines: Bare, name: str) -> None:
 
 
 def _size_of_uv() -> int:
-    from orchestrator.envs import uv  # noqa: PLC0415 - of the machine that runs the test
-
     return uv.binary().stat().st_size
