@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from orchestrator.checks.seen import Seen
 from orchestrator.events import CheckReported, Level, PairReported
@@ -31,6 +31,22 @@ def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterato
         if carrier is not None:
             yield one.says("address", Level.OK, carrier)
             yield from _shared(one, tried, seen)
+
+
+def disturbed(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> frozenset[str]:
+    """Hosts of which what they try proves nothing: answers to an address that two machines have go astray.
+
+    The one whose `address` it is, and those with the same on the interface that carries theirs.
+    """
+    found = set()
+    for one in seen:
+        tried = [pair for pair in pairs if pair.target == one.name and pair.resolved]
+        ip = next((pair.resolved for pair in tried if pair.resolved in _own(one)), "")
+        for other in _others_with(ip, one, seen):
+            own = _own(other)
+            carrier = {own.get(pair.resolved) for pair in pairs if pair.target == other.name}
+            found |= {one.name, other.name} if own[ip] in carrier else {one.name}
+    return frozenset(found)
 
 
 def carriers(one: Seen) -> str:
@@ -89,20 +105,35 @@ def _foreign(
 def _shared(one: Seen, tried: Sequence[PairReported], seen: Sequence[Seen]) -> Iterator[CheckReported]:
     """One that every machine has for itself, such as a bridge of Docker."""
     ip = next((pair.resolved for pair in tried if pair.resolved in _own(one)), "")
-    others = [other for other in seen if other.machine != one.machine and ip in _own(other)]
+    others = _others_with(ip, one, seen)
     if others:
-        name = _own(one)[ip]
-        yield _wrong(
-            one,
-            f"{ip} is also {others[0].name}'s own",
-            f"{name} carries it on both: {others[0].name} would connect to itself",
+        who, name, theirs = others[0].name, _own(one)[ip], _own(others[0])[ip]
+        where = f"{name} carries it on both" if name == theirs else f"{name} carries it, and {theirs} there"
+        taken = {other_ip for other in seen if other.machine != one.machine for other_ip in _own(other)}
+        hint = (
+            ""
+            if _choice(one, taken)
+            else f"give one of them another: `ip addr` on {one.name} and on {who} shows them"
         )
+        yield _wrong(one, f"{ip} is also {who}'s own", f"{where}: {who} would connect to itself", hint, taken)
 
 
-def _wrong(one: Seen, found: str, why: str) -> CheckReported:
-    own = carriers(one)
-    first = own.partition(" ")[0]
-    hint = (
+def _others_with(ip: str, one: Seen, seen: Sequence[Seen]) -> list[Seen]:
+    """The other machines that have an address too."""
+    return [other for other in seen if other.machine != one.machine and ip in _own(other)]
+
+
+def _choice(one: Seen, taken: Collection[str]) -> str:
+    """The first of its addresses that may be an `address`; "" for none."""
+    own = (ip for ip in _own(one) if not _is(ip, *_EVERYWHERE, "v6"))
+    return next((ip for ip in own if ip not in taken), "")
+
+
+def _wrong(
+    one: Seen, found: str, why: str, hint: str = "", taken: Collection[str] = frozenset()
+) -> CheckReported:
+    first = _choice(one, taken)
+    hint = hint or (
         f'set `address = "{first}"` for it in hosts.toml' if first else "set `address` for it in hosts.toml"
     )
     return one.says("address", Level.FAIL, found, f"{why}; {_has(one)}", hint)

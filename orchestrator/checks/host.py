@@ -72,7 +72,8 @@ def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
         level = Level.FAIL if needs.tensorflow else Level.WARN
         why = f"{seen.facts.python.path} does not have it"
         hint = f"{_pip(seen)} tensorflow; or set `python` or `setup`, so that the right one is used"
-        hint = "`orchestrate setup`" if needs.environment else hint
+        added = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
+        hint = added if needs.environment else hint
         fix = () if needs.environment or level is not Level.FAIL else seen.pip("tensorflow")
         yield seen.says("tensorflow", level, "not installed", why, hint, fix=fix)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.checks.addresses import of_addresses
+from orchestrator.checks.addresses import disturbed, of_addresses
 from orchestrator.checks.extra import of_several
 from orchestrator.checks.large import interfaces, of_bandwidth, of_large
 from orchestrator.checks.pairs import of_pairs
@@ -28,7 +28,8 @@ def of_network(
     addresses = list(of_addresses(seen, pairs))
     addresses = [check for check in addresses if check.host not in explained]
     wrong = {check.host for check in addresses if check.level is Level.FAIL} | {*explained}
-    known = [pair for pair in pairs if pair.target not in wrong]
+    astray = disturbed(seen, pairs)
+    known = [pair for pair in pairs if pair.target not in wrong and pair.source not in astray]
     own = {one.name: frozenset(interface.ip for interface in one.facts.interfaces) for one in seen}
     busy = [one.name for one in seen if one.facts.cpus and one.facts.load > busy_load * one.facts.cpus]
     hosts = list(dict.fromkeys(name for pair in pairs for name in (pair.target, pair.source)))

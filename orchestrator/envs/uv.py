@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -52,11 +51,6 @@ def run(
             hint="mend what uv says; for an index of your own set `index` under [env], or UV_DEFAULT_INDEX",
         )
     return done.stdout
-
-
-def version() -> str:
-    """Of the program, for the name under which hosts keep it."""
-    return importlib.metadata.version("uv")
 
 
 def binary_for(machine: str, host: str) -> Path:

@@ -20,9 +20,8 @@ from orchestrator.fleet import Answers, Fleet, Session
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.phases.wheels import FOLDER, bring_wheels
+from orchestrator.phases.wheels import FOLDER, bring_uv, bring_wheels
 from orchestrator.store.locks import read_lock
-from orchestrator.sync import put
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _GLANCE = 1.0  # seconds between two looks at how far a host has come
@@ -76,7 +75,24 @@ def _make(
 ) -> dict[str, HostError]:
     """First from the hosts' own index; those that reach none get wheels together."""
     makers = {host.name: _Maker(fleet.sessions[host.name], plan, lock, emit) for host in hosts}
-    bad = _errors(fleet, hosts, lambda host: makers[host.name].begin())
+    bad = _errors(fleet, hosts, lambda host: makers[host.name].look())
+    programs: dict[Path, list[Host]] = {}
+    for host in hosts:
+        program = makers[host.name].program
+        if program is not None:
+            programs.setdefault(program, []).append(host)
+    tools: dict[str, str] = {}
+    for program, group in programs.items():
+        places, failed = bring_uv(fleet, group, program, emit)
+        tools.update(places)
+        bad.update(failed)
+    bad.update(
+        _errors(
+            fleet,
+            [host for host in hosts if host.name in tools],
+            lambda host: makers[host.name].begin(tools[host.name]),
+        )
+    )
     lacking: dict[Platform, list[Host]] = {}
     for host in hosts:
         platform = makers[host.name].lacks
@@ -107,7 +123,9 @@ class _Maker:
     """One host's environment, step by step."""
 
     def __init__(self, session: Session, plan: EnvironmentPlan, lock: Lock, emit: Emit) -> None:
+        self.program: Path | None = None  # here: the uv that runs there
         self.lacks: Platform | None = None  # whose wheels it needs
+        self._platform = "", ""  # machine and libc
         self._request: wire.EnvMake | None = None
         self._session = session
         self._plan = plan
@@ -117,18 +135,20 @@ class _Maker:
         self._said = "", 0.0  # the last step, and when it was emitted
         self._workdir = session.host.workdir
 
-    def begin(self) -> None:
-        """Make it of packages that the host itself can fetch; else `lacks` tells whose wheels it needs.
-
-        Raise HostError.
-        """
+    def look(self) -> None:
+        """Look whether it is there; else `program` is the uv that makes it. Raise HostError."""
         look = self._session.request(wire.EnvLook(workdir=self._workdir, name=self._plan.name))
         if look.ready:
             self._made({}, reused=True)
             return
-        self._step("sends uv")
-        tool = f"{self._session.hello.state}/tools/uv-{uv.version()}"
-        put(self._session, uv.binary_for(look.machine, self._session.host.name), tool)
+        self._platform = look.machine, look.libc
+        self.program = uv.binary_for(look.machine, self._session.host.name)
+
+    def begin(self, tool: str) -> None:
+        """Make it of packages that the host itself can fetch; else `lacks` tells whose wheels it needs.
+
+        `tool` is the uv there. Raise HostError.
+        """
         python = self._session.request(wire.EnvFind(uv=tool, python=self._plan.python or _ANY))
         self._request = wire.EnvMake(
             workdir=self._workdir,
@@ -137,6 +157,7 @@ class _Maker:
             interpreter=python.path,
             index=self._plan.index,
             wheels=None,
+            ask_first=self._plan.via is Via.AUTO,
         )
         if self._plan.via is not Via.CONTROLLER:
             try:
@@ -145,12 +166,14 @@ class _Maker:
             except HostError as error:
                 if error.kind != Trouble.NO_INDEX or self._plan.via is Via.NODE:
                     raise
-        self.lacks = Platform(look.machine, look.libc, python.version)
+        self.lacks = Platform(*self._platform, python.version)
 
     def finish(self, data: str) -> None:
         """Make it of wheels in a data folder there, which goes afterwards; raise HostError."""
         assert self._request is not None
-        versions = self._build(msgspec.structs.replace(self._request, wheels=f"{data}/{FOLDER}"))
+        versions = self._build(
+            msgspec.structs.replace(self._request, wheels=f"{data}/{FOLDER}", ask_first=False)
+        )
         self._session.request(wire.FilesRemove(target=data), timeout=_LIMIT)
         self._made(versions)
 

@@ -1,7 +1,7 @@
-"""Wheels for hosts that reach no index, brought as data is: each piece leaves this machine once.
+"""uv for all hosts, and wheels for those that reach no index, brought as data is.
 
-The hosts give the pieces to each other, so that the line of this machine does not carry every package to
-every host; what an interrupted transfer has brought is not sent again.
+Each piece leaves this machine once: the hosts give them to each other, so that the line of this machine does
+not carry every package to every host; what an interrupted transfer has brought is not sent again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from orchestrator.phases.transfer import Wish
 from orchestrator.sync import Dataset, Source, read_dataset
 
 FOLDER = "wheels"  # in the folder of data on a host
+UV = "tools/uv"  # in another one, which stays
 
 
 def bring_wheels(
@@ -26,11 +27,31 @@ def bring_wheels(
 ) -> tuple[dict[str, str], dict[str, HostError]]:
     """Have the wheels that `fetch` gets on all of the hosts; the folder of data on each, and what failed."""
 
+    def sources() -> list[Source]:
+        return [Source(f"{FOLDER}/{path.name}", path) for path in sorted(fetch().glob("*.whl"))]
+
+    return _bring(fleet, hosts, sources, "receives packages", emit)
+
+
+def bring_uv(
+    fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Callable[[Event], None]
+) -> tuple[dict[str, str], dict[str, HostError]]:
+    """Have the program on all of the hosts; its path on each, and what failed."""
+    source = Source(UV, binary, executable=True)
+    places, bad = _bring(fleet, hosts, lambda: [source], "receives uv", emit)
+    return {name: f"{folder}/{UV}" for name, folder in places.items()}, bad
+
+
+def _bring(
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    sources: Callable[[], list[Source]],
+    words: str,
+    emit: Callable[[Event], None],
+) -> tuple[dict[str, str], dict[str, HostError]]:
     def read(_: str) -> Dataset:
         try:
-            wheels = sorted(fetch().glob("*.whl"))
-            sources = [Source(f"{FOLDER}/{path.name}", path) for path in wheels]
-            return read_dataset(sources, data_cache() / "digests")
+            return read_dataset(sources(), data_cache() / "digests")
         except ClusterError as error:
             raise HostError("", error.what, kind="env", why=error.why, hint=error.hint) from error
 
@@ -44,6 +65,6 @@ def bring_wheels(
 
     def step(event: Event) -> None:
         if isinstance(event, DataStepped) and event.host:
-            emit(EnvironmentStepped(event.host, "receives packages", event.done, event.total))
+            emit(EnvironmentStepped(event.host, words, event.done, event.total))
 
     return bring(fleet, hosts, answers.good[FOLDER], step, Wish(run="setup"))

@@ -37,6 +37,7 @@ class Source:
 
     name: str  # "files/images", "tfds/mnist/3.0.1"
     path: Path
+    executable: bool = False  # its files are programs
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ def read_dataset(
         known = _hash(found, total, size, on_bytes)
         _remember(cache / f"{key}.json", known)
     shas, digests = known
-    files = tuple(File(entry.name, False, sha, entry.size) for entry, sha in zip(found, shas, strict=True))
+    files = tuple(
+        File(entry.name, entry.executable, sha, entry.size) for entry, sha in zip(found, shas, strict=True)
+    )
     starts = tuple(accumulate((file.size for file in files), initial=0))[:-1]
     paths = tuple(entry.path for entry in found)
     return Dataset(files, paths, size, digests, Manifest.of(files).digest, starts)
@@ -129,6 +132,7 @@ class _Entry:
     name: str
     path: Path
     size: int
+    executable: bool
     identity: tuple[str, str, int, int, int]
 
 
@@ -152,7 +156,7 @@ def _walk(source: Source) -> Iterator[_Entry]:
             elif stat.S_ISREG(found.st_mode):
                 name.encode()
                 identity = (name, os.path.realpath(path), found.st_size, found.st_mtime_ns, found.st_ino)
-                yield _Entry(name, path, found.st_size, identity)
+                yield _Entry(name, path, found.st_size, source.executable, identity)
         except UnicodeEncodeError:
             raise UsageError(f"{name!a} is not UTF-8", hint="rename it, to send it as data") from None
         except OSError as error:

@@ -52,7 +52,10 @@ class EnvMade(Reply, frozen=True):
 
 
 class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
-    """Make an environment from the lock in the payload, of an index or of a folder of wheels."""
+    """Make an environment from the lock in the payload, of an index or of a folder of wheels.
+
+    With `ask_first` an index that does not answer one question is not waited for: there is another way.
+    """
 
     OP = "env_make"
     REPLY = EnvMade
@@ -62,6 +65,7 @@ class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
     interpreter: str
     index: str | None
     wheels: str | None
+    ask_first: bool = False
 
 
 class EnvSteps(Reply, frozen=True):

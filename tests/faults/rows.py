@@ -279,6 +279,11 @@ ADDRESSES = (
         wanted=(("h4", "address", "172.17.0.1 is also h1's own", "would connect to itself"),),
     ),
     Row(
+        "one address that two machines have",
+        several("on h3 ip addr add 10.77.0.4/24 dev eth0"),
+        wanted=(("h4", "address", "10.77.0.4 is also h3's own", "give one of them another"),),
+    ),
+    Row(
         "a second address of the same machine",
         several("on h4 ip addr add 10.77.0.44/24 dev eth0"),
         hosts={"h4": {"address": "10.77.0.44"}},

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +87,29 @@ def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path)
     assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
 
 
+@pytest.mark.parametrize("verb", ["env_find", "env_make"])
+def test_a_uv_that_was_killed_is_no_missing_python_and_leaves_nothing(
+    tmp_path: Path, wheels: Path, verb: str
+) -> None:
+    killed = tmp_path / "uv"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request(verb, LOCK, **fields(tmp_path, wheels, uv=str(killed), python=">=3.8"))
+    assert caught.value.kind == "env"
+    assert "uv was killed by SIGKILL" in caught.value.what
+    assert "out-of-memory" in caught.value.why
+    assert not list((tmp_path / "work dir").glob("envs/.making-*"))
+
+
+def test_an_import_that_was_killed_is_told_apart(tmp_path: Path, wheels: Path) -> None:
+    wheel(wheels, "numpy", "1.0", "import os; os.kill(os.getpid(), 9)\n")
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_make", NUMPY, **fields(tmp_path, wheels))
+    assert "the import of what was installed was killed by SIGKILL" in caught.value.what
+    assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
+
+
 def test_a_package_that_is_nowhere_is_named(tmp_path: Path, wheels: Path) -> None:
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
         agent.request("env_make", b"missing==3.0\n", **fields(tmp_path, wheels))
@@ -97,6 +124,38 @@ def test_an_index_that_does_not_answer_is_told_apart(tmp_path: Path, wheels: Pat
         agent.request("env_make", LOCK, **wanted)
     assert caught.value.kind == "no-index"
     assert 'via = "controller"' in caught.value.hint
+
+
+def test_an_index_that_does_not_answer_is_asked_once_where_there_is_another_way(
+    tmp_path: Path, wheels: Path
+) -> None:
+    """uv asks four times, with pauses; behind a firewall that drops packets that takes a minute."""
+    asked: list[str] = []
+
+    class Hangs(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.close_connection = True  # and no answer
+
+    with serving(Hangs) as port, AgentClient(tmp_path / "state") as agent:
+        index = f"http://127.0.0.1:{port}/simple"
+        wanted = {**fields(tmp_path, wheels), "wheels": None, "index": index, "ask_first": True}
+        with pytest.raises(AgentError) as caught:
+            agent.request("env_make", b"small==1.0\nother==2.0\n", **wanted)
+    assert caught.value.kind == "no-index"
+    assert asked == ["/simple/small/"]
+
+
+@contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:

@@ -224,6 +224,15 @@ def test_a_job_that_is_no_python_needs_no_tensorflow() -> None:
     assert not said(checks, F)
 
 
+def test_tensorflow_that_env_does_not_name_is_to_be_added_there() -> None:
+    """The environment is there, made of what [env] says: `orchestrate setup` alone has nothing to do."""
+    needs = Needs(tensorflow=True, legacy_keras=False, environment=True)
+    (check,) = (one for one in of_hosts([seen(facts__packages={})], needs) if one.level is F)
+    assert check.check == "tensorflow"
+    assert check.hint == "add tensorflow to the `packages` of [env], then `orchestrate setup`"
+    assert check.fix == ()
+
+
 VERSIONS: list[tuple[dict[str, Any], Level, str, str]] = [
     (
         {"facts__packages__tensorflow": "2.20.0", "facts__packages__tf-keras": "2.20.0"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MAKING = ".making-"
 LOCK = "lock.txt"
+NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
 _WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
 _LINES = 12  # of uv's words in an error
 _MINIMUM = 400e6  # bytes free; TensorFlow alone needs more
@@ -55,6 +57,8 @@ def look(_agent: Agent, request: Request) -> Dict[str, Any]:
     ready = _whole(path)
     if ready and os.access(path, os.W_OK):
         os.utime(path)  # `clean` takes none that a launch has just looked for
+    if not ready:
+        _check_room(os.path.dirname(path))  # before anything is sent that it has no room for
     return {
         "path": path,
         "ready": ready,
@@ -67,6 +71,8 @@ def find(_agent: Agent, request: Request) -> Dict[str, Any]:
     """The interpreter that fits `python` (a version or a program), by uv's own search."""
     wanted = str(request["python"])
     done = _uv(request, ["python", "find", os.path.expanduser(wanted)])
+    if done.returncode < 0:
+        raise _killed("uv", done.returncode)
     if done.returncode:
         raise _no_python(wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
@@ -118,7 +124,7 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
     python = str(request["interpreter"])
     try:
         os.mkdir(making, 0o700)
-        _check_room(making)
+        _check_room(os.path.dirname(making))
         lock = os.path.join(making, LOCK + ".new")
         with open(lock, "wb") as file:
             file.write(request.payload)
@@ -136,6 +142,8 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
                 making,
             ],
         )
+        if request.get("ask_first"):
+            _ask_index(request, making)
         install = [
             "pip",
             "install",
@@ -158,6 +166,21 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
     return versions
 
 
+def _ask_index(request: Request, making: str) -> None:
+    """Look up one package, once: a whole installation asks a dead index for a minute before it gives up."""
+    lines = request.payload.decode("utf-8", "replace").split("\n")
+    pin = next((line.partition(";")[0].strip() for line in lines if "==" in line.partition(";")[0]), "")
+    if not pin:
+        return
+    question = ["pip", "install", "--dry-run", "--no-deps", "--python", os.path.join(making, "bin", "python")]
+    try:
+        _step(request, making, [*question, *_sources(request, making), pin], UV_HTTP_RETRIES="0")
+    except NodeError as error:
+        if error.kind == NO_INDEX:
+            raise
+        # Anything else is for the installation to say: it knows which of the packages this machine needs.
+
+
 def _sources(request: Request, making: str) -> List[str]:
     """Where uv takes packages from: an index of the user's, or a folder of wheels that was sent."""
     wheels, index = request.get("wheels"), request.get("index")
@@ -168,9 +191,11 @@ def _sources(request: Request, making: str) -> List[str]:
     return ["--default-index", str(index)] if index else []
 
 
-def _step(request: Request, making: str, arguments: List[str]) -> None:
+def _step(request: Request, making: str, arguments: List[str], **settings: str) -> None:
     with open(making + ".log", "ab") as log:
-        done = _uv(request, arguments, log)
+        done = _uv(request, arguments, log, **settings)
+    if done.returncode < 0:
+        raise _killed("uv", done.returncode)
     if done.returncode:
         raise _failed(arguments, _read(making + ".log"))
 
@@ -188,6 +213,8 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
         cwd="/",
         check=False,
     )
+    if done.returncode < 0:
+        raise _killed("the import of what was installed", done.returncode)
     if done.returncode:
         raise NodeError(
             "env",
@@ -200,12 +227,12 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
 
 
 def _uv(
-    request: Request, arguments: List[str], log: Any = subprocess.PIPE
+    request: Request, arguments: List[str], log: Any = subprocess.PIPE, **settings: str
 ) -> subprocess.CompletedProcess[bytes]:
     uv = os.path.expanduser(str(request["uv"]))
     return subprocess.run(
         [uv, *arguments],
-        env=environment(os.environ),
+        env={**environment(os.environ), **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,
@@ -269,13 +296,16 @@ def _names(folder: str) -> List[str]:
 
 
 def _check_room(folder: str) -> None:
-    room = os.statvfs(folder)
+    there = folder
+    while not os.path.isdir(there) and os.path.dirname(there) != there:
+        there = os.path.dirname(there)
+    room = os.statvfs(there)
     free = room.f_bavail * room.f_frsize
     if free < _MINIMUM:
         raise NodeError(
             "env",
             "has no room for an environment",
-            f"{free / 1e6:.0f} MB are free at {os.path.dirname(folder)}",
+            f"{free / 1e6:.0f} MB are free at {folder}, and it takes {_MINIMUM / 1e6:.0f} at least",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
 
@@ -302,8 +332,22 @@ def _failed(arguments: List[str], log: str) -> NodeError:
     elif says("no wheels with a matching", "no source distribution", "only has wheels"):
         hint = 'set `python = "3.12"` under [env], or other versions of the packages'
     elif says("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out"):
-        kind, hint = "no-index", 'set `via = "controller"` under [env]: this machine then sends the packages'
+        kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
     return NodeError(kind, what, _tail(log), hint)
+
+
+def _killed(what: str, returncode: int) -> NodeError:
+    """It has said nothing of it: whoever ended it did not ask."""
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = "signal %d" % -returncode
+    return NodeError(
+        "env",
+        "cannot make the environment: %s was killed by %s" % (what, name),
+        "SIGKILL is `kill -9` or the kernel's out-of-memory killer" if name == "SIGKILL" else "",
+        "`dmesg -T | grep -i oom` there; then run `orchestrate setup` again",
+    )
 
 
 def _no_python(wanted: str, stderr: bytes) -> NodeError:

@@ -173,7 +173,7 @@ def _check_room(data: str, missing: int, incoming: str) -> None:
         raise NodeError(
             "data",
             f"has no room for {missing / 1e6:,.0f} MB of data",
-            f"{max(0, room) / 1e6:,.0f} MB are free at {data}",
+            f"{max(0, room) / 1e6:,.0f} MB are free at {data}, and {_SPARE / 1e6:.0f} of them stay free",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
 

@@ -1,0 +1,181 @@
+"""From machines with sshd and Python alone, in a closed network, to a run in an environment with data."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.envs import uv
+from tests.cluster.bare import Bare, bare_machines, docker
+from tests.cluster.conftest import ROOT, skip_without_docker
+from tests.exclusive import exclusive
+from tests.wheels import wheel
+
+Type = Callable[..., str]
+
+NAMES = ("node1", "node2", "node3")
+LARGE = 12_000_000  # bytes of a wheel, and of the data: enough to be handed on in pieces
+SCRIPT = ("sh", "-c", "python use.py")  # a Python script would have to find TensorFlow
+SMALL_DISK = ("--tmpfs", "/small:size=90m,mode=1777")
+# Imported before an environment counts as made: on node2 that does not end, the first time.
+HANGS = """
+import os, signal, socket
+if socket.gethostname() == "node2" and not os.path.exists("/tmp/half-way"):
+    open("/tmp/half-way", "w").close()
+    signal.pause()
+"""
+USE = """
+import hashlib, os, pathlib, small, sys
+data = pathlib.Path(os.environ["ORCHESTRATE_DATA"], "numbers").read_bytes()
+print("answer", small.answer, hashlib.sha256(data).hexdigest()[:16], sys.prefix)
+"""
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
+    skip_without_docker()
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    project = "-".join(filter(None, ("orchestrate-bare", f"{zlib.crc32(bytes(ROOT)):08x}", worker)))
+    script = [str(ROOT / "scripts" / "cluster"), "image", "bare"]
+    image = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True, timeout=500).stdout.strip()
+    with (
+        exclusive(project),
+        bare_machines(project, image, tmp_path_factory.mktemp("bare"), NAMES, SMALL_DISK) as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def project(machines: Bare) -> Path:
+    """The folder of a person with a script, data, and a package index that this machine alone reaches."""
+    folder = machines.folder / "project"
+    folder.mkdir()
+    (folder / "use.py").write_text(USE)
+    (machines.folder / "numbers").write_bytes(os.urandom(LARGE))
+    (machines.folder / "wheels").mkdir()
+    source = f"answer = 42\npadding = '{os.urandom(LARGE // 2).hex()}'\n"
+    wheel(machines.folder / "wheels", "small", "1.0", source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def orchestrate(machines: Bare, project: Path) -> Type:
+    """The command; what it prints, when it succeeds."""
+    url = (machines.folder / "wheels").as_uri()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    environment = {
+        **kept,
+        **{f"XDG_{kind}_HOME": str(machines.folder / kind) for kind in ("STATE", "CACHE", "CONFIG")},
+        "UV_DEFAULT_INDEX": url,
+        "PIP_INDEX_URL": url,
+    }
+    program = [sys.executable, "-c", "from orchestrator.cli.main import run; run()"]
+
+    def run(*arguments: str, status: int = 0, meanwhile: Callable[[], None] = lambda: None) -> str:
+        with subprocess.Popen(
+            [*program, *arguments],
+            text=True,
+            cwd=project,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            try:
+                meanwhile()
+                said, _ = process.communicate(timeout=200)
+            finally:
+                process.kill()
+        assert process.returncode == status, said
+        return said
+
+    return run
+
+
+def test_there_is_no_way_out_and_nothing_to_work_with(machines: Bare) -> None:
+    assert docker("network", "inspect", "--format", "{{.Internal}}", machines.network) == "true"
+    for name in NAMES:
+        assert "No module named" in machines.said(
+            name, "sh", "-c", "python3 -m pip 2>&1; python3 -m ensurepip 2>&1; true"
+        )
+        assert machines.said(name, "sh", "-c", "command -v rsync ping uv gcc || echo none") == "none"
+
+
+def test_three_commands_and_they_train(machines: Bare, project: Path, orchestrate: Type) -> None:
+    said = orchestrate("init", *NAMES, "--ssh-config", str(machines.ssh_config), "--yes")
+    assert "next: orchestrate setup" in said
+    hosts = project / "hosts.toml"
+    text = hosts.read_text()
+    assert all(f'address = "{machines.address(name)}"' in text for name in NAMES)
+    packages = '[env]\npackages = ["small"]\n\n[data]\npaths = ["../numbers"]\n'
+    hosts.write_text(text.replace("[env]\n", packages, 1))
+
+    before = machines.sent_by_us()
+    said = orchestrate("setup")
+    assert "3 hosts ready with the environment" in said
+    assert machines.sent_by_us() - before < 1.5 * (LARGE + _size_of_uv()), "each piece leaves once"
+
+    before = machines.sent_by_us()
+    said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT)
+    answers = re.findall(r"answer 42 (\w+) \S+/envs/(\w+)$", said, re.MULTILINE)
+    assert len(answers) == len(NAMES), said
+    assert len(set(answers)) == 1
+    assert machines.sent_by_us() - before < 1.5 * LARGE, "the others got theirs from a host"
+
+
+def test_a_new_machine_gets_what_the_others_have(machines: Bare, orchestrate: Type) -> None:
+    """It shows another host key, which only a person may accept."""
+    machines.replace("node3")
+    machines.wait()
+    said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT, status=3)
+    assert "node3" in said
+    assert "ssh-keygen -R" in said
+    known = str(machines.folder / "known_hosts")
+    subprocess.run(["ssh-keygen", "-q", "-R", machines.address("node3"), "-f", known], check=True)
+    login = ["ssh", "-F", str(machines.ssh_config), "-o", "StrictHostKeyChecking=accept-new", "node3", "true"]
+    subprocess.run(login, check=True, capture_output=True)
+    said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT)
+    assert len(re.findall("environment made in", said)) == 1, said
+    assert said.count("answer 42") == len(NAMES), said
+
+
+def test_hosts_that_cannot_be_set_up_are_one_error_each_and_the_others_are_done(
+    machines: Bare, project: Path, orchestrate: Type
+) -> None:
+    wheel(machines.folder / "wheels", "numpy", "1.0", HANGS)
+    hosts = project / "hosts.toml"
+    text = hosts.read_text().replace('["small"]', '["small", "numpy"]')
+    hosts.write_text(text.replace('name = "node1"', 'name = "node1"\nworkdir = "/small/work"'))
+    said = orchestrate("setup", status=3, meanwhile=lambda: _die_half_way(machines, "node2"))
+    assert "node3: environment made in" in said
+    errors = re.findall(r"^error: (node\d)", said, re.MULTILINE)
+    assert sorted(errors) == ["node1", "node2"], said
+    assert "error: node1 has no room for an environment" in said
+    assert "error: node2 was lost" in said
+
+    docker("start", machines.container("node2"))
+    machines.wait()
+    hosts.write_text(text)
+    said = orchestrate("setup")
+    assert "3 hosts ready with the environment" in said
+    assert ".making" not in machines.said("node2", "ls", "-A", "/home/train/orchestrate/envs")
+
+
+def _die_half_way(machines: Bare, name: str) -> None:
+    """Its power goes while it imports what was installed."""
+    deadline = time.monotonic() + 120
+    while machines.said(name, "sh", "-c", "ls /tmp/half-way 2>/dev/null || true") == "":
+        assert time.monotonic() < deadline, "it has not come so far"
+        time.sleep(0.1)
+    docker("kill", machines.container(name))
+
+
+def _size_of_uv() -> int:
+    return uv.binary().stat().st_size
