@@ -16,7 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA, cMSG_CHANNEL_CLOSE
+from paramiko.common import (
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EXTENDED_DATA,
+    cMSG_CHANNEL_CLOSE,
+    cMSG_CHANNEL_WINDOW_ADJUST,
+)
 
 MOST_PACKET = 256 * 1024  # bytes, as OpenSSH has it (PACKET_MAX_SIZE)
 _HANDLERS: dict[int, Any] = vars(paramiko.Transport)["_channel_handler_table"]
@@ -86,11 +91,16 @@ class Gate:
         return getattr(self._transport, name)
 
     def _send_user_message(self, message: paramiko.Message) -> None:
-        """Send in turn; to close a channel of a connection that is gone is no error."""
-        closes = message.asbytes().startswith(cMSG_CHANNEL_CLOSE)
+        """Send in turn; on a connection that is gone it is no error to close a channel, nor to make room.
+
+        Room is made by whoever has just read: what was read counts, and the end comes with the next read.
+        """
+        data = message.asbytes()
+        closes = data.startswith(cMSG_CHANNEL_CLOSE)
+        no_error = closes or data.startswith(cMSG_CHANNEL_WINDOW_ADJUST)
         with self._lock:
             if self._shut:
                 return
             self._shut = closes
-            with contextlib.suppress(*_GONE if closes else ()):
+            with contextlib.suppress(*_GONE if no_error else ()):
                 self._transport._send_user_message(message)  # noqa: SLF001 - the way of all channels

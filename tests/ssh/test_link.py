@@ -17,6 +17,7 @@ from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.connect import SshConnector
 from orchestrator.transport import Channel, Link
+from tests.ssh.runs.desk import until
 
 
 def read_all(channel: Channel) -> bytes:
@@ -92,6 +93,30 @@ def test_a_channel_of_a_closed_link_is_lost(cluster: Cluster, connect: Callable[
         link.open(["true"])
     assert (sent.value.kind, opened.value.kind) == ("lost", "lost")
     assert sent.value.host == cluster.hosts[1].name
+
+
+@pytest.mark.parametrize("error", [EOFError, ConnectionResetError, paramiko.SSHException])
+def test_a_connection_that_goes_while_it_is_read_loses_nothing_that_came(
+    cluster: Cluster, connect: Callable[[Host], Link], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """Whoever reads much makes room for more, by a message that finds nobody."""
+    size = 6_000_000  # less than a channel has room for, and more than it takes to make room
+    code = f"import sys, time; sys.stdout.buffer.write(bytes({size})); sys.stdout.flush(); time.sleep(600)"
+    channel: Any = connect(cluster.hosts[0]).open([sys.executable, "-c", code])
+    until("all of it is here", lambda: len(channel._channel.in_buffer) == size)
+    reader = threading.current_thread()
+    transport: Any = paramiko.Transport
+    send = transport._send_user_message
+
+    def gone(transport: paramiko.Transport, message: paramiko.Message) -> None:
+        if threading.current_thread() is reader:
+            raise error("gone")
+        send(transport, message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "_send_user_message", gone)
+        assert sum(len(channel.recv(65536)) for _ in range(size // 65536 + 1)) == size
+    channel.close()
 
 
 def test_a_server_that_dies_ends_the_stream() -> None:
