@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from orchestrator.errors import ClusterError, HostError, UsageError
 from orchestrator.node.stock.envs import environment
 
 _LINES = 12
+# Its search asks sysconfig, which before Python 3.12 shows a second thread what the first has half filled in.
+_finding = threading.Lock()
 
 
 def binary() -> Path:
@@ -20,7 +23,8 @@ def binary() -> Path:
     try:
         from uv import find_uv_bin  # noqa: PLC0415 - only those who make environments need it
 
-        return Path(find_uv_bin())
+        with _finding:
+            return Path(find_uv_bin())
     except (ImportError, FileNotFoundError) as error:
         raise UsageError(
             "uv is missing from this installation",
