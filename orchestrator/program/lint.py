@@ -18,22 +18,12 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from orchestrator.errors import UsageError
-from orchestrator.program import texts
+from orchestrator.program import invocation, texts
 
 _OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
-_SHELLS = frozenset(["bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh"])
-_PYTHON = re.compile(r"python[\d.]*$")
-# Programs that run the rest of their words as a command.
-_WRAPPERS = frozenset(
-    ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
-)
 # They change the shell that reads them, and are no programs.
 _OF_A_SHELL = frozenset(["source", ".", "export", "module", "ulimit", "eval", "alias", "set", "unset"])
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_IN_SHELL = re.compile(
-    r"\bpython[\d.]*(?:\s+-[a-zA-Z]+)*?\s+(?:-m\s+(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py)\b)"
-)
-_SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
 # Syntax that a newer Python than this one may know.
 _NEWER = re.compile(
     r"""\s*(?:type\s|match\s|case\s|except\b|(?:async\s+)?def\s+\w+\[|class\s+\w+\[)|[ftFT][rR]?["']"""
@@ -72,7 +62,7 @@ def check(command: tuple[str, ...], code: Code) -> None:
 def operators(command: tuple[str, ...], code: Code) -> UsageError | None:
     del code
     found = next((word for word in command if word in _OPERATORS), None)
-    if found is None or PurePosixPath(command[0]).name in _SHELLS:
+    if found is None or PurePosixPath(command[0]).name in invocation.SHELLS:
         return None
     line = " ".join(word if word in _OPERATORS else shlex.quote(word) for word in command)
     return UsageError(
@@ -180,7 +170,7 @@ def split_name(command: tuple[str, ...], code: Code) -> UsageError | None:
 
 
 def notebook(command: tuple[str, ...], code: Code) -> UsageError | None:
-    name = program(command) or command[0]
+    name = invocation.program(command) or command[0]
     if not name.endswith(".ipynb") or not code.exists(name):
         return None
     script = PurePosixPath(name).with_suffix(".py")
@@ -292,7 +282,7 @@ def syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
 
 
 def module(command: tuple[str, ...], code: Code) -> UsageError | None:
-    name = module_name(command)
+    name = invocation.module_name(command)
     if name is None or code.pythonpath:
         return None
     top = name.split(".")[0]
@@ -344,13 +334,13 @@ def not_a_program(command: tuple[str, ...], code: Code) -> UsageError | None:
 
 def line_ends(command: tuple[str, ...], code: Code) -> UsageError | None:
     """A script from Windows: the carriage return becomes part of an interpreter's name, of a shell's `fi`."""
-    name = program(command)
-    words = _unwrapped(command)
+    name = invocation.program(command)
+    words = invocation.unwrapped(command)
     direct = bool(words) and (name is None or name == words[0])
     name = words[0] if name is None and words else name
     if name is None or name.startswith(("/", "~")) or name.endswith((".py", ".R", ".r", ".ipynb")):
         return None
-    if PurePosixPath(words[0]).name not in _SHELLS and not direct:
+    if PurePosixPath(words[0]).name not in invocation.SHELLS and not direct:
         return None
     raw = code.raw(name) if _normal(name) in code.sent else None
     why = texts.not_for_unix(raw, direct=direct) if raw is not None else ""
@@ -382,86 +372,13 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def program(command: tuple[str, ...]) -> str | None:
-    """The script in a command: `train.py --x`, `python -u train.py`, `bash run.sh`; None where none is."""
-    command = _unwrapped(command)
-    if not command:
-        return None
-    name = PurePosixPath(command[0]).name
-    if _PYTHON.match(name):
-        words = iter(command[1:])
-        for word in words:
-            if word in ("-m", "-c", "-"):
-                return None
-            if word in ("-W", "-X"):
-                next(words, None)
-            elif not word.startswith("-"):
-                return word
-        return None
-    if name in _SHELLS | {"Rscript"}:
-        return next((word for word in command[1:2] if not word.startswith("-")), None)
-    return command[0] if command[0].endswith((*_SCRIPTS, ".ipynb")) else None
-
-
-def module_name(command: tuple[str, ...]) -> str | None:
-    """`pkg.train` of `python -u -m pkg.train`."""
-    command = _unwrapped(command)
-    if not _PYTHON.match(PurePosixPath(command[0]).name):
-        return None
-    for place, word in enumerate(command[1:-1], start=1):
-        if word == "-m":
-            return command[place + 1]
-        if not word.startswith("-"):
-            return None
-    return None
-
-
-def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
-    """The Python programs that a line or a script for a shell runs, as commands: `("python", "train.py")`."""
-    code = "\n".join(
-        line.partition(" #")[0] for line in text.split("\n") if not line.lstrip().startswith("#")
-    )
-    found = (
-        ("python", "-m", match["module"]) if match["module"] else ("python", match["file"])
-        for match in _IN_SHELL.finditer(code)
-    )
-    return tuple(dict.fromkeys(found))
-
-
-def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
-    """What a shell reads: of `bash -c '...'`, `bash run.sh`, `./run.sh`; "" where none does."""
-    command = _unwrapped(command)
-    if command and PurePosixPath(command[0]).name in _SHELLS:
-        place = next((at for at, word in enumerate(command) if re.fullmatch(r"-[a-z]*c", word)), None)
-        if place is not None:
-            return command[place + 1] if place + 1 < len(command) else ""
-    name = program(command)
-    return (
-        (read(str(PurePosixPath(name))) or "") if name is not None and name.endswith((".sh", ".bash")) else ""
-    )
-
-
-def _unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
-    """`nice -n 5 python train.py` without what only starts it."""
-    if not command or PurePosixPath(command[0]).name not in _WRAPPERS:
-        return command
-    names = ((at, PurePosixPath(word).name) for at, word in enumerate(command))
-    places = (
-        at
-        for at, name in names
-        if _PYTHON.match(name) or name in _SHELLS or name.endswith((".py", ".R", ".sh"))
-    )
-    place = next(places, None)
-    return command if place is None else command[place:]
-
-
 def _script(command: tuple[str, ...]) -> str | None:
-    name = program(command)
+    name = invocation.program(command)
     bare_shell = name is not None and name.endswith((".sh", ".bash")) and name == command[0]
     if bare_shell and name is not None and "/" not in name:
         return None  # a program of that name may be on PATH
-    known = (*_SCRIPTS, ".ipynb")
-    if name is not None and _PYTHON.match(PurePosixPath(_unwrapped(command)[0]).name):
+    known = (*invocation.SCRIPTS, ".ipynb")
+    if name is not None and invocation.PYTHON.match(PurePosixPath(invocation.unwrapped(command)[0]).name):
         return name  # Python takes a file of any name
     return name if name is not None and name.endswith(known) else None
 

@@ -175,7 +175,7 @@ def test_a_run_that_starts_again_needs_no_whole_tree(lab: Lab, agent: AgentClien
     assert make(lab, agent, "run-a")["missing"] == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[[1]]", '[["deep/big"]]', "7", '["x"]'])
+@pytest.mark.parametrize("text", ["", "{", "[[1]]", '[["deep/big"]]', "[[1, 2, 3, 4, 5, 6]]", "7", '["x"]'])
 def test_damaged_lists_lend_nothing(lab: Lab, agent: AgentClient, text: str) -> None:
     for name in (f".large-{DIGEST}", ".written"):
         (lab.workdir / "trees" / name).write_text(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import UsageError
-from orchestrator.program import lint
+from orchestrator.program import invocation
 from orchestrator.text import count
 
 _MARK = "# Made of {name} by orchestrate, again at each launch; edit the notebook.\n"
@@ -29,7 +29,7 @@ def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
     notebook that cannot be converted, and for a script of that name that is not ours.
     """
     words = tuple(command)
-    name = lint.program(words)
+    name = invocation.program(words)
     if name is None or not name.endswith(".ipynb"):
         return words
     notebook = here / name

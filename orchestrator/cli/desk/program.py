@@ -15,7 +15,7 @@ from orchestrator.cli.desk import code
 from orchestrator.findings.flow import Source
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.program import lint, sources
+from orchestrator.program import invocation, lint, sources
 from orchestrator.sync.builtin import builtin_parser
 
 _LIBRARY = re.compile(r"^library\(['\"]?([A-Za-z][A-Za-z0-9.]*)['\"]?\)", re.MULTILINE)
@@ -58,12 +58,12 @@ def read(command: Sequence[str], around: lint.Code) -> tuple[Source, ...]:
     words = tuple(command)
     if not words:
         return ()
-    within = lint.in_shell(lint.shell_text(words, around.read))
+    within = invocation.in_shell(invocation.shell_text(words, around.read))
     if within:
         found = (source for one in within for source in read(one, around))
         return tuple({source.path: source for source in found}.values())
-    name = lint.program(words)
-    module = lint.module_name(words)
+    name = invocation.program(words)
+    module = invocation.module_name(words)
     if module is not None:
         path = module.replace(".", "/")
         name = next((one for one in (f"{path}.py", f"{path}/__main__.py") if one in around.sent), None)
@@ -74,7 +74,7 @@ def read(command: Sequence[str], around: lint.Code) -> tuple[Source, ...]:
 
 def r_packages(command: Sequence[str], around: lint.Code) -> tuple[str, ...]:
     """What an R script surely loads; nothing of one that installs what it needs."""
-    name = lint.program(tuple(command))
+    name = invocation.program(tuple(command))
     text = around.read(name) if name is not None and name.endswith((".R", ".r")) else None
     if text is None or "install.packages" in text:
         return ()

@@ -13,7 +13,7 @@ import os
 from ..base import locks
 from ..base.fault import NodeError
 from ..base.paths import make_private
-from .removing import remove
+from .removing import discard, remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def remove_dead(paths: Paths) -> None:
     for fd, note, folder in _free(paths):
         error = remove(folder) if folder else None
         if error is None:
-            _unlink(note)
+            discard(note)
         _close(fd)
 
 
@@ -91,10 +91,3 @@ def _free(paths: Paths) -> Iterator[tuple[int, str, str]]:
 def _close(fd: int) -> bool:
     os.close(fd)
     return True
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 
 from ..base import locks, trust
 from ..base.fault import NodeError
-from ..base.paths import plain_name
-from ..disk.removing import remove
+from ..base.paths import listed, plain_name
+from ..disk.removing import discard, remove
+from . import uvwords
 from .pipconf import in_words_of_uv
 from .trees import unwritable
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 MAKING = ".making-"
 LOCK = "lock.txt"
-NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
 _WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
-_LINES = 12  # of uv's words in an error
 _MINIMUM = 400e6  # bytes free; TensorFlow alone needs more
 # What is imported before an environment counts as made, by the distribution that brings it.
 _IMPORTS = {
@@ -72,14 +70,14 @@ def find(_agent: Agent, request: Request) -> Dict[str, Any]:
     wanted = str(request["python"])
     done = _uv(request, ["python", "find", os.path.expanduser(wanted)])
     if done.returncode < 0:
-        raise _killed("uv", done.returncode)
+        raise uvwords.killed("uv", done.returncode)
     if done.returncode:
-        raise _no_python(wanted, done.stderr)
+        raise uvwords.no_python(wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
     code = "import sys; print(*sys.version_info[:3], sys.implementation.name)"
     said = _output([path, "-I", "-S", "-c", code]).split()
     if len(said) != 4:
-        raise _no_python(wanted, b"%s does not run" % os.fsencode(path))
+        raise uvwords.no_python(wanted, b"%s does not run" % os.fsencode(path))
     return {"path": path, "version": ".".join(said[:3]), "implementation": said[3]}
 
 
@@ -162,7 +160,7 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
         os.rename(making, path)
     finally:
         remove(making)
-        _unlink(making + ".log")
+        discard(making + ".log")
     return versions
 
 
@@ -176,7 +174,7 @@ def _ask_index(request: Request, making: str) -> None:
     try:
         _step(request, making, [*question, *_sources(request, making), pin], UV_HTTP_RETRIES="0")
     except NodeError as error:
-        if error.kind == NO_INDEX:
+        if error.kind == uvwords.NO_INDEX:
             raise
         # Anything else is for the installation to say: it knows which of the packages this machine needs.
 
@@ -195,9 +193,9 @@ def _step(request: Request, making: str, arguments: List[str], **settings: str) 
     with open(making + ".log", "ab") as log:
         done = _uv(request, arguments, log, **settings)
     if done.returncode < 0:
-        raise _killed("uv", done.returncode)
+        raise uvwords.killed("uv", done.returncode)
     if done.returncode:
-        raise _failed(arguments, _read(making + ".log"))
+        raise uvwords.failed(arguments, _read(making + ".log"))
 
 
 def _check(making: str, lock: bytes) -> Dict[str, str]:
@@ -214,12 +212,12 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
         check=False,
     )
     if done.returncode < 0:
-        raise _killed("the import of what was installed", done.returncode)
+        raise uvwords.killed("the import of what was installed", done.returncode)
     if done.returncode:
         raise NodeError(
             "env",
             "cannot import what was installed",
-            _tail(done.stderr.decode("utf-8", "replace")),
+            uvwords.tail(done.stderr.decode("utf-8", "replace")),
             "change the packages under [env], then run `orchestrate setup`",
         )
     versions: Dict[str, str] = json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1])
@@ -254,7 +252,7 @@ def _forget_dead(folder: str, name: str, ours: str) -> None:
     for entry in os.listdir(folder):
         path = os.path.join(folder, entry)
         if entry.startswith(f"{MAKING}{name}-") and not path.startswith(ours):
-            _unlink(path) if entry.endswith(".log") else remove(path)
+            discard(path) if entry.endswith(".log") else remove(path)
 
 
 def _whole(path: str) -> bool:
@@ -282,17 +280,10 @@ def _output(argv: List[str]) -> str:
 
 def _distributions(making: str) -> Iterator[str]:
     lib = os.path.join(making, "lib")
-    for version in _names(lib):
-        for name in _names(os.path.join(lib, version, "site-packages")):
+    for version in listed(lib):
+        for name in listed(os.path.join(lib, version, "site-packages")):
             if name.endswith(".dist-info"):
                 yield name
-
-
-def _names(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _check_room(folder: str) -> None:
@@ -318,65 +309,12 @@ def _libc() -> str:
         return ""
 
 
-def _failed(arguments: List[str], log: str) -> NodeError:
-    lowered = log.lower()
-
-    def says(*words: str) -> bool:
-        return any(word in lowered for word in words)
-
-    what = f"cannot make the environment: `uv {arguments[0]}` failed"
-    hint = "mend what uv says, then run `orchestrate setup`"
-    kind = "env"
-    if says("no space left", "disk quota"):
-        hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
-    elif says("no wheels with a matching", "no source distribution", "only has wheels"):
-        hint = 'set `python = "3.12"` under [env], or other versions of the packages'
-    elif says("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out"):
-        kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
-    return NodeError(kind, what, _tail(log), hint)
-
-
-def _killed(what: str, returncode: int) -> NodeError:
-    """It has said nothing of it: whoever ended it did not ask."""
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = "signal %d" % -returncode
-    return NodeError(
-        "env",
-        "cannot make the environment: %s was killed by %s" % (what, name),
-        "SIGKILL is `kill -9` or the kernel's out-of-memory killer" if name == "SIGKILL" else "",
-        "`dmesg -T | grep -i oom` there; then run `orchestrate setup` again",
-    )
-
-
-def _no_python(wanted: str, stderr: bytes) -> NodeError:
-    return NodeError(
-        "no-python",
-        f"has no Python that fits {wanted!r}",
-        _tail(stderr.decode("utf-8", "replace"), 2),
-        "set `python` under [env] to one that is there; or install it (`apt install python3`); or let uv do "
-        "it there: `uv python install`",
-    )
-
-
-def _tail(text: str, lines: int = _LINES) -> str:
-    return "\n".join([line.rstrip() for line in text.strip().split("\n") if line.strip()][-lines:])
-
-
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def _path(request: Request) -> str:

@@ -17,9 +17,10 @@ import stat
 import time
 
 from ..base import locks
-from ..base.paths import filesystem, is_remote
+from ..base.paths import filesystem, is_remote, listed
 from ..base.tuples import NamedTuple
 from ..disk import copies
+from ..disk.removing import discard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def note(incoming: str, tree: str, manifest: List[Dict[str, Any]]) -> None:
     if files:
         _write(_list_of(tree), [list(file) for file in files])
     else:
-        _remove(_list_of(tree))  # of a tree with that name from before
+        discard(_list_of(tree))  # of a tree with that name from before
 
 
 def is_whole(tree: str) -> bool:
@@ -82,9 +83,9 @@ def is_whole(tree: str) -> bool:
 
 def forget(trees: str) -> None:
     """Remove the lists of trees that are gone."""
-    for name in _names(trees):
+    for name in listed(trees):
         if name.startswith(_LIST) and not os.path.isdir(os.path.join(trees, name[len(_LIST) :])):
-            _remove(os.path.join(trees, name))
+            discard(os.path.join(trees, name))
 
 
 class Lender:
@@ -134,14 +135,14 @@ class Lender:
         paths = set()
         for tree in self._listed():
             for file in self._files_of(tree).values():
-                if file.inode == found.st_ino and _is(os.path.join(tree, file.path), found):
+                if file.inode == found.st_ino and _is_same_file(os.path.join(tree, file.path), found):
                     paths.add(file.path)
                     names -= 1
         if names <= 0:
             return True
-        for run in _names(self._runs):
+        for run in listed(self._runs):
             of_run = [os.path.join(self._runs, run, "work", path) for path in paths]
-            lent = sum(_is(path, found) for path in of_run)
+            lent = sum(_is_same_file(path, found) for path in of_run)
             if lent and self._is_over(run):
                 names -= lent
         return names <= 0
@@ -155,7 +156,7 @@ class Lender:
     def _listed(self) -> List[str]:
         return [
             os.path.join(self._trees, name[len(_LIST) :])
-            for name in _names(self._trees)
+            for name in listed(self._trees)
             if name.startswith(_LIST)
         ]
 
@@ -190,7 +191,7 @@ def _is_over(paths: Paths, runs: str, run: str) -> bool:
         return False
 
 
-def _is(path: str, found: os.stat_result) -> bool:
+def _is_same_file(path: str, found: os.stat_result) -> bool:
     try:
         return os.path.samestat(os.lstat(path), found)
     except OSError:
@@ -215,10 +216,8 @@ def _list_of(tree: str) -> str:
 
 def _files(tree: str) -> Iterator[File]:
     for entry in _read(_list_of(tree)):
-        try:
+        if isinstance(entry, list) and [type(one) for one in entry] == [str, str, int, int, int, int]:
             yield File(*entry)
-        except TypeError:
-            continue  # damaged
 
 
 def _written(trees: str) -> Set[str]:
@@ -229,7 +228,7 @@ def _read(path: str) -> List[Any]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 
@@ -239,17 +238,3 @@ def _write(path: str, what: List[Any]) -> None:
     with open(beside, "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(what, file)
     os.replace(beside, path)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
-def _names(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

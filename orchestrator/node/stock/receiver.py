@@ -11,7 +11,7 @@ import threading
 
 from ..base import locks, trust
 from ..base.fault import NodeError
-from ..disk.removing import remove
+from ..disk.removing import discard, remove
 from ..serve import frames
 from . import reuse, wholeness
 from .pieces import Pieces, map_of
@@ -119,7 +119,7 @@ class _Receiver:
             raise NodeError("data", f"something else has appeared at {path}", "", f"rm -r {path}")
         os.utime(incoming)
         os.rename(incoming, path)
-        _unlink(map_of(incoming))
+        discard(map_of(incoming))
         reuse.note(self._order.notes, path, self._order.manifest)
         return {"ok": True, "result": {"present": True, "path": path}}, b""
 
@@ -148,13 +148,13 @@ def _prepare(order: Order, incoming: str) -> Set[str]:
     if os.path.lexists(order.path):  # damaged: what is right of it stays
         remove(incoming)
         os.rename(order.path, incoming)
-        _unlink(map_of(incoming))
+        discard(map_of(incoming))
         return wholeness.right(incoming, order.manifest)
     if os.path.lexists(incoming):
         if trust.is_ours(incoming):
             return wholeness.right(incoming, order.manifest, linked=True)
         remove(incoming)
-    _unlink(map_of(incoming))
+    discard(map_of(incoming))
     os.mkdir(incoming, 0o755)
     missing = reuse.fill(order.notes, data, incoming, order.manifest)["missing"]
     return {one["path"] for one in order.manifest} - {order.manifest[place]["path"] for place in missing}
@@ -199,10 +199,3 @@ def _words(reader: int) -> Iterator[Tuple[Dict[str, Any], bytes]]:
         if not data:
             return
         yield from decoder.feed(data)
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -12,6 +12,7 @@ import os
 import stat
 
 from ..disk import copies
+from ..disk.removing import discard
 from .lending import LARGE
 
 TYPE_CHECKING = False
@@ -41,7 +42,7 @@ def note(state: Optional[str], tree: str, manifest: Manifest) -> None:
             json.dump({"tree": tree, "manifest": manifest, "stats": stats}, file)
         os.rename(hidden, path)
         for _, _, old in _newest_first(folder)[_MOST:]:
-            _forget(old)
+            discard(old)
     except OSError:
         pass
 
@@ -158,7 +159,7 @@ def _notes(state: Optional[str], trees: str) -> Iterator[Tuple[str, Manifest]]:
         except (OSError, ValueError, LookupError, TypeError):
             continue
         if not os.path.isdir(tree):
-            _forget(path)
+            discard(path)
         elif os.path.dirname(tree) == trees:
             yield tree, files
 
@@ -167,10 +168,3 @@ def _newest_first(folder: str) -> List[Tuple[float, int, str]]:
     """(time, size, path) of the notes; raise OSError."""
     found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(folder)]
     return sorted(found, reverse=True)
-
-
-def _forget(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -7,7 +7,7 @@ import os
 import stat
 
 from ..base import trust
-from ..disk.removing import remove
+from ..disk.removing import discard, remove
 from . import reuse
 from .trees import _sha256
 
@@ -104,7 +104,4 @@ def _note_of(notes: str, path: str) -> str:
 
 def forget(notes: Optional[str], path: str) -> None:
     if notes is not None:
-        try:
-            os.unlink(_note_of(notes, path))
-        except OSError:
-            pass
+        discard(_note_of(notes, path))

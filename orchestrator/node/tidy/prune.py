@@ -10,6 +10,7 @@ import os
 import time
 
 from ..base import locks
+from ..base.paths import listed
 from ..base.tuples import NamedTuple
 from ..disk.removing import remove
 from ..stock import lending, work
@@ -122,7 +123,7 @@ def _is_unnamed(rules: Rules) -> Callable[[Folder], bool]:
 def _is_used(path: str) -> bool:
     """Whether a process of this machine, none of our runs perhaps, has a file of it in its memory."""
     inside = os.fsencode(os.path.realpath(path)) + b"/"
-    for pid in filter(str.isdigit, _names("/proc")):
+    for pid in filter(str.isdigit, listed("/proc")):
         for place in ("cmdline", "maps"):
             try:
                 with open(f"/proc/{pid}/{place}", "rb") as file:
@@ -135,10 +136,10 @@ def _is_used(path: str) -> bool:
 
 def _forget_locks(folder: str) -> None:
     """The empty files whose locks nobody needs: what they guard is not there, and nobody makes it."""
-    for name in _names(folder):
+    for name in listed(folder):
         path = os.path.join(folder, name)
         guarded = name[len(_LOCK) :]
-        if not name.startswith(_LOCK) or any(guarded in one for one in _names(folder) if one != name):
+        if not name.startswith(_LOCK) or any(guarded in one for one in listed(folder) if one != name):
             continue
         try:
             locks.remove_free(path)
@@ -241,14 +242,7 @@ def _half_made(runs: str) -> List[str]:
 
 
 def _entries(folder: str) -> List[str]:
-    return [os.path.join(folder, name) for name in sorted(_names(folder))]
-
-
-def _names(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+    return [os.path.join(folder, name) for name in sorted(listed(folder))]
 
 
 def measure(path: str) -> Folder:
