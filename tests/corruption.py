@@ -387,7 +387,7 @@ def _odd_value(draw: random.Random, path: Path) -> None:
     try:
         at = draw.randrange(len(lines))
         document = json.loads(lines[at])
-    except ValueError:
+    except (ValueError, RecursionError):  # another damage has nested it deep
         _flipped(draw, path)
         return
     places = list(_places(document))
