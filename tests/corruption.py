@@ -206,12 +206,16 @@ def until(what: str, condition: Callable[[], Any]) -> None:
 
 def kill_keeper(folder: Path) -> None:
     """Kill the process that has the run's lock open, and wait until the lock is free."""
-    lock = (folder / "keeper.lock").stat()
-    for pid in _pids():
-        if _has_open(pid, lock):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    for pid in keepers(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     _wait_for_keeper(folder)
+
+
+def keepers(folder: Path) -> list[int]:
+    """The processes that have the run's lock open: one, or none."""
+    lock = (folder / "keeper.lock").stat()
+    return [pid for pid in _pids() if _has_open(pid, lock)]
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:
@@ -387,7 +391,7 @@ def _odd_value(draw: random.Random, path: Path) -> None:
     try:
         at = draw.randrange(len(lines))
         document = json.loads(lines[at])
-    except ValueError:
+    except (ValueError, RecursionError):  # another damage has nested it deep
         _flipped(draw, path)
         return
     places = list(_places(document))

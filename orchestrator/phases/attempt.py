@@ -161,6 +161,8 @@ class Attempt:
             gauge.look()
             if stopper is None:
                 links.look()
+        if asked is None and self._failed() and self._blames_peer():
+            links.begin()  # where all have ended at once there was no time for it
         cut = links.result()
         follower.close()
         unproven = tuple(stop.sweep(run))

@@ -30,6 +30,7 @@ class Links:
         self._began = 0.0
         self._asked: Mapping[str, Future[wire.Probes]] = {}
         self._heard = follower.heard
+        self._blamed = False
         self.trouble = ""  # what the last test has shown, and since when
 
     def look(self) -> None:
@@ -47,9 +48,10 @@ class Links:
             self._ask(now)
 
     def begin(self) -> None:
-        """Test now, whoever was heard; `result` waits for it."""
-        if not self._asked:
+        """Test once more, whoever was heard; `result` waits for it."""
+        if not self._asked and not self._blamed:
             self._ask(time.monotonic())
+        self._blamed = True
 
     def result(self) -> str:
         """What is wrong, "" for nothing."""

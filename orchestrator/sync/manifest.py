@@ -19,6 +19,7 @@ class File:
     sha256: str
     size: int  # for progress; not part of what a tree is
     stored: int = field(default=-1, compare=False)  # bytes on the disk; less than `size`: it has holes
+    changed: int = field(default=0, compare=False)  # when, ns of the Unix epoch: tells what is new
 
     @property
     def sparse(self) -> bool:

@@ -99,9 +99,14 @@ class _Push:
             manifest=self._tree.manifest.as_json,
             reuse=reuse,
         )
-        begun = self._session.request(request, timeout=_VERIFY)
+        along = self._tree.newest if reuse else b""
+        begun = self._session.request(request, along, timeout=_VERIFY)
         if begun.incoming is None:
-            return False
+            if begun.made:
+                self.sent += len(along)
+                self._expect(len(along))
+                self._count(len(along))
+            return begun.made
         try:
             entries = self._tree.manifest.entries
             missing = [entries[place] for place in begun.missing]
@@ -113,14 +118,17 @@ class _Push:
         return True
 
     def _send(self, missing: list[Entry], incoming: str, base: str | None, tar_up_to: int) -> None:
-        if self._progress is not None:
-            self._progress.expect(sum(entry.size for entry in missing if isinstance(entry, File)))
+        self._expect(sum(entry.size for entry in missing if isinstance(entry, File)))
         files = [one for one in missing if isinstance(one, File) and one.path not in self._tree.kept]
         large = [one for one in files if one.sparse or (base is not None and one.size > tar_up_to)]
         by_rsync = large and self._rsync(large, incoming, base)
         done = frozenset(one.path for one in large if by_rsync)
         if rest := [entry.path for entry in missing if entry.path not in done]:
             self._tar(rest)
+
+    def _expect(self, size: int) -> None:
+        if self._progress is not None:
+            self._progress.expect(size)
 
     def _count(self, size: int) -> None:
         if self._progress is not None:

@@ -21,6 +21,8 @@ from orchestrator.sync.private import Reason
 MOST_FILES = 100_000  # what one message to a node can name
 _KEPT = 16 * 1024 * 1024  # bytes of small files that are held as they were read: later edits change nothing
 _PINNED = 256 * 1024 * 1024  # the same, of files that were seen to change
+_ALONG = 64 * 1024  # bytes of files that go along with the question what is missing
+_MOST_ALONG = 16
 _HASHERS = 4  # hashlib lets go of the interpreter
 
 
@@ -56,6 +58,18 @@ class Tree:
     @cached_property
     def _packed(self) -> list[bytes]:
         return list(tarball.chunks(self.root, self.manifest.entries, self.kept))
+
+    @cached_property
+    def newest(self) -> bytes:
+        """The small files that were changed last, which hosts will probably lack, as a tar stream."""
+        room, chosen = _ALONG, list[File]()
+        files = [one for one in self.manifest.entries if isinstance(one, File) and one.path in self.kept]
+        for one in sorted(files, key=lambda file: file.changed, reverse=True)[:_MOST_ALONG]:
+            room -= one.size
+            if room < 0:
+                break
+            chosen.append(one)
+        return b"".join(tarball.chunks(self.root, chosen, self.kept)) if chosen else b""
 
     def changed(self) -> list[str]:
         """The paths that are no longer what they were when the tree was read, of those that are not kept."""
@@ -164,7 +178,8 @@ class _Reader:
                 return None
             if keep:
                 self.kept[path] = content
-                return File(path, executable, hashlib.sha256(content).hexdigest(), len(content))
+                digest = hashlib.sha256(content).hexdigest()
+                return File(path, executable, digest, len(content), changed=status.st_mtime_ns)
             stream.seek(0)
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             # The size that was hashed: the file may grow while we read it.

@@ -21,6 +21,7 @@ class TreeHas(Request[Present], frozen=True, kw_only=True):
 
 class Incoming(Reply, frozen=True):
     present: bool = False  # the tree is there: nothing is to be sent
+    made: bool = False  # of what came along
     incoming: Folder | None = None
     base: Folder | None = None  # a tree that has versions of files that are missing
     missing: tuple[Count, ...] = ()  # places in the manifest
@@ -28,10 +29,14 @@ class Incoming(Reply, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect(self.present == (self.incoming is None), "a tree is there and is not")
+        expect(self.present or not self.made, "a tree was made and is not there")
 
 
 class TreeBegin(Request[Incoming], frozen=True, kw_only=True):
-    """Make the folder that is to become a tree, with `reuse` of the files that other trees there have."""
+    """Make the folder that is to become a tree, with `reuse` of the files that other trees there have.
+
+    The payload is a tar stream of what will probably be missing: with it the tree is made, if that is all.
+    """
 
     OP = "tree_begin"
     REPLY = Incoming

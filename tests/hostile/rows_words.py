@@ -162,6 +162,7 @@ def _launch() -> Iterator[Row]:
         ("places out of the manifest", "'missing': [10**6], 'incoming': '/x'", 3, PROTOCOL),
         ("a place twice", "'missing': [0, 0], 'incoming': '/x'", 3, PROTOCOL),
         ("a tree that is there and is not", "'present': True, 'incoming': '/x'", 3, PROTOCOL),
+        ("a tree that was made and is not there", "'made': True, 'incoming': '/x'", 3, PROTOCOL),
         ("an incoming folder that is an option", "'incoming': '--rsh=touch ' + CANARY", 3, PROTOCOL),
         ("a folder for a shell", "'missing': HOLES, 'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')'", 3, "liar"),
         ("a base for a shell", "'missing': HOLES, 'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),

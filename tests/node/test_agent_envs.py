@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.envs import uv
+from orchestrator.node.base.locks import hold
 from tests.node.agent_client import AgentClient, AgentError
 from tests.wheels import wheel
 
@@ -174,6 +175,22 @@ def test_a_build_that_was_killed_is_made_again_and_leaves_nothing(tmp_path: Path
         assert any(name.startswith(".making-") for name in os.listdir(envs))
         assert agent.request("env_make", LOCK, **fields(tmp_path, wheels))["made"]
     assert sorted(os.listdir(envs)) == [".lock-0123456789abcdef", "0123456789abcdef"]
+
+
+def test_what_interrupted_builds_of_other_locks_left_goes_too(tmp_path: Path, wheels: Path) -> None:
+    envs = tmp_path / "work dir" / "envs"
+    for name in ("00ff-1", "00aa-1", "00aa-2"):
+        (envs / f".making-{name}").mkdir(parents=True)
+        (envs / f".making-{name}.log").touch()
+    held = hold(str(envs / ".lock-00ff"), 0.0)  # somebody is at it
+    assert held is not None
+    with AgentClient(tmp_path / "state") as agent:
+        assert agent.request("env_make", LOCK, **fields(tmp_path, wheels))["made"]
+    os.close(held)
+    assert sorted(name for name in os.listdir(envs) if "making" in name) == [
+        ".making-00ff-1",
+        ".making-00ff-1.log",
+    ]
 
 
 def test_two_that_want_the_same_make_it_once(tmp_path: Path, wheels: Path) -> None:

@@ -218,6 +218,70 @@ def test_the_mode_of_a_file_of_its_own_is_set_and_that_of_a_shared_one_refused(l
     assert (lab.workdir / "elsewhere").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(
+    "along",
+    [
+        b"no stream",
+        tar({"b": b"2"})[:700],
+        tar({"c": b"3"}),
+        tar({"../b": b"2"}),
+        tar({"b": b"2", "a": b"1"}),
+    ],
+    ids=["garbage", "cut", "another", "outside", "more"],
+)
+def test_what_comes_along_is_taken_where_it_is_all_that_is_missing(lab: Lab, along: bytes) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({"a": b"1"}), digest="aa")
+    seal(lab, agent, manifest({"a": b"1"}), "aa")
+    wanted = manifest({"a": b"1", "b": b"2"})
+    begun = agent.request("tree_begin", along, workdir=str(lab.workdir), digest="bb", manifest=wanted)
+    if "incoming" in begun:
+        assert begun["missing"] == [1]
+        assert names_in(Path(begun["incoming"])) == ["a"]
+        assert names_in(lab.workdir / "trees") == [Path(begun["incoming"]).name, "aa"]
+    else:
+        assert along == tar({"b": b"2", "a": b"1"})
+        assert read_all(tree(lab, "bb")) == {"a": b"1", "b": b"2"}
+        assert (tree(lab, "bb") / "a").samefile(tree(lab, "aa") / "a")
+
+
+def test_what_comes_along_is_compared_with_the_manifest(lab: Lab) -> None:
+    agent = lab.agent()
+    wanted = manifest({"b": b"2"})
+    with pytest.raises(AgentError, match="b: other content"):
+        agent.request("tree_begin", tar({"b": b"x"}), workdir=str(lab.workdir), digest="bb", manifest=wanted)
+    assert not tree(lab, "bb").exists()
+
+
+def test_what_was_changed_back_is_found_in_an_old_tree(lab: Lab) -> None:
+    agent = lab.agent()
+    base = {f"{n}": bytes([n]) for n in range(40)}
+    for number in range(5):
+        files = {**base, "edited": b"%d" % number}
+        put(lab, agent, tar(files), digest=f"a{number}")
+        seal(lab, agent, manifest(files), f"a{number}")
+    back = manifest({**base, "edited": b"1", "new": b"new"})
+    begun = agent.request("tree_begin", workdir=str(lab.workdir), digest="bb", manifest=back)
+    assert [back[place]["path"] for place in begun["missing"]] == ["new"]
+    incoming = Path(begun["incoming"])
+    assert (incoming / "edited").samefile(tree(lab, "a1") / "edited")
+    assert (incoming / "7").samefile(tree(lab, "a4") / "7")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"tree": 7}', '{"tree": "TREE", "manifest": 7}', '{"tree": "TREE"', "\xff"]
+)
+def test_a_damaged_note_of_a_tree_lends_nothing(lab: Lab, text: str) -> None:
+    agent = lab.agent()
+    put(lab, agent, tar({"a": b"1"}), digest="aa")
+    seal(lab, agent, manifest({"a": b"1"}), "aa")
+    (note,) = (path for path in lab.folder.rglob("aa") if path.parent.name == "trees" and path.is_file())
+    note.write_text(text.replace("TREE", str(tree(lab, "aa"))))
+    wanted = manifest({"a": b"1"})
+    begun = agent.request("tree_begin", workdir=str(lab.workdir), digest="bb", manifest=wanted)
+    assert begun["missing"] == [0]
+
+
 def test_the_newest_tree_is_the_base(lab: Lab) -> None:
     agent = lab.agent()
     bases = []

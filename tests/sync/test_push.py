@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,59 @@ def test_what_any_tree_there_has_is_not_sent(
     assert push(session, edit(root), workdir).sent < 120_000
     (root / "package 1").rename(root / "moved")
     assert push(session, read_tree(root), workdir).sent < 10_000
+
+
+@pytest.fixture
+def asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operations that the session's host was asked for."""
+    ops: list[str] = []
+    submit = session.submit
+
+    def noting(request: Any, payload: bytes = b"") -> Any:
+        ops.append(request.OP)
+        return submit(request, payload)
+
+    monkeypatch.setattr(session, "submit", noting)
+    return ops
+
+
+def test_what_was_edited_last_goes_along_with_the_question(
+    session: Session, root: Path, workdir: str, asked: list[str]
+) -> None:
+    push(session, read_tree(root), workdir)
+    asked.clear()
+    (root / "run.sh").write_text("#!/bin/sh\necho edited\n")
+    (root / "new").write_text("new")
+    second = read_tree(root)
+    done = push(session, second, workdir)
+    assert asked == ["tree_begin"]
+    assert not done.reused
+    assert 0 < done.sent < 20_000
+    assert arrived(workdir, second).digest == second.digest
+    nothing_is_half_made(workdir)
+    asked.clear()
+    (root / "new").unlink()  # all that is left is there
+    third = read_tree(root)
+    push(session, third, workdir)
+    assert asked == ["tree_begin"]
+    assert arrived(workdir, third).digest == third.digest
+
+
+def test_what_did_not_go_along_is_asked_for(
+    session: Session, root: Path, workdir: str, asked: list[str]
+) -> None:
+    push(session, read_tree(root), workdir)
+    asked.clear()
+    old = root / "package 3" / "module3.py"
+    old.write_text("edited, with the time of another year")
+    os.utime(old, (1, 1))
+    (root / "run.sh").write_text("#!/bin/sh\necho edited\n")
+    for number in range(20):  # newer than both, and there
+        (root / f"link{number}").write_text("#!/bin/sh\n")
+    push(session, read_tree(root), workdir)
+    assert asked == ["tree_begin", "tree_tar", "tree_tar", "tree_seal"]
+    assert arrived(workdir, read_tree(root)).digest == read_tree(root).digest
+    nothing_is_half_made(workdir)
 
 
 def test_a_tree_that_was_damaged_there_is_found_out(session: Session, root: Path, workdir: str) -> None:

@@ -109,7 +109,8 @@ def _make(path: str, making: str, request: Request) -> Dict[str, Any]:
         trust.check_way(*os.path.split(folder))
         lock = os.path.join(folder, ".lock-" + os.path.basename(path))
         with locks.Held(lock, _WAIT, "env", "an environment that is being made"):
-            _forget_dead(folder, os.path.basename(path), making)
+            _forget_dead(folder, os.path.basename(path))
+            _forget_others(folder, os.path.basename(path))
             if _whole(path):
                 return {"made": False, "path": path, "versions": {}, "seconds": time.monotonic() - began}
             versions = _build(path, making, request)
@@ -247,12 +248,27 @@ def environment(login: Any) -> Dict[str, str]:
     return made
 
 
-def _forget_dead(folder: str, name: str, ours: str) -> None:
+def _forget_dead(folder: str, name: str) -> None:
     """What an interrupted build left: nobody is at it, since we hold its lock."""
     for entry in os.listdir(folder):
         path = os.path.join(folder, entry)
-        if entry.startswith(f"{MAKING}{name}-") and not path.startswith(ours):
+        if entry.startswith(f"{MAKING}{name}-"):
             discard(path) if entry.endswith(".log") else remove(path)
+
+
+def _forget_others(folder: str, name: str) -> None:
+    """The same, of other environments whose locks are free: their lock may never be asked for again."""
+    begun = {entry[len(MAKING) :].rpartition("-")[0] for entry in listed(folder) if entry.startswith(MAKING)}
+    for other in begun - {name, ""}:
+        try:
+            held = locks.hold(os.path.join(folder, f".lock-{other}"), 0.0)
+        except OSError:
+            continue  # another login's
+        if held is not None:
+            try:
+                _forget_dead(folder, other)
+            finally:
+                os.close(held)
 
 
 def _whole(path: str) -> bool:

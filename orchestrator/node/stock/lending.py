@@ -54,14 +54,16 @@ def is_large(found: os.stat_result) -> bool:
     return found.st_size >= LARGE and found.st_blocks * 512 >= LARGE
 
 
-def note(incoming: str, tree: str, manifest: List[Dict[str, Any]]) -> None:
-    """Write down the large files of a verified tree before it has its name; raise OSError."""
-    files = []
-    for entry in manifest:
-        if "sha256" in entry:
-            found = os.lstat(os.path.join(incoming, entry["path"]))
-            if is_large(found):
-                files.append(File(entry["path"], entry["sha256"], *_marks(found)))
+def note(tree: str, manifest: List[Dict[str, Any]], found: List[os.stat_result]) -> None:
+    """Write down the large files of a verified tree before it has its name; raise OSError.
+
+    `found`: what was seen of each of its files when they were verified.
+    """
+    files = [
+        File(entry["path"], entry["sha256"], *_marks(found[place]))
+        for place, entry in enumerate(manifest)
+        if "sha256" in entry and is_large(found[place])
+    ]
     if files:
         _write(_list_of(tree), [list(file) for file in files])
     else:

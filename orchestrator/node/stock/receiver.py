@@ -156,7 +156,7 @@ def _prepare(order: Order, incoming: str) -> Set[str]:
         remove(incoming)
     discard(map_of(incoming))
     os.mkdir(incoming, 0o755)
-    missing = reuse.fill(order.notes, data, incoming, order.manifest)["missing"]
+    missing = reuse.fill(order.notes, data, incoming, order.manifest).missing
     return {one["path"] for one in order.manifest} - {order.manifest[place]["path"] for place in missing}
 
 

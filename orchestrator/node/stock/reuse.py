@@ -11,25 +11,68 @@ import json
 import os
 import stat
 
+from ..base.tuples import NamedTuple
 from ..disk import copies
 from ..disk.removing import discard
 from .lending import LARGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
     from .lending import Lender
 
     Manifest = List[Dict[str, Any]]
     Stat = Tuple[int, int, int, int]  # device, inode, size, time
+    Held = Dict[
+        Tuple[str, int], Tuple[str, Stat]
+    ]  # where there is what content and mode, and what it is like
 
 _MOST = 64  # trees that are looked through, the newest first
 _MOST_BYTES = 64 << 20  # of their notes
+_FEW = 16  # files that may be looked for in the text of notes
+_START = '{"tree": '
 
 
-def note(state: Optional[str], tree: str, manifest: Manifest) -> None:
-    """Remember what a verified tree consists of; a disk that is full is no reason to fail."""
+class Filled(NamedTuple):
+    """What came of `fill`."""
+
+    missing: List[int]  # places in the manifest
+    base: Optional[
+        str
+    ]  # the newest tree with the most of the missing paths: those are changes of what it has
+    known: Dict[Stat, str]  # the contents of the files that are links to another tree's
+
+
+class Verified:
+    """The contents of the files that trees here hold; their notes are read as they are needed."""
+
+    def __init__(self, state: Optional[str], trees: str, known: Optional[Dict[Stat, str]] = None) -> None:
+        self._notes = _notes(state, trees)
+        self._known = dict(known or {})
+
+    def content(self, found: os.stat_result) -> Optional[str]:
+        """The digest of a file that is a tree's, too, and need not be read again."""
+        if found.st_nlink < 2:
+            return None
+        mark = stat_of(found)
+        while mark not in self._known:
+            noted = next(self._notes, None)
+            if noted is None:
+                return None
+            for file in noted.files():
+                if "sha256" in file:
+                    self._known.setdefault(file["stat"], file["sha256"])
+        return self._known[mark]
+
+
+def note(
+    state: Optional[str], tree: str, manifest: Manifest, found: Optional[List[os.stat_result]] = None
+) -> None:
+    """Remember what a verified tree consists of; a disk that is full is no reason to fail.
+
+    `found`: what was seen of each of its files when they were verified.
+    """
     if state is None:
         return
     folder = os.path.join(state, "trees")
@@ -37,9 +80,11 @@ def note(state: Optional[str], tree: str, manifest: Manifest) -> None:
     hidden = f"{path}.{os.getpid()}"
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        with open(hidden, "w", encoding="utf-8", errors="surrogateescape") as file:
-            stats = [list(_stat(os.path.join(tree, entry["path"]))) for entry in manifest]
-            json.dump({"tree": tree, "manifest": manifest, "stats": stats}, file)
+        if found is None:
+            found = [os.lstat(os.path.join(tree, entry["path"])) for entry in manifest]
+        stats = [stat_of(status) for status in found]
+        with open(hidden, "w", encoding="ascii") as file:
+            file.write(json.dumps({"tree": tree, "manifest": manifest, "stats": stats}))
         os.rename(hidden, path)
         for _, _, old in _newest_first(folder)[_MOST:]:
             discard(old)
@@ -49,82 +94,84 @@ def note(state: Optional[str], tree: str, manifest: Manifest) -> None:
 
 def fill(
     state: Optional[str], trees: str, incoming: str, manifest: Manifest, lender: Optional[Lender] = None
-) -> Dict[str, Any]:
-    """Make in `incoming` what is here already; return the places in the manifest of what is missing.
+) -> Filled:
+    """Make in `incoming` what is here already, but for large files that tasks may write to."""
+    held, base = _held(state, trees, manifest)
+    filler = _Filler(incoming, held, lender)
+    missing = [place for place, entry in enumerate(manifest) if not filler.make(entry)]
+    return Filled(missing, base, filler.known)
 
-    `lender`: of trees whose large files tasks may be writing to.
 
-    `base` is the newest tree with the most of the missing paths: those are changes of what it has.
-    """
-    wanted = {entry["sha256"] for entry in manifest if "sha256" in entry}
-    held: Dict[Tuple[str, int], Tuple[str, Stat]] = {}
-    others = list(_notes(state, trees))
-    for tree, files in others:
+def _held(state: Optional[str], trees: str, manifest: Manifest) -> Tuple[Held, Optional[str]]:
+    """Where there are files of a content and mode that is wanted; and the base of what is not there."""
+    lacking = {(entry["sha256"], entry["mode"]): entry["path"] for entry in manifest if "sha256" in entry}
+    held: Held = {}
+    read: List[Tuple[str, Set[str]]] = []  # trees and their paths
+    for noted in _notes(state, trees):
+        if not lacking:
+            break
+        if read and len(lacking) <= _FEW and not any(noted.names(sha256) for sha256, _ in lacking):
+            continue  # the newest ones are what is edited: the others are read for what they have alone
+        files = noted.files()
+        read.append((noted.tree, {file["path"] for file in files}))
         for file in files:
-            if file.get("sha256") in wanted:
-                where = (os.path.join(tree, file["path"]), file["stat"])
-                held.setdefault((file["sha256"], file["mode"]), where)
-    folders = {incoming}
-    missing = []
-    for place, entry in enumerate(manifest):
-        if not _make(os.path.join(incoming, entry["path"]), entry, held, folders, lender):
-            missing.append(place)
-    lacking = {manifest[place]["path"] for place in missing}
-    counts = [(sum(file["path"] in lacking for file in files), tree) for tree, files in others]
+            wanted = (file.get("sha256"), file.get("mode"))
+            if wanted in lacking:
+                held[wanted] = (f"{noted.tree}/{file['path']}", file["stat"])
+                del lacking[wanted]
+    paths = set(lacking.values())
+    counts = [(len(paths & there), tree) for tree, there in read]
     most, base = max(counts, key=lambda count: count[0], default=(0, None))
-    return {"missing": missing, "base": base if most else None}
-
-
-def verified(state: Optional[str], trees: str) -> Dict[Stat, str]:
-    """The content of the files that trees here hold, by what tells that they are the same still."""
-    return {
-        file["stat"]: file["sha256"]
-        for _, files in _notes(state, trees)
-        for file in files
-        if "sha256" in file
-    }
+    return held, base if most else None
 
 
 def stat_of(status: os.stat_result) -> Stat:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _stat(path: str) -> Stat:
-    return stat_of(os.lstat(path))
+class _Filler:
+    """Makes files of a new tree from others."""
 
+    def __init__(self, incoming: str, held: Held, lender: Optional[Lender]) -> None:
+        self._incoming = incoming
+        self._held = held
+        self._lender = lender
+        self._folders = {incoming}
+        self.known: Dict[Stat, str] = {}
 
-def _make(
-    path: str,
-    entry: Dict[str, Any],
-    held: Dict[Tuple[str, int], Tuple[str, Stat]],
-    folders: Any,
-    lender: Optional[Lender],
-) -> bool:
-    parts = entry["path"].split("/")
-    if entry["path"].startswith("/") or ".." in parts:
-        return False  # the seal refuses it
-    above = os.path.dirname(path)
-    if above not in folders:
-        os.makedirs(above, exist_ok=True)
-        folders.add(above)
-    if "link" in entry:
-        os.symlink(entry["link"], path)
+    def make(self, entry: Dict[str, Any]) -> bool:
+        """Whether it is there now; raise OSError."""
+        name = entry["path"]
+        if name.startswith("/") or ".." in name.split("/"):
+            return False  # the seal refuses it
+        path = f"{self._incoming}/{name}"
+        above = os.path.dirname(path)
+        if above not in self._folders:
+            os.makedirs(above, exist_ok=True)
+            self._folders.add(above)
+        if "link" in entry:
+            os.symlink(entry["link"], path)
+            return True
+        content = (entry["sha256"], entry["mode"])
+        return content in self._held and self._link(*self._held[content], path, entry)
+
+    def _link(self, source: str, mark: Stat, path: str, entry: Dict[str, Any]) -> bool:
+        mode, lender = entry["mode"], self._lender
+        try:
+            status = os.lstat(source)
+            if stat_of(status) != mark:
+                return False  # somebody wrote there
+            lent = lender is not None and status.st_size >= LARGE and not lender.is_free(source)
+            other = stat.S_IMODE(status.st_mode) != mode  # by a task that was lent it
+            if lent or other or status.st_uid != os.geteuid():  # whoever owns it may change it later
+                return _copy(source, path, mode) and stat_of(os.lstat(source)) == mark
+            os.link(source, path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return _copy(source, path, mode)
+        self.known[mark] = entry["sha256"]
         return True
-    source, known = held.get((entry["sha256"], entry["mode"]), ("", None))
-    try:
-        status = os.lstat(source)
-        if stat_of(status) != known:
-            return False  # somebody wrote there
-        lent = lender is not None and status.st_size >= LARGE and not lender.is_free(source)
-        other = stat.S_IMODE(status.st_mode) != entry["mode"]  # by a task that was lent it
-        if lent or other or status.st_uid != os.geteuid():  # whoever owns it may change it later
-            return _copy(source, path, entry["mode"]) and _stat(source) == known
-        os.link(source, path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return _copy(source, path, entry["mode"])
-    return True
 
 
 def _copy(source: str, path: str, mode: int) -> bool:
@@ -137,8 +184,31 @@ def _copy(source: str, path: str, mode: int) -> bool:
     return True
 
 
-def _notes(state: Optional[str], trees: str) -> Iterator[Tuple[str, Manifest]]:
-    """The trees below `trees` and what they consist of; notes of trees that are gone go too."""
+class _Noted:
+    """What was noted of one tree."""
+
+    def __init__(self, tree: str, text: str) -> None:
+        self.tree = tree
+        self._text = text
+
+    def names(self, sha256: str) -> bool:
+        """Whether a content may be in it: cheaper than to read what it says."""
+        return sha256 in self._text
+
+    def files(self) -> Manifest:
+        """Its files, each with its `stat`; none where the note is damaged."""
+        try:
+            told = json.loads(self._text)
+            files = list(told["manifest"])
+            for number, marks in enumerate(told["stats"]):
+                files[number]["stat"] = (marks[0], marks[1], marks[2], marks[3])
+        except (ValueError, LookupError, TypeError):
+            return []
+        return files
+
+
+def _notes(state: Optional[str], trees: str) -> Iterator[_Noted]:
+    """Of the trees below `trees`, the newest first; notes of trees that are gone go too."""
     if state is None:
         return
     try:
@@ -151,17 +221,17 @@ def _notes(state: Optional[str], trees: str) -> Iterator[Tuple[str, Manifest]]:
         if room < 0:
             return
         try:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                told = json.load(file)
-            tree, files = str(told["tree"]), list(told["manifest"])
-            for number, marks in enumerate(told["stats"]):
-                files[number]["stat"] = (marks[0], marks[1], marks[2], marks[3])
-        except (OSError, ValueError, LookupError, TypeError):
+            with open(path, encoding="ascii") as file:
+                text = file.read()
+            tree = json.JSONDecoder().raw_decode(text, len(_START))[0] if text.startswith(_START) else None
+        except (OSError, ValueError):
+            continue
+        if not isinstance(tree, str):
             continue
         if not os.path.isdir(tree):
             discard(path)
         elif os.path.dirname(tree) == trees:
-            yield tree, files
+            yield _Noted(tree, text)
 
 
 def _newest_first(folder: str) -> List[Tuple[float, int, str]]:

@@ -9,6 +9,7 @@ The folder may be shared with other machines: what makes a tree is one rename.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import time
@@ -16,13 +17,15 @@ import time
 from ..base import trust
 from ..base.fault import NodeError
 from ..base.paths import digest_name
+from ..base.tuples import NamedTuple
+from ..disk import archive
 from ..disk import incoming as receiving
-from ..disk.removing import remove
+from ..disk.removing import discard, remove
 from . import lending, reuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
     from ..base.paths import Paths
     from ..serve.agent import Agent, Request
@@ -44,7 +47,8 @@ def has(_agent: Agent, request: Request) -> Dict[str, Any]:
 def begin(agent: Agent, request: Request) -> None:
     """Make the folder that is to be filled; asked again, the same one.
 
-    With a `manifest` it is filled with what is here already, and the reply names the rest.
+    With a `manifest` it is filled with what is here already, and the reply names the rest. The payload is
+    a tar stream of files that will probably be it: where they are all of it, the tree is sealed at once.
     """
     incoming = incoming_of(agent, request)
     trees = folder_of(request)
@@ -55,10 +59,10 @@ def begin(agent: Agent, request: Request) -> None:
         if _is_there(os.path.join(trees, digest_name(request["digest"]))):
             agent.reply(request, {"present": True})
             return
+    tree = os.path.join(trees, request["digest"])
     reusing = bool(request.get("reuse", True))
-    agent.in_child(
-        request, lambda: _begin(trees, incoming, manifest, paths, reusing), seconds=_VERIFY_SECONDS
-    )
+    order = _Order(tree, incoming, manifest, paths, reusing, request.payload)
+    agent.in_child(request, lambda: _begin(order), seconds=_VERIFY_SECONDS)
 
 
 def seal(agent: Agent, request: Request) -> None:
@@ -129,14 +133,24 @@ def unwritable(path: str, error: OSError) -> NodeError:
     )
 
 
-def _begin(
-    trees: str, incoming: str, manifest: Optional[List[Dict[str, Any]]], paths: Optional[Paths], reusing: bool
-) -> Dict[str, Any]:
-    if paths is not None:
-        receiving.remove_dead(paths)
+class _Order(NamedTuple):
+    """A tree that is to be begun."""
+
+    tree: str
+    incoming: str
+    manifest: Optional[List[Dict[str, Any]]]
+    paths: Optional[Paths]  # of the state folder
+    reusing: bool  # what other trees have
+    likely: bytes  # to be missing, as a tar stream
+
+
+def _begin(order: _Order) -> Dict[str, Any]:
+    incoming, trees = order.incoming, os.path.dirname(order.tree)
+    if order.paths is not None:
+        receiving.remove_dead(order.paths)
     trust.check_way(*os.path.split(trees))
     try:
-        if manifest is not None:
+        if order.manifest is not None:
             _drop(incoming)  # what an earlier try left
         os.makedirs(incoming, exist_ok=True)
         trust.check_way(*os.path.split(trees))
@@ -147,15 +161,41 @@ def _begin(
         path = os.path.join(trees, name)
         if name.startswith(".incoming-") and not path.startswith(incoming) and age(path) > _STALE:
             remove(path)
-    if manifest is None:
+    if order.manifest is None:
         return {"incoming": incoming, "base": _newest(trees, names)}
     try:
-        state = paths.root if reusing and paths is not None else None
-        lender = lending.Lender(trees, paths)
-        return {"incoming": incoming, **reuse.fill(state, trees, incoming, manifest, lender)}
+        return _fill(order, order.manifest)
     except OSError as error:
         _drop(incoming)
         raise unwritable(trees, error) from None
+
+
+def _fill(order: _Order, manifest: List[Dict[str, Any]]) -> Dict[str, Any]:
+    trees, incoming = os.path.dirname(order.tree), order.incoming
+    lender = lending.Lender(trees, order.paths)
+    state = order.paths.root if order.paths is not None else None
+    filled = reuse.fill(state if order.reusing else None, trees, incoming, manifest, lender)
+    missing = [manifest[place]["path"] for place in filled.missing]
+    if order.likely and _takes_all(order.likely, incoming, missing):
+        _seal(incoming, order.tree, manifest, state, filled.known)
+        return {"present": True, "made": True}
+    return {"incoming": incoming, "base": filled.base, "missing": filled.missing}
+
+
+def _takes_all(likely: bytes, incoming: str, missing: List[str]) -> bool:
+    """Unpack what came along for the seal to merge; False, and nothing, unless it is all that is missing."""
+    part = part_of(incoming)
+    try:
+        os.makedirs(part)
+        came = archive.unpack(io.BytesIO(likely), part, any_link=True)
+        if came.keys() >= set(missing):
+            for name in came.keys() - set(missing):
+                discard(os.path.join(part, name))
+            return True
+    except (OSError, NodeError):
+        pass  # the disk is full, or no stream: it is asked for
+    remove(part)
+    return False
 
 
 def _newest(trees: str, names: List[str]) -> Optional[str]:
@@ -179,8 +219,13 @@ def age(path: str) -> float:
 
 
 def _seal(
-    incoming: str, tree: str, manifest: List[Dict[str, Any]], state: Optional[str] = None
+    incoming: str,
+    tree: str,
+    manifest: List[Dict[str, Any]],
+    state: Optional[str] = None,
+    known: Optional[Dict[reuse.Stat, str]] = None,
 ) -> Dict[str, Any]:
+    """`known`: contents of files that need not be read again."""
     trust.check_way(*os.path.split(os.path.dirname(tree)))
     if _is_there(tree):  # another machine on this shared folder was faster
         _drop(incoming)
@@ -188,13 +233,13 @@ def _seal(
     try:
         _merge(part_of(incoming), incoming)
         _set_aside(tree)
-        wrong = _compare(incoming, manifest, reuse.verified(state, os.path.dirname(tree)))
+        wrong, found = _compare(incoming, manifest, reuse.Verified(state, os.path.dirname(tree), known))
         if wrong:
             raise _refuse(tree, wrong)
-        lending.note(incoming, tree, manifest)
+        lending.note(tree, manifest, found)
         os.utime(incoming)  # `begin` takes the newest as its base
         os.rename(incoming, tree)
-        reuse.note(state, tree, manifest)
+        reuse.note(state, tree, manifest, found)
     except OSError as error:
         if not os.path.isdir(tree):
             raise unwritable(os.path.dirname(tree), error) from None
@@ -223,52 +268,60 @@ def _merge(part: str, incoming: str) -> None:
     remove(part)
 
 
-def _compare(incoming: str, manifest: List[Dict[str, Any]], verified: Dict[reuse.Stat, str]) -> List[str]:
-    """What is wrong, a line per file, in the order of the manifest; `verified` need not be read again."""
-    wrong = []
-    known = set()
+def _compare(
+    incoming: str, manifest: List[Dict[str, Any]], verified: reuse.Verified
+) -> Tuple[List[str], List[os.stat_result]]:
+    """What is wrong, a line per file, and what was seen of the others, both in the order of the manifest."""
+    wrong, seen = [], []
     for entry in manifest:
-        known.add(entry["path"])
-        outside = entry["path"].startswith("/") or ".." in entry["path"].split("/")
-        why = (
-            "out of the tree"
-            if outside
-            else _fault_of(os.path.join(incoming, entry["path"]), entry, verified)
-        )
-        if why:
-            wrong.append(f"{entry['path']}: {why}")
+        try:
+            seen.append(_check(incoming, entry, verified))
+        except _WrongError as error:
+            wrong.append(f"{entry['path']}: {error}")
+    known = {entry["path"] for entry in manifest}
+    start = len(incoming) + 1
     for found in walk(incoming) if os.path.isdir(incoming) else ():
-        path = os.path.relpath(found.path, incoming)
+        path = found.path[start:]
         if path not in known:
             wrong.append(f"{path}: not in the manifest")
-    return wrong
+    return wrong, seen
 
 
-def _fault_of(path: str, entry: Dict[str, Any], verified: Dict[reuse.Stat, str]) -> str:
-    """Why a file is not what the manifest says; empty when it is."""
+class _WrongError(Exception):
+    """Why a file is not what the manifest says."""
+
+
+def _check(incoming: str, entry: Dict[str, Any], verified: reuse.Verified) -> os.stat_result:
+    """What an entry of the manifest is like on the disk; raise _WrongError."""
+    name = entry["path"]
+    if name.startswith("/") or ".." in name.split("/"):
+        raise _WrongError("out of the tree")
+    path = f"{incoming}/{name}"
     try:
         found = os.lstat(path)
         if "link" in entry:
             if not stat.S_ISLNK(found.st_mode):
-                return "not a symbolic link"
-            return "" if os.readlink(path) == entry["link"] else f"a link to {os.readlink(path)}"
+                raise _WrongError("not a symbolic link")
+            if os.readlink(path) != entry["link"]:
+                raise _WrongError(f"a link to {os.readlink(path)}")
+            return found
         if not stat.S_ISREG(found.st_mode):
-            return "not a file"
-        if verified.get(reuse.stat_of(found)) != entry["sha256"] and _sha256(path) != entry["sha256"]:
-            return f"other content ({found.st_size} bytes)"
+            raise _WrongError("not a file")
+        if verified.content(found) != entry["sha256"] and _sha256(path) != entry["sha256"]:
+            raise _WrongError(f"other content ({found.st_size} bytes)")
         if stat.S_IMODE(found.st_mode) != entry["mode"]:
             return _set_mode(path, found, entry["mode"])
     except FileNotFoundError:
-        return "missing"
-    return ""
+        raise _WrongError("missing") from None
+    return found
 
 
-def _set_mode(path: str, found: os.stat_result, mode: int) -> str:
+def _set_mode(path: str, found: os.stat_result, mode: int) -> os.stat_result:
     """A umask is no reason to fail; but a file shared with another tree is not ours to change."""
     if found.st_nlink > 1:
-        return f"mode {stat.S_IMODE(found.st_mode):o} instead of {mode:o}"
+        raise _WrongError(f"mode {stat.S_IMODE(found.st_mode):o} instead of {mode:o}")
     os.chmod(path, mode)
-    return ""
+    return os.lstat(path)
 
 
 def _sha256(path: str) -> str:
