@@ -166,6 +166,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return view
         case ev.ValidationStood():
             return reduce(lambda one, name: _host(one, name, validated=event), event.hosts, view)
+        case ev.HostsSlow():
+            return view
         case ev.TaskStarted():
             return _started(view, event, at)
         case ev.TaskReady():
