@@ -332,6 +332,7 @@ class TaskProgressed:
     loss: float | None
     steps_per_second: float | None
     diverged: str = ""  # "nan" or "inf", where the loss is no number
+    waiting: float | None = None  # share of the time since its last report in which it waited for the others
 
 
 class Last(StrEnum):

@@ -107,7 +107,7 @@ runpy.run_module("worker_entry", run_name="__main__", alter_sys=True)
 
 
 def test_a_slow_host_is_named_and_is_no_failure(desk: Desk) -> None:
-    """Two threads of its own, and so a step takes several times the processor time, on a busy machine, too."""
+    """A second thread of its own: a step takes several times the processor time, on a busy machine, too."""
     first, second = desk.cluster.hosts
     desk.write_hosts([first, second])
     slow = desk.folder / "bin" / "python"

@@ -136,8 +136,8 @@ def test_the_story_of_a_run_that_fails() -> None:
         "  why: why",
         "  try: hint",
         (
-            "warning: gpu-[2-3] compute 0.5 times as fast as the others: a synchronous gang runs at the slowest"
-            " one's pace, about 50 % are lost"
+            "warning: gpu-[2-3] compute 0.5 times as fast as the others: a synchronous gang runs at the"
+            " slowest one's pace, about 50 % are lost"
         ),
         "  why: why (measured 3 h 03 min ago)",
         "  try: hint",
