@@ -300,6 +300,18 @@ class ValidationStood:
 
 
 @dataclass(frozen=True)
+class HostsSlow:
+    """Hosts that computed so much more slowly than the others, each alone, that all lose by it: a warning."""
+
+    hosts: tuple[str, ...]
+    speed: float  # of the slowest: times as fast as the others
+    lost: float  # share of what the others could compute
+    why: str
+    hint: str
+    seconds: float = 0.0  # ago, where it is remembered
+
+
+@dataclass(frozen=True)
 class TaskStarted:
     task: str
     host: str
@@ -320,6 +332,7 @@ class TaskProgressed:
     loss: float | None
     steps_per_second: float | None
     diverged: str = ""  # "nan" or "inf", where the loss is no number
+    waiting: float | None = None  # share of the time since its last report in which it waited for the others
 
 
 class Last(StrEnum):
@@ -509,6 +522,7 @@ Event: TypeAlias = (
     | FetchStepped
     | HostValidated
     | ValidationStood
+    | HostsSlow
     | TaskStarted
     | TaskReady
     | TaskProgressed

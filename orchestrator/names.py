@@ -36,11 +36,14 @@ class RunId(_Name):
 
 
 class AttemptName(_Name):
-    """`1`, `2`, ...: an attempt at the training; `validate`, `validate-2`, `validate-2-1`: before it."""
+    """`1`, `2`, ...: an attempt at the training; `validate`, `validate-2`, `validate-2-1`: before it.
+
+    `validate-again` is a validation that is repeated to measure a host's speed once more.
+    """
 
     __slots__ = ()
     KIND = "the name of an attempt"
-    PATTERN = re.compile(r"[1-9][0-9]{0,5}|validate(-[1-9][0-9]{0,5}){0,2}", re.ASCII)
+    PATTERN = re.compile(r"[1-9][0-9]{0,5}|validate(-[1-9][0-9]{0,5}){0,2}(-again)?", re.ASCII)
 
     @property
     def number(self) -> int | None:

@@ -191,6 +191,12 @@ def _check(made: Parser) -> None:
         help="ignore TF_CONFIG, the length and all output; train the same model alone on one device (3x5"
         " steps) with the job's data, which are fetched where they are missing",
     )
+    group.add_argument(
+        "--speed",
+        type=_positive,
+        metavar="SECONDS",
+        help="with --validate: measure for about so long how fast this machine computes, and report it",
+    )
 
 
 def whole(low: int) -> Callable[[str], int]:

@@ -57,6 +57,7 @@ class Loop:
             outputs = self.model(images, training=True)
             loss = self.loss(labels, outputs)
         gradients = tape.gradient(loss, self.model.trainable_variables)
+        self.steps.waits.after(gradients)
         self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
         self.train_accuracy.update_state(labels, outputs)
         return loss

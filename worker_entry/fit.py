@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from worker_entry import callbacks, models, scoring
+from worker_entry import callbacks, models, scoring, waits
 from worker_entry.data import pipeline
 from worker_entry.job import Job, Trained
 from worker_entry.steps import Steps
@@ -34,6 +34,7 @@ def run(job: Job) -> Trained:
         )
         model.optimizer.build(model.trainable_variables)
         steps = Steps(job, model, model.optimizer, settle=_settle(job))
+        waits.watch(steps.waits, model.optimizer)
     logs: dict[str, list[float]] = {}
     if steps.done < job.schedule.steps:
         model._training_state = Position(*job.schedule.position(steps.done))  # noqa: SLF001

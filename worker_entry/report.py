@@ -4,7 +4,8 @@ The records are appended to the file named by ORCHESTRATE_REPORT; without it not
 
     {"kind": "data", "name", "step", "done", "total"}     data are fetched: what is done, bytes of how many
     {"kind": "ready", "note"}                             the strategy stands, the first step comes next
-    {"kind": "progress", "step", "loss", "steps_per_second"}   at most one a second, and the last step
+    {"kind": "progress", "step", "loss", "steps_per_second",   at most one a second, and the last step
+                         "waiting"}            the share of the time in which it waited for the others' part
     {"kind": "result", "digest", "loss", "accuracy", "test_loss", "test_accuracy", "dataset", "note",
                        "steps", "steps_per_second", "seconds", "startup"}
     {"kind": "error", "message", "why", "hint"}           what an expected error says on stderr
@@ -53,11 +54,11 @@ class Reporter:
         """Whether a second has passed: reading a loss from a device costs a wait, so ask before reading."""
         return self._path is not None and self._clock() >= self._next_progress
 
-    def progress(self, step: int, loss: float, steps_per_second: float) -> None:
+    def progress(self, step: int, loss: float, steps_per_second: float, waiting: float | None = None) -> None:
         self._next_progress = self._clock() + self._every
-        self._write(
-            {"kind": "progress", "step": step, "loss": loss, "steps_per_second": round(steps_per_second, 3)}
-        )
+        rate = round(steps_per_second, 3)
+        record = {"kind": "progress", "step": step, "loss": loss, "steps_per_second": rate}
+        self._write(record if waiting is None else {**record, "waiting": round(waiting, 3)})
 
     def result(self, **fields: Any) -> None:
         self._write({"kind": "result", **fields})

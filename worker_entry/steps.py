@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from worker_entry import waits
 from worker_entry.backup import Backup
 from worker_entry.failure import DivergedError
 from worker_entry.job import Job
@@ -55,6 +56,7 @@ class Steps:
         self._first = self.done
         job.reporter.ready(f"{job.replicas} replicas, {left} of {job.schedule.steps} steps to do")
         self.pace = Pace()
+        self.waits = waits.of(job)
 
     def ended(self, loss: Callable[[], float], count: int = 1) -> None:
         """So many more steps are done. Raises Saved when they were the last before a stop."""
@@ -64,6 +66,7 @@ class Steps:
         self.done += count
         self._loss = loss
         self.pace.step(count)
+        self.waits.ended()
         if self._job.asynchronous and self.done % (AHEAD * len(self._job.cluster.jobs["worker"])) == 0:
             self._settle()
         if self._job.reporter.progress_due():
@@ -89,7 +92,7 @@ class Steps:
     def _report(self, loss: Callable[[], float]) -> None:
         self._reported = self.done
         value = loss()
-        self._job.reporter.progress(self.done, value, self.pace.steps_per_second)
+        self._job.reporter.progress(self.done, value, self.pace.steps_per_second, self.waits.share())
         if not math.isfinite(value) and not self._job.options.allow_nan:
             raise DivergedError("loss", value, self.done)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from orchestrator.checks.seen import Seen
 from orchestrator.events import CheckReported, Level, PairReported
@@ -17,12 +18,12 @@ def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterato
 
     An address that no host has, and that leads to the right one all the same, is a NAT's: nothing is wrong.
     """
-    owners = {ip: one for one in reversed(seen) for ip in _own(one)}
+    owners, to = _owners(seen), _by_target(pairs)
     for one in seen:
         own = _own(one)
         if not own:
             continue  # a kernel that does not say
-        tried = [pair for pair in pairs if pair.target == one.name and pair.resolved]
+        tried = [pair for pair in to.get(one.name, ()) if pair.resolved]
         wrong = _loopback_name(one, tried) or _foreign(one, tried, owners, seen)
         if wrong is not None:
             yield wrong
@@ -30,7 +31,7 @@ def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterato
         carrier = next((own[pair.resolved] for pair in tried if pair.resolved in own), None)
         if carrier is not None:
             yield one.says("address", Level.OK, carrier)
-            yield from _shared(one, tried, seen)
+            yield from _shared(one, tried, owners)
 
 
 def disturbed(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> frozenset[str]:
@@ -39,12 +40,13 @@ def disturbed(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> frozenset[
     The one whose `address` it is, and those with the same on the interface that carries theirs.
     """
     found = set()
+    owners, to = _owners(seen), _by_target(pairs)
     for one in seen:
-        tried = [pair for pair in pairs if pair.target == one.name and pair.resolved]
-        ip = next((pair.resolved for pair in tried if pair.resolved in _own(one)), "")
-        for other in _others_with(ip, one, seen):
+        own = _own(one)
+        ip = next((pair.resolved for pair in to.get(one.name, ()) if pair.resolved in own), "")
+        for other in _others_with(ip, one, owners):
             own = _own(other)
-            carrier = {own.get(pair.resolved) for pair in pairs if pair.target == other.name}
+            carrier = {own.get(pair.resolved) for pair in to.get(other.name, ())}
             found |= {one.name, other.name} if own[ip] in carrier else {one.name}
     return frozenset(found)
 
@@ -58,6 +60,22 @@ def _own(one: Seen) -> Mapping[str, str]:
     """Its addresses that mean this machine to others, and the interface of each."""
     found = {interface.ip: interface.name for interface in one.facts.interfaces}
     return {ip: name for ip, name in found.items() if not _is(ip, *_EVERYWHERE)}
+
+
+def _owners(seen: Sequence[Seen]) -> dict[str, list[Seen]]:
+    """The hosts that have each address."""
+    found: dict[str, list[Seen]] = {}
+    for one in seen:
+        for ip in _own(one):
+            found.setdefault(ip, []).append(one)
+    return found
+
+
+def _by_target(pairs: Sequence[PairReported]) -> dict[str, list[PairReported]]:
+    found: dict[str, list[PairReported]] = {}
+    for pair in pairs:
+        found.setdefault(pair.target, []).append(pair)
+    return found
 
 
 def _loopback_name(one: Seen, tried: Sequence[PairReported]) -> CheckReported | None:
@@ -79,12 +97,17 @@ def _loopback_name(one: Seen, tried: Sequence[PairReported]) -> CheckReported | 
 
 
 def _foreign(
-    one: Seen, tried: Sequence[PairReported], owners: Mapping[str, Seen], seen: Sequence[Seen]
+    one: Seen,
+    tried: Sequence[PairReported],
+    owners: Mapping[str, Sequence[Seen]],
+    seen: Sequence[Seen],
 ) -> CheckReported | None:
     """An address that is another machine's, a gateway's or nobody's."""
+    own = _own(one)
     for pair in tried:
-        ip, owner = pair.resolved, owners.get(pair.resolved)
-        if ip in _own(one) or _is(ip, *_EVERYWHERE):
+        ip = pair.resolved
+        owner = next(iter(owners.get(ip, ())), None)
+        if ip in own or _is(ip, *_EVERYWHERE):
             continue
         said = f"{one.host.address}" if one.host.address == ip else f"{one.host.address} ({ip})"
         if owner is not None and owner.machine != one.machine:
@@ -102,14 +125,17 @@ def _foreign(
     return None
 
 
-def _shared(one: Seen, tried: Sequence[PairReported], seen: Sequence[Seen]) -> Iterator[CheckReported]:
+def _shared(
+    one: Seen, tried: Sequence[PairReported], owners: Mapping[str, Sequence[Seen]]
+) -> Iterator[CheckReported]:
     """One that every machine has for itself, such as a bridge of Docker."""
-    ip = next((pair.resolved for pair in tried if pair.resolved in _own(one)), "")
-    others = _others_with(ip, one, seen)
+    own = _own(one)
+    ip = next((pair.resolved for pair in tried if pair.resolved in own), "")
+    others = _others_with(ip, one, owners)
     if others:
-        who, name, theirs = others[0].name, _own(one)[ip], _own(others[0])[ip]
+        who, name, theirs = others[0].name, own[ip], _own(others[0])[ip]
         where = f"{name} carries it on both" if name == theirs else f"{name} carries it, and {theirs} there"
-        taken = {other_ip for other in seen if other.machine != one.machine for other_ip in _own(other)}
+        taken = {other_ip for other_ip in owners if _others_with(other_ip, one, owners)}
         hint = (
             ""
             if _choice(one, taken)
@@ -118,9 +144,9 @@ def _shared(one: Seen, tried: Sequence[PairReported], seen: Sequence[Seen]) -> I
         yield _wrong(one, f"{ip} is also {who}'s own", f"{where}: {who} would connect to itself", hint, taken)
 
 
-def _others_with(ip: str, one: Seen, seen: Sequence[Seen]) -> list[Seen]:
+def _others_with(ip: str, one: Seen, owners: Mapping[str, Sequence[Seen]]) -> list[Seen]:
     """The other machines that have an address too."""
-    return [other for other in seen if other.machine != one.machine and ip in _own(other)]
+    return [other for other in owners.get(ip, ()) if other.machine != one.machine]
 
 
 def _choice(one: Seen, taken: Collection[str]) -> str:
@@ -144,14 +170,19 @@ def _has(one: Seen) -> str:
 
 
 def _is(text: str, *kinds: str) -> bool:
+    return not _kinds(text).isdisjoint(kinds)
+
+
+@lru_cache(maxsize=1 << 14)  # many hosts of one machine or image have the same ones
+def _kinds(text: str) -> frozenset[str]:
     try:
         ip = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
-        return False
+        return frozenset()
     facts = {
         "ip": True,
         "loopback": ip.is_loopback,
         "link-local": ip.is_link_local,
         "v6": ip.version == 6,
     }
-    return any(facts[kind] for kind in kinds)
+    return frozenset(kind for kind, found in facts.items() if found)

@@ -72,9 +72,12 @@ def of_bandwidth(pairs: Sequence[PairReported]) -> Iterator[CheckReported]:
 def interfaces(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> dict[str, str]:
     """The interface that carries each host's address, where one of its own does."""
     found = {}
+    resolved: dict[str, list[str]] = {}
+    for pair in pairs:
+        resolved.setdefault(pair.target, []).append(pair.resolved)
     for one in seen:
         own = {interface.ip: interface.name for interface in one.facts.interfaces}
-        tried = [pair.resolved for pair in pairs if pair.target == one.name]
+        tried = resolved.get(one.name, [])
         carrier = next((own[ip] for ip in [*tried, one.host.address] if ip in own), None)
         if carrier is not None:
             found[one.name] = carrier

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
@@ -16,7 +17,7 @@ from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.ranges import fold
-from orchestrator.text import count
+from orchestrator.text import count, plain
 
 if TYPE_CHECKING:
     from orchestrator.events import CheckReported, Stamped
@@ -153,9 +154,11 @@ def _conclude(
 ) -> int:
     """Show everything, the errors last; the exit status."""
     from orchestrator.checks.rest import without
-    from orchestrator.render.errors import lines, report
+    from orchestrator.render import DisplayGoneError
+    from orchestrator.render.errors import lines, report, write
     from orchestrator.render.preflight import preflight_table
     from orchestrator.render.problems import problems
+    from orchestrator.render.wrap import wrapped
 
     failed = {**unreachable, **(found.failed if found else {})}
     good = found is not None and found.good and not unreachable
@@ -167,10 +170,12 @@ def _conclude(
     if not arguments.json:
         width = shutil.get_terminal_size((_COLUMNS, 24)).columns if sys.stdout.isatty() else None
         if found is not None:
-            say(*preflight_table(checks, pairs, width, hosts=names))
+            with contextlib.suppress(DisplayGoneError):  # `| head` has seen enough
+                write(map(plain, preflight_table(checks, pairs, width, hosts=names)), sys.stdout)
         if failed:
-            report(SeveralErrors(failed.values()), sys.stderr)
-        say(summary)
+            sys.stdout.flush()
+            report(SeveralErrors(failed.values()), sys.stderr, width if sys.stderr.isatty() else None)
+        say(*wrapped([summary], width))
     if arguments.html:
         from orchestrator.render.html import page
 

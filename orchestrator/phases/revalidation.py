@@ -14,6 +14,7 @@ from orchestrator.events import Kind, ValidationStood
 from orchestrator.model import TaskSpec
 from orchestrator.phases.context import Run, log
 from orchestrator.run import validity
+from orchestrator.run.speeds import Sample
 
 _SECONDS = 60.0  # for a host to tell its state
 
@@ -26,6 +27,7 @@ class Recollection:
     before: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # host -> its state
     stands: frozenset[str] = frozenset()  # hosts that need not train again
     changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # why others have to
+    speeds: Mapping[str, Sample] = field(default_factory=dict)  # of those that need not
 
 
 class StateQuery:
@@ -62,17 +64,18 @@ def recall(run: Run, specs: Sequence[TaskSpec], tree: str, query: StateQuery) ->
         names = tuple(host.name for host in run.hosts if host.name in stands)
         run.bus.emit(ValidationStood(names, now - min(last.at for last in stands.values())))
     changed = {name: one.changed for name, one in decisions.items() if recalls and one.changed}
-    return Recollection(subject, before, frozenset(stands), changed)
+    speeds = {name: last.speed for name, last in stands.items() if last.speed is not None}
+    return Recollection(subject, before, frozenset(stands), changed, speeds)
 
 
-def remember(run: Run, known: Recollection, good: Sequence[TaskSpec]) -> None:
+def remember(run: Run, known: Recollection, good: Sequence[TaskSpec], speeds: Mapping[str, Sample]) -> None:
     """Keep that these hosts were validated just now, unless anything but their data changed meanwhile."""
     now = time.time()
     after = StateQuery(run, [spec for spec in good if spec.host in known.before]).states()
     for name, state in after.items():
         if run.validations is not None and validity.settled(known.before[name], state):
             key = validity.host_key(run.plan.host(name))
-            run.validations.write(key, known.subject[name], validity.Validation(now, state))
+            run.validations.write(key, known.subject[name], validity.Validation(now, state, speeds.get(name)))
 
 
 def forget(run: Run, hosts: Iterable[str], known: Recollection | None = None) -> None:

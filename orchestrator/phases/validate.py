@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.diagnosis.statement import Raised
@@ -25,13 +26,14 @@ from orchestrator.events import (
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.model import TaskSpec
-from orchestrator.phases import revalidation
+from orchestrator.phases import revalidation, speeds
 from orchestrator.phases.context import Run, fail_on, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.launch import start_all
 from orchestrator.phases.revalidation import StateQuery
 from orchestrator.planning.plan import is_builtin, resolve
+from orchestrator.run.speeds import Sample
 from orchestrator.store.tail import last_lines
 
 
@@ -61,20 +63,45 @@ def _validate(run: Run, local: list[TaskSpec], query: StateQuery) -> None:
     own = run.plan.admission.validate_command is not None
     known = revalidation.recall(run, local, run.trees[0 if own else -1].digest, query)
     local = [spec for spec in local if spec.host not in known.stands]
-    if not local:
-        return
-    revalidation.forget(run, [spec.host for spec in local], known)  # should it not come to an end
-    good, bad = _train(run, local, own=own, changed=known.changed)
-    revalidation.remember(run, known, [spec for spec in local if spec.host in good])
-    revalidation.forget(run, bad)
-    fail_on(run.bus, Phase.VALIDATE, bad)
+    measured: dict[str, Sample] = {}
+    if local:
+        revalidation.forget(run, [spec.host for spec in local], known)  # should it not come to an end
+        trained = _train(run, local, own=own, changed=known.changed)
+        bad, measured = trained.bad, dict(trained.speeds)
+        if not bad:
+            odd = speeds.odd(run, {**known.speeds, **measured}, measured)
+            again = _train(run, [spec for spec in local if spec.host in odd], own=own, again=True)
+            bad = again.bad
+            measured = {**measured, **speeds.best(measured, again.speeds)}
+        good = [spec for spec in local if spec.host in trained.good and spec.host not in bad]
+        revalidation.remember(run, known, good, measured)
+        revalidation.forget(run, bad)
+        fail_on(run.bus, Phase.VALIDATE, bad)
+    speeds.compare(run, {**known.speeds, **measured})
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The hosts on which it went well and how fast they are, and what is wrong with the others."""
+
+    good: Sequence[str] = ()
+    bad: Mapping[str, HostError] = field(default_factory=dict)
+    speeds: Mapping[str, Sample] = field(default_factory=dict)
 
 
 def _train(
-    run: Run, local: Sequence[TaskSpec], *, own: bool, changed: Mapping[str, tuple[str, ...]]
-) -> tuple[list[str], dict[str, HostError]]:
-    """The hosts on which it went well, and what is wrong with the others."""
+    run: Run,
+    local: Sequence[TaskSpec],
+    *,
+    own: bool,
+    changed: Mapping[str, tuple[str, ...]] | None = None,
+    again: bool = False,
+) -> _Trained:
+    """Train on these hosts and say so, but for what is done `again`, to measure it better."""
+    if not local:
+        return _Trained()
     good: list[str] = []
+    measured: dict[str, Sample] = {}
     results: dict[str, TaskReported] = {}
     heard = [0.0]  # when it began, or data were last fetched
 
@@ -93,8 +120,8 @@ def _train(
             heard[0] = time.monotonic()
 
     cwd = run.work if own else run.builtin
-    name = _name(run)
-    bad = start_all(run, name, local, cwd)
+    name = _name(run) + ("-again" if again else "")
+    bad = start_all(run, name, [speeds.asked(run, spec) for spec in local], cwd)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
     follower = Follower(run, name, placed, told)
     follower.attach()
@@ -117,14 +144,18 @@ def _train(
                 raise Cancelled
             if end is not None and end.code == 0:
                 good.append(host)
-                found = _validated(host, end, results.get(str(task)))
-                run.bus.emit(dataclasses.replace(found, changed=changed.get(host, ())))
+                result = results.get(str(task))
+                if (sample := speeds.said(result)) is not None:
+                    measured[host] = sample
+                if not again:
+                    found = _validated(host, end, result)
+                    run.bus.emit(dataclasses.replace(found, changed=(changed or {}).get(host, ())))
             else:
-                log, result = run.folder.log(name, task.slug), results.get(str(task))
-                bad[host] = _failed(log, host, end, result, run.timings.validation)
+                log = run.folder.log(name, task.slug)
+                bad[host] = _failed(log, host, end, results.get(str(task)), run.timings.validation)
     finally:
         follower.close()
-    return good, bad
+    return _Trained(good, bad, measured)
 
 
 def _gone(run: Run, follower: Follower) -> list[str]:

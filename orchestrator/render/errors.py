@@ -9,6 +9,7 @@ from typing import TextIO
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors
 from orchestrator.render import fold
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
+from orchestrator.render.wrap import wrapped
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
@@ -59,14 +60,21 @@ def coloured(text: str) -> str:
     return _HEAD.sub(lambda match: f"{_COLOURS[match[1]]}{match[0]}\x1b[0m", text)
 
 
-def report(error: OrchestrateError, stream: TextIO) -> None:
-    """Write the error, in colour on a terminal; a stream that nobody reads any more is no second error."""
-    sink = Sink(stream)
+def report(error: OrchestrateError, stream: TextIO, width: int | None = None) -> None:
+    """Write the error, in colour on a terminal; a stream that nobody reads any more is no second error.
+
+    `width` is that of lines which break between words.
+    """
     try:
-        colour = colours(stream)
-        sink.write("".join(f"{coloured(line) if colour else line}\n" for line in lines(error)))
+        write(wrapped(lines(error), width), stream)
     except (DisplayGoneError, ValueError):  # ValueError: it is closed
         return
+
+
+def write(said: Iterable[str], stream: TextIO) -> None:
+    """Write lines that are harmless already, and those that begin a block in colour on a terminal."""
+    colour = colours(stream)
+    Sink(stream).write("".join(f"{coloured(line) if colour else line}\n" for line in said))
 
 
 def _plural(what: str) -> str:

@@ -59,10 +59,18 @@ def pair_matrix(pairs: Sequence[PairReported], width: int | None = None) -> list
     # A host with several tasks has several ports: the one that is not reached is what matters.
     seen = {(pair.source, pair.target): pair for pair in sorted(pairs, key=lambda pair: not pair.tcp)}
     hosts = list(dict.fromkeys(name for pair in pairs for name in (pair.source, pair.target)))
+    places = {name: number for number, name in enumerate(hosts)}
+    ways = {
+        name: (
+            [_status(seen, name, other) for other in hosts],
+            [_status(seen, other, name) for other in hosts],
+        )
+        for name in hosts
+    }
     groups: list[list[str]] = []
     for host in hosts:
         alike = next(
-            (group for group in groups if all(_alike(seen, hosts, host, other) for other in group)), None
+            (group for group in groups if all(_alike(ways, places, host, other) for other in group)), None
         )
         if alike is None:
             groups.append([host])
@@ -107,14 +115,17 @@ def _status(seen: Pairs, source: str, target: str) -> str:
     return {True: "ok", False: "ok, no ping", None: "ok"}[pair.icmp]
 
 
-def _alike(seen: Pairs, hosts: list[str], one: str, other: str) -> bool:
+def _alike(
+    ways: Mapping[str, tuple[list[str], list[str]]], places: Mapping[str, int], one: str, other: str
+) -> bool:
     """Whether two hosts see all the others alike, and are seen alike, each other and themselves included."""
-    swapped = {one: other, other: one}
-    return all(
-        _status(seen, one, name) == _status(seen, other, swapped.get(name, name))
-        and _status(seen, name, one) == _status(seen, swapped.get(name, name), other)
-        for name in hosts
-    )
+    i, k = places[one], places[other]
+    for mine, theirs in zip(ways[one], ways[other], strict=True):
+        swapped = theirs.copy()
+        swapped[i], swapped[k] = theirs[k], theirs[i]
+        if mine != swapped:
+            return False
+    return True
 
 
 def _between(seen: Pairs, sources: list[str], targets: list[str]) -> str:

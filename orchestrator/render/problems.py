@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -9,6 +10,8 @@ from typing import TypeAlias
 from orchestrator.events import CheckReported, Level
 from orchestrator.render import fold
 from orchestrator.render.errors import block
+
+_PORT = re.compile(r"\b(its task port) (\d{1,5})\b")
 
 Said: TypeAlias = tuple[str, tuple[str, ...]]  # a host, and its texts
 
@@ -31,7 +34,34 @@ def _alike(said: Sequence[Said]) -> list[tuple[tuple[str, ...], tuple[str, ...]]
         if times[texts] > 1:
             same.setdefault(texts, []).append(host)
     found = [(tuple(dict.fromkeys(hosts)), texts) for texts, hosts in same.items()]
-    return [*found, *fold.alike((host, texts) for host, texts in said if times[texts] == 1)]
+    left = [(host, texts) for host, texts in said if times[texts] == 1]
+    return [*found, *_but_for_ports(fold.alike(left))]
+
+
+def _but_for_ports(
+    groups: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
+) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Of hosts whose task ports differ, and nothing else, the first one's port is the example."""
+    found: dict[tuple[str, ...], list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+    for hosts, texts in groups:
+        found.setdefault(tuple(_portless(texts, "\0")), []).append((hosts, texts))
+    folded = []
+    for alike in found.values():
+        hosts, texts = min(alike)  # whose name is shown first
+        if len(alike) > 1:
+            slug, what, why, hint = texts
+            what = _PORT.sub(rf"\1, \2 on {hosts[0]}", what)
+            texts = (slug, what, why, f"{hint}; likewise the task ports of the others")
+        folded.append((tuple(host for one, _ in alike for host in one), texts))
+    return folded
+
+
+def _portless(texts: tuple[str, ...], instead: str) -> list[str]:
+    """The same with something instead of the task port that it is about."""
+    port = _PORT.search(texts[1])
+    if port is None:
+        return list(texts)
+    return [re.sub(rf"\b{port[2]}\b", instead, text) for text in texts]
 
 
 def _texts(check: CheckReported) -> tuple[str, ...]:

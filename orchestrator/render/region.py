@@ -12,6 +12,7 @@ from orchestrator.render import fold
 from orchestrator.render.board import Row, loss_word, rate_word, table, wrapped
 from orchestrator.render.keys import HELP, Keys
 from orchestrator.render.words import unheard
+from orchestrator.run.straggler import Straggler
 from orchestrator.run.view import HostState, HostView, PhaseView, TaskView, View
 from orchestrator.run.vitals import Vitals
 from orchestrator.text import count, duration, plain, size
@@ -138,7 +139,17 @@ def _troubles(view: View, now: float, vitals: Vitals, keys: Keys) -> list[tuple[
         if view.hang.kind is HangKind.QUIET and keys.known:
             said = said.replace("; ", "; s, or ")
         rows.append((said, "yellow"))
+    elif view.straggler:
+        rows.append((straggling(view, view.straggler), "yellow"))
     return rows
+
+
+def straggling(view: View, found: Straggler) -> str:
+    """Whom the others wait for, and how long."""
+    hosts = ranges.fold(dict.fromkeys(view.tasks[task].host for task in found.tasks))
+    holds = "holds" if len(found.tasks) == 1 else "hold"
+    who = f"{ranges.fold(found.tasks)} ({hosts}) {holds} the others up"
+    return f"{who}: they wait for about {100 * found.lost:.0f} % of each step"
 
 
 def hanging(hang: HangSuspected, seconds: float = 0.0, run: str = "RUN") -> str:

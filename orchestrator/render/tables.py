@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render import fold
 from orchestrator.render.board import ago, loss_word, rate_word
 from orchestrator.render.grid import grid
-from orchestrator.render.region import doing, hanging, numbers
+from orchestrator.render.region import doing, hanging, numbers, straggling
 from orchestrator.render.summary import cause
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import TaskView, View
@@ -103,7 +104,8 @@ def status_table(
     head = f"run {plan.run}{named}: {state_word(run['state'])}" + ("" if view.ended else f", {who}")
     cells = [[task["task"], task["host"], task["attempt"], task["state"], task["said"]] for task in tasks]
     rows = grid([["task", "host", "attempt", "state", ""], *cells])
-    table = [f"  {line}" for line in (*rows, *_hang(view))]
+    slow = [straggling(view, view.straggler)] if view.straggler and not view.ended else []
+    table = [f"  {line}" for line in (*rows, *_hang(view), *map(plain, slow))]
     return [plain(head), *table, *(cause(view, view.ended) if view.ended else ())]
 
 
@@ -221,6 +223,7 @@ def _progress(seen: TaskView | None, vital: Vital | None) -> dict[str, Any]:
         "steps": None if reports else fit.steps,
         "loss": seen.loss if seen and reports else fit.loss,
         "steps_per_second": seen.steps_per_second if seen and reports else fit.steps_per_second,
+        "waiting": median(seen.waits) if seen and seen.waits else None,
         "heard": vital.heard if vital else None,
         "cpu": vital.cpu if vital else None,
         "memory": vital.memory if vital else None,

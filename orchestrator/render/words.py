@@ -54,6 +54,8 @@ def say(view: View, event: Event) -> list[str]:
             said = [f"{host}: {event.name}: {event.step}{of}"]
         case ev.ValidationStood():
             said = [_stood(event)]
+        case ev.HostsSlow():
+            return _slow(event)
         case ev.TaskStarted():
             again = "" if event.attempt in ("", "1") else f", attempt {event.attempt}"
             said = [f"{event.task} {event.host}: started, pid {event.pid}{again}"]
@@ -191,6 +193,17 @@ def unheard(event: ev.TermUnheard, now: float) -> list[str]:
 
 def _stood(event: ev.ValidationStood) -> str:
     return f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"
+
+
+def _slow(event: ev.HostsSlow) -> list[str]:
+    one = len(event.hosts) == 1
+    computes, pace = ("computes", "its") if one else ("compute", "the slowest one's")
+    what = (
+        f"{fold.names(event.hosts)} {computes} {event.speed:.1f} times as fast as the others: a synchronous"
+        f" gang runs at {pace} pace, about {100 * event.lost:.0f} % are lost"
+    )
+    when = f" (measured {duration(event.seconds)} ago)" if event.seconds >= 1 else ""
+    return block(what, f"{event.why}{when}", event.hint, word="warning")
 
 
 def _hanging(view: View, event: ev.HangSuspected) -> str:

@@ -111,6 +111,7 @@ def reported(task: TaskId, line: bytes) -> Event | None:
                 _number(record.get("loss")),
                 _number(record.get("steps_per_second")),
                 losses.word(record.get("loss")),
+                _share(record.get("waiting")),
             )
         case Last.RESULT:
             return TaskReported(str(task), Last.RESULT, {k: v for k, v in record.items() if k != "kind"})
@@ -146,6 +147,10 @@ def _bounded(error: Raised) -> dict[str, Any]:
 
 def _bytes(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < _MOST else 0
+
+
+def _share(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
 def _number(value: object) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.events import Kind
 from orchestrator.model import Host, TaskSpec
+from orchestrator.run.speeds import Sample
 
 DAY = 86_400.0  # seconds that a validation counts
 _IN_PACKAGES = ("any", "digits", "synthetic")  # data sets that need no file of their own
@@ -35,6 +36,7 @@ class Validation:
 
     at: float  # seconds since the epoch
     state: Mapping[str, str]  # part -> digest, as the node told it
+    speed: Sample | None = None  # as it was measured then
 
 
 @dataclass(frozen=True)

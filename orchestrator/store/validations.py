@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,9 +20,12 @@ class Validations:
     def read(self, host: str, subject: str) -> Validation | None:
         data = self._memory.read(_name(host, subject))
         try:
-            return msgspec.json.decode(data, type=Validation) if data is not None else None
+            found = msgspec.json.decode(data, type=Validation) if data is not None else None
         except (ValueError, RecursionError):
             return None
+        if found is not None and found.speed is not None and not found.speed.sound:
+            return replace(found, speed=None)
+        return found
 
     def write(self, host: str, subject: str, validation: Validation) -> None:
         self._memory.write(_name(host, subject), msgspec.json.encode(validation))

@@ -42,6 +42,7 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.waits: dict[str, list[float | None]] = {}  # by case, what each task reported last
         self._of = functools.cache(self._train)
 
     def checkpoints(self, case: str) -> Path:
@@ -54,7 +55,10 @@ class Runs:
         jobs, more = CASES[case]
         options = worker_entry(*SAME, *words(more), "--checkpoint-dir", str(self.checkpoints(case)))
         with Gang(self._folder / case, options, jobs=jobs) as gang:
-            return gang.finish()
+            results = gang.finish()
+            reports = [task.records("progress")[-1] for task in gang.tasks.values()]
+            self.waits[case] = [report.get("waiting") for report in reports]
+            return results
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,9 @@ def test_the_weights_are_those_of_one_process(runs: Runs, case: str) -> None:
         assert result["steps"] == 10
         # The loss that a task prints is that of all tasks together.
         assert result["test_accuracy"] == pytest.approx(reference["test_accuracy"], abs=1e-6)
+    # Whoever has somebody to wait for says how much it waits; nobody else does.
+    several = sum(jobs.values()) > 1
+    assert all((share is not None and 0 <= share < 1) is several for share in runs.waits[case])
     custom = "custom" in case
     if not custom:
         assert results[0]["loss"] == pytest.approx(reference["loss"], abs=1e-5)

@@ -61,7 +61,10 @@ def test_what_is_no_name_of_a_kind(kind: type[RunId], text: str) -> None:
     ("kind", "text"),
     [
         (RunId, "20261121-010203-abcd"),
-        *((AttemptName, text) for text in ("1", "12", "validate", "validate-2", "validate-2-1")),
+        *(
+            (AttemptName, text)
+            for text in ("1", "12", "validate", "validate-2", "validate-2-1", "validate-again")
+        ),
         *((TaskSlug, TaskId(role, 12).slug) for role in Role),
         (Digest, "7e7814ef95a9d780366b43e7c0924365"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 
 import pytest
 
@@ -12,6 +13,7 @@ from orchestrator.cli.preflight import _summary
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import Host, Role
 from orchestrator.render.awaiting import Awaiting
+from orchestrator.render.errors import write
 from orchestrator.render.html import page
 from orchestrator.render.preflight import preflight_table
 from orchestrator.render.wrap import wrapped
@@ -20,12 +22,13 @@ NAMES = [f"gpu-{number:02}" for number in range(1, 65)]
 HOSTS = [Host(name, name, f"10.0.0.{number}") for number, name in enumerate(NAMES, 1)]
 
 
-def mesh(closed: set[str], why: str = "timed out") -> list[PairReported]:
+def mesh(closed: set[str], why: str = "timed out", *, apart: int = 0) -> list[PairReported]:
+    """`apart` is how far the task ports of two hosts are from each other."""
     found = []
     for source in NAMES:
-        for host in HOSTS:
+        for number, host in enumerate(HOSTS):
             bad = host.name in closed and source != host.name
-            address = f"{host.address}:2222"
+            address = f"{host.address}:{2222 + number * apart}"
             ms = None if bad else 0.2
             pair = PairReported(source, host.name, address, not bad, ms, True, 0.1, why if bad else "")
             found.append(pair)
@@ -41,6 +44,48 @@ def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
     assert len([line for line in lines if line.startswith("error")]) == 1
     assert all(len(line) <= 80 for line in lines)
     assert without(HOSTS, checks, pairs, ()) == tuple(sorted(closed))
+
+
+def test_thirty_firewalls_of_hosts_with_ports_of_their_own_are_one_error_too() -> None:
+    closed = set(NAMES[:30])
+    pairs = mesh(closed, apart=16)
+    lines = preflight_table(of_pairs(pairs), pairs, hosts=NAMES)
+    assert len(lines) <= 25
+    (error,) = [number for number, line in enumerate(lines) if line.startswith("error")]
+    assert lines[error] == (
+        "error: gpu-[01-30]: reach: no other host reaches its task port, 2222 on gpu-01: timed out"
+    )
+    assert "`ufw allow 2222/tcp`" in lines[error + 2]
+    assert lines[error + 2].endswith("; likewise the task ports of the others")
+    # What differs in more than the port stays apart.
+    mixed = [*mesh(set(NAMES[:1]), apart=16), *mesh(set(NAMES[1:2]), "no route", apart=16)]
+    mixed = [pair for pair in mixed if pair.tcp is False or pair.target not in NAMES[:2]]
+    said = preflight_table(of_pairs(mixed), mixed, hosts=NAMES)
+    assert len([line for line in said if line.startswith("error")]) == 2
+
+
+def test_a_command_in_a_hint_is_not_broken() -> None:
+    line = "  try: start sshd there, or set `port`; `ssh -v -F /home/vera/.ssh/config -p 1 vera@10.0.0.1`"
+    assert wrapped([line], 80) == [
+        "  try: start sshd there, or set `port`;",
+        "       `ssh -v -F /home/vera/.ssh/config -p 1 vera@10.0.0.1`",
+    ]
+
+
+def test_what_begins_a_block_has_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    table = preflight_table([CheckReported("gpu-01", "disk", Level.FAIL, "full", "why", "hint")], [], 80)
+    terminal, pipe = Terminal(), io.StringIO()
+    write(table, terminal)
+    write(table, pipe)
+    assert "\x1b[1;31merror:\x1b[0m gpu-01: disk: full\n" in terminal.getvalue()
+    assert pipe.getvalue() == "".join(f"{line}\n" for line in table)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_a_host_that_does_not_answer_is_a_row_and_no_second_error() -> None:

@@ -76,6 +76,8 @@ def test_the_story_of_a_run_that_fails() -> None:
         ev.HostValidated("gpu-2", "set", 2.31, 41.25, 6.0, changed=("data",)),
         ev.HostValidated("cpu", "", None, None, 6.0),
         ev.ValidationStood(("gpu-01", "gpu-2"), 11_000.0),
+        ev.HostsSlow(("gpu-2",), 0.61, 0.39, "why", "hint"),
+        ev.HostsSlow(("gpu-2", "gpu-3"), 0.5, 0.5, "why", "hint", 11_000.0),
         ev.PhaseEnded(Phase.VALIDATE, ok=True, seconds=6.1),
         ev.PhaseStarted(Phase.FOLLOW, 3),
         ev.TaskStarted("worker/0", "gpu-01", "1", 4242),
@@ -127,6 +129,18 @@ def test_the_story_of_a_run_that_fails() -> None:
         "gpu-2: trains alone: loss 2.3100, 41.2 steps/s on set, 6.0 s; data changed since it was validated",
         "cpu: passes its validation, 6.0 s",
         "gpu-[01,2]: validated 3 h 03 min ago, unchanged",
+        (
+            "warning: gpu-2 computes 0.6 times as fast as the others: a synchronous gang runs at its pace,"
+            " about 39 % are lost"
+        ),
+        "  why: why",
+        "  try: hint",
+        (
+            "warning: gpu-[2-3] compute 0.5 times as fast as the others: a synchronous gang runs at the"
+            " slowest one's pace, about 50 % are lost"
+        ),
+        "  why: why (measured 3 h 03 min ago)",
+        "  try: hint",
         "validate: ok after 6.1 s",
         "worker/0 gpu-01: started, pid 4242",
         "worker/0 gpu-01: ready",
