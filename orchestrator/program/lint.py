@@ -38,7 +38,7 @@ class Code:
     sent: frozenset[str]
     read: Callable[[str], str | None]  # the text of a file, None when there is none
     raw: Callable[[str], bytes | None]  # the same as its bytes
-    exists: Callable[[str], bool]  # also of what is not sent; absolute paths too
+    exists: Callable[[str], bool]  # also of what is not sent; absolute paths and `~/` too
     folder: Callable[[str], bool]  # whether it is one
     executable: Callable[[str], bool]
     installed: Callable[[str], bool]  # whether this machine has a program or a Python package of that name
