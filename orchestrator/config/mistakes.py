@@ -52,6 +52,7 @@ class Report:
         """All of them as one error, in the order of the file."""
         found = [(line_of(self.lines, mistake.place, mistake.key), mistake) for mistake in self._mistakes]
         found.sort(key=lambda item: item[0] or 0)
+        mended = all(mistake.fix for _, mistake in found)
         only = found[0][1].fix if len(found) == 1 else ""
         return UsageError(
             f"{source} has {plural(len(found), 'mistake')}",
@@ -59,7 +60,7 @@ class Report:
                 mistake.text(line) + (f"; {mistake.fix}" if mistake.fix and not only else "")
                 for line, mistake in found
             ),
-            hint=only or "see hosts.example.toml, which has every key",
+            hint=only or ("" if mended else "see hosts.example.toml, which has every key"),
         )
 
 
