@@ -207,10 +207,11 @@ def outside(command: tuple[str, ...], code: Code) -> UsageError | None:
     if not gone:
         return None
     folder = str(path.parent)
+    rest = shlex.join(path.name if word == name else word for word in command)
     return UsageError(
         f"{name} lies outside of the folder that is sent",
         why=f"the code in {code.root} is what goes to the hosts",
-        hint=f"`cd {shlex.quote(folder)}`, then `orchestrate launch -- {shlex.quote(path.name)}`",
+        hint=f"`cd {shlex.quote(folder)}`, then `orchestrate launch -- {rest}`",
     )
 
 

@@ -227,6 +227,19 @@ def test_the_line_that_is_given_can_be_typed(line: str) -> None:
     assert getattr(right, "dry_run", False) == ("--dry-run" in line)
 
 
+@pytest.mark.parametrize(
+    ("verb", "word", "command"),
+    [
+        ("exec", "uptime | wc", "sh -c 'uptime | wc'"),
+        ("launch", "python train.py --lr 1", "python train.py --lr 1"),
+    ],
+)
+def test_a_whole_line_in_quotes_is_given_as_a_command(verb: str, word: str, command: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse([verb, word])
+    assert caught.value.hint == f"`orchestrate {verb} -- {command}`"
+
+
 def test_a_command_whose_program_is_an_empty_word() -> None:
     with pytest.raises(UsageError, match="begins with an empty word"):
         parse(["launch", "--", "", "train.py"])

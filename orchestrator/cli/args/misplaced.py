@@ -76,7 +76,15 @@ def word(
         return UsageError(
             unused, why="what stands before -- are options, and the command follows it", hint=hint
         )
-    hint = f"`{line} -- {shlex.join(words)}`"
+    hint = f"`{line} -- {_as_command(words)}`"
     return UsageError(
         f"put the command after --: {first!r}", why="what stands before it are options", hint=hint
     )
+
+
+def _as_command(words: Sequence[str]) -> str:
+    """The words as a command; of a whole line in quotes those in it, or the shell that reads it."""
+    line = words[0]
+    if len(words) > 1 or not re.search(r"\s", line):
+        return shlex.join(words)
+    return shlex.join(["sh", "-c", line]) if re.search(r"[|&;<>$`]", line) else line

@@ -77,7 +77,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read one command line; everything after `--` is the user's command. Raise UsageError."""
+    """Read one command line; everything after `--` is the user's command. Raise UsageError.
+
+    `ours` of what it returns are the words before that, as they were read.
+    """
     ours, command = list(argv), []
     _check_utf8(ours)
     if "--" in ours:
@@ -108,6 +111,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(ours)
     if unknown:
         raise _unknown(unknown, ours, verbs[arguments.verb], command)
+    arguments.ours = tuple(ours)
     if options.takes_command(verbs[arguments.verb]):
         arguments.command = tuple(command)
     elif command:

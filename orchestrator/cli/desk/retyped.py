@@ -1,0 +1,35 @@
+"""The line that was typed, in the fix for its command: `launch` as a check knows it has no options."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.errors import UsageError
+
+_PLAIN = "`orchestrate launch "
+
+
+def keep_line(error: UsageError, ours: Sequence[str], inventory: str) -> UsageError:
+    """The error with the verb and the options of `ours` in its hint.
+
+    One that leads to another folder names the inventory, which is perhaps not found from there.
+    """
+    words = list(ours)
+    if error.hint.startswith("`cd ") and Path(inventory).is_file():
+        words = [*_without(words, ("--hosts", "--code")), "--hosts", str(Path(inventory).resolve())]
+    hint = error.hint.replace(_PLAIN, f"`{shlex.join(['orchestrate', *words])} ")
+    return UsageError(error.what, why=error.why, hint=hint)
+
+
+def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in options:
+            kept.append(word)
+        elif not equals:
+            next(rest, None)
+    return kept
