@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import events as ev
 from orchestrator import wire
-from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
+from orchestrator.events import CheckReported, Kind, Level, Outcome, PairReported, Phase, Stamped
 from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.render.grid import grid
 from orchestrator.render.preflight import host_table, pair_matrix, preflight_table
@@ -320,3 +320,8 @@ def test_status_as_json_is_one_object() -> None:
         ("worker/0", "exited", 9),
         ("worker/1", "unknown", None),
     ]
+
+
+def test_a_run_that_was_never_started_has_no_kind_beside_that() -> None:
+    ended = replace(ENDED, outcome=Outcome.CLUSTER, kind=Kind.START)
+    assert "  not started  " in runs_table([RunRow(plan(), view(ended), kept=False)], json=False)[1]
