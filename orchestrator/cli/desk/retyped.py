@@ -8,8 +8,6 @@ from pathlib import Path
 
 from orchestrator.errors import UsageError
 
-_PLAIN = "`orchestrate launch "
-
 
 def keep_line(error: UsageError, ours: Sequence[str], inventory: str) -> UsageError:
     """The error with the verb and the options of `ours` in its hint.
@@ -19,8 +17,15 @@ def keep_line(error: UsageError, ours: Sequence[str], inventory: str) -> UsageEr
     words = list(ours)
     if error.hint.startswith("`cd ") and Path(inventory).is_file():
         words = [*_without(words, ("--hosts", "--code")), "--hosts", str(Path(inventory).resolve())]
-    hint = error.hint.replace(_PLAIN, f"`{shlex.join(['orchestrate', *words])} ")
-    return UsageError(error.what, why=error.why, hint=hint)
+    return keep_words(error, "launch", words)
+
+
+def keep_words(error: UsageError, verb: str, words: Sequence[str]) -> UsageError:
+    """The error with `words` in its hint where that has the verb alone."""
+    line = shlex.join(["orchestrate", *words])
+    return UsageError(
+        error.what, why=error.why, hint=error.hint.replace(f"`orchestrate {verb} ", f"`{line} ")
+    )
 
 
 def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
