@@ -240,6 +240,26 @@ def test_a_whole_line_in_quotes_is_given_as_a_command(verb: str, word: str, comm
     assert caught.value.hint == f"`orchestrate {verb} -- {command}`"
 
 
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("launch --only gpu-01 gpu-02 -- a.py", "write --only gpu-01,gpu-02"),
+        ("launch --exclude head gpu-02,", "write --exclude head,gpu-02"),
+        ("laucnh --only gpu-01 -- fit.py 2", "`orchestrate launch --only gpu-01 -- fit.py 2`"),
+        (
+            "launch --only gpu-01 fit.py --epochs 2",
+            "`orchestrate launch --only gpu-01 -- fit.py --epochs 2`",
+        ),
+        ("exec --only gpu-[01-02] hostname -s", "`orchestrate exec --only 'gpu-[01-02]' -- hostname -s`"),
+        ("launch --hosts a.toml python3 x.py", "`orchestrate launch --hosts a.toml -- python3 x.py`"),
+    ],
+)
+def test_the_rest_of_the_line_stands_in_the_fix(line: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line.split())
+    assert caught.value.hint == hint
+
+
 def test_a_command_whose_program_is_an_empty_word() -> None:
     with pytest.raises(UsageError, match="begins with an empty word"):
         parse(["launch", "--", "", "train.py"])

@@ -161,7 +161,7 @@ def _with_a_verb(ours: Sequence[str], command: Sequence[str]) -> str:
     if misplaced.is_program(first) and not command:
         return f"`orchestrate launch -- {shlex.join(ours)}`"
     near = difflib.get_close_matches(first, VERBS, 1)
-    return f"`orchestrate {near[0]}`" if near else "`orchestrate --help`"
+    return f"`orchestrate {shlex.join([*near, *ours[1:]])}{behind}`" if near else "`orchestrate --help`"
 
 
 def _unknown(
