@@ -18,7 +18,7 @@ VERBS = tuple(build()[1])
     ("line", "what", "hint"),
     [
         ("", "orchestrate needs a verb", "`orchestrate --help`"),
-        ("lunch -- x.py", "'lunch' is not a verb of orchestrate", "`orchestrate launch`"),
+        ("lunch -- x.py", "'lunch' is not a verb of orchestrate", "`orchestrate launch -- x.py`"),
         ("frobnicate", "'frobnicate' is not a verb of orchestrate", "`orchestrate --help`"),
         ("--vresion", "--vresion stands before a verb", "write --version"),
         ("--hosts x launch", "--hosts stands before a verb", "`orchestrate launch --hosts x`"),
