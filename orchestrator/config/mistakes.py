@@ -60,7 +60,7 @@ class Report:
                 mistake.text(line) + (f"; {mistake.fix}" if mistake.fix and not only else "")
                 for line, mistake in found
             ),
-            hint=only or ("" if mended else "see hosts.example.toml, which has every key"),
+            hint=only or ("" if mended else "`orchestrate init --example` shows every key"),
         )
 
 
