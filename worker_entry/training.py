@@ -57,7 +57,7 @@ def _train(options: Options, cluster: Cluster, reporter: Reporter, chosen: Chose
         options.epochs, options.steps_per_epoch, source.train_examples, options.batch_size * replicas
     )
     job = Job(options, cluster, made, source, plan, reporter)
-    print(f"strategy: {chosen.name} ({chosen.why}), {replicas} replica(s), task {cluster.task}")
+    print(f"strategy: {chosen.name} ({chosen.why}), {replicas} replica(s)")
     print(f"data: {source.name} ({source.note}), global batch {job.global_batch}")
     print(f"length: {plan.epochs} epochs of {plan.steps_per_epoch} steps ({plan.why})")
     status = _work(job)

@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator import config
     from orchestrator.cli.desk.choosing import choose
+    from orchestrator.cli.desk.retyped import keep_words
 
     if arguments.example:
         say(*example().removesuffix("\n").split("\n"))
@@ -74,8 +75,12 @@ def main(arguments: argparse.Namespace) -> int:
         )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not arguments.yes else None
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
-    _check_files(arguments.host, ssh_config)
-    candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
+    try:
+        _check_files(arguments.host, ssh_config)
+        candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
+    except UsageError as error:
+        options = [word for word in arguments.ours if word not in arguments.host]
+        raise keep_words(error, "init", options) from error
     hosts = _hosts(candidates, ssh_config)
 
     def accept(keys: int) -> bool:

@@ -14,6 +14,7 @@ SUMMARY = "make the environment of [env] on every host that lacks it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.hosts(parser)
+    options.chosen(parser)
     parser.add_argument(
         "--upgrade", action="store_true", help="resolve the packages again, to the newest that fit"
     )
@@ -26,6 +27,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.environment import with_environment
     from orchestrator.cli.desk.inventory import load
     from orchestrator.phases.setup import make_environments, runs_in
+    from orchestrator.planning.selection import narrow
     from orchestrator.render.progress import steps
     from orchestrator.store.bus import Bus
 
@@ -35,8 +37,9 @@ def main(arguments: argparse.Namespace) -> int:
             say(f"nothing to do: {inventory.source} has no [env], so its hosts' Pythons are the user's own")
         return int(ExitStatus.OK)
     inventory, plan, lock = with_environment(inventory, renew=arguments.upgrade)
-    own = [host.name for host in inventory.hosts if not runs_in(host, plan)]
-    wanted = [host for host in inventory.hosts if host.name not in own]
+    hosts = narrow(inventory, arguments.only, arguments.exclude).hosts
+    own = [host.name for host in hosts if not runs_in(host, plan)]
+    wanted = [host for host in hosts if host.name not in own]
     with asking(wanted) as (fleet, bad):
         connected = [host for host in wanted if host.name in fleet.sessions and host.name not in bad]
         with steps([host.name for host in connected], quiet=arguments.json) as draw:

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from orchestrator import ranges
 from orchestrator.config.hosts import Entry
 from orchestrator.config.mistakes import Report
-from orchestrator.config.targets import is_loopback
+from orchestrator.config.targets import is_address, is_loopback
 from orchestrator.model import Host, Role
 
 
@@ -85,10 +85,22 @@ def _seats(host: Host) -> Iterator[tuple[str, int]]:
 def _check_loopback(entries: tuple[Entry, ...], report: Report) -> None:
     others = [host.name for entry in entries for host in entry.hosts if not is_loopback(host.address)]
     for entry in entries if others else ():
-        inner = next((host.address for host in entry.hosts if is_loopback(host.address)), None)
-        if inner:
-            what = f"{inner} means every machine itself, so {others[0]} cannot reach this host there"
-            report.add(entry.place, "address", f"{what}; write the address the others see")
+        inner = next((host for host in entry.hosts if is_loopback(host.address)), None)
+        if inner is not None:
+            what = f"{inner.address} means every machine itself, so {others[0]} cannot reach this host there"
+            report.add(entry.place, "address", what, _outer(inner, entry))
+
+
+def _outer(host: Host, entry: Entry) -> str:
+    """Which `address` to write in place of a loopback one, as far as the file tells."""
+    if not is_loopback(host.ssh) and is_address(host.ssh):
+        names = ranges.fold(one.ssh for one in entry.hosts)
+        return f'write `address = "{names}"`'
+    where = "of this machine" if host.is_local else f"of {host.name}"
+    return (
+        f'write `address = "..."` with the address {where} that the others reach: `hostname -I` there shows'
+        " it"
+    )
 
 
 def _check_at_most_one(entries: tuple[Entry, ...], role: Role, report: Report) -> None:

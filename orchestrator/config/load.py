@@ -33,7 +33,7 @@ def load(path: str | Path) -> Inventory:
         raise UsageError(
             f"there is no {path}",
             hint=f'write two lines, [[host]] and ssh = "gpu-[01-04]", into {path}'
-            " (hosts.example.toml shows every key), or name a file with --hosts",
+            " (`orchestrate init --example` shows every key), or name a file with --hosts",
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a NUL character"

@@ -22,6 +22,7 @@ class Mistake:
     place: Place
     key: str
     what: str
+    fix: str = ""  # what to write instead, as something to do
 
     def text(self, line: int | None) -> str:
         """`line 12, [[host]] #3 (gpu-03), prot: is not a key; did you mean port?`"""
@@ -38,8 +39,8 @@ class Report:
         self.lines: Lines = {}
         self._mistakes: dict[Mistake, None] = {}
 
-    def add(self, place: Place, key: str, what: str) -> None:
-        self._mistakes[Mistake(place, key, what)] = None
+    def add(self, place: Place, key: str, what: str, fix: str = "") -> None:
+        self._mistakes[Mistake(place, key, what, fix)] = None
 
     def add_to_file(self, what: str) -> None:
         self.add(FILE, "", what)
@@ -51,10 +52,15 @@ class Report:
         """All of them as one error, in the order of the file."""
         found = [(line_of(self.lines, mistake.place, mistake.key), mistake) for mistake in self._mistakes]
         found.sort(key=lambda item: item[0] or 0)
+        mended = all(mistake.fix for _, mistake in found)
+        only = found[0][1].fix if len(found) == 1 else ""
         return UsageError(
             f"{source} has {plural(len(found), 'mistake')}",
-            why="\n".join(mistake.text(line) for line, mistake in found),
-            hint="see hosts.example.toml, which has every key",
+            why="\n".join(
+                mistake.text(line) + (f"; {mistake.fix}" if mistake.fix and not only else "")
+                for line, mistake in found
+            ),
+            hint=only or ("" if mended else "`orchestrate init --example` shows every key"),
         )
 
 

@@ -49,16 +49,25 @@ class Fleet:
         self._pool: list[threading.Thread] = []
 
     def connect(
-        self, hosts: Iterable[Host], told: Callable[[Session, float], None] = lambda *_: None
+        self,
+        hosts: Iterable[Host],
+        told: Callable[[Session, float], None] = lambda *_: None,
+        over: Callable[[str], None] = lambda _: None,
     ) -> dict[str, HostError]:
         """Connect to all hosts in parallel; return the errors of those that failed.
 
-        `told(session, seconds)` is called, from any thread, as each one answers.
+        From any thread, `told(session, seconds)` is called as each one answers, `over(name)` as each one
+        has answered or failed.
         """
 
         def one(host: Host) -> Session:
             began = time.monotonic()
-            self.sessions[host.name] = session = self.open(host)  # at once: a cancel shall find it to close
+            try:
+                self.sessions[host.name] = session = self.open(
+                    host
+                )  # at once: a cancel shall find it to close
+            finally:
+                over(host.name)
             told(session, time.monotonic() - began)
             return session
 

@@ -11,6 +11,7 @@ from orchestrator import wire
 from orchestrator.diagnosis import lastwords
 from orchestrator.events import (
     Event,
+    FetchStepped,
     Noted,
     Phase,
     PhaseEnded,
@@ -29,6 +30,7 @@ from orchestrator.phases.hang import Hung, Watch
 from orchestrator.phases.reach import Links
 from orchestrator.run import hang, leavers, restarts
 from orchestrator.run.ends import failed as ended_badly
+from orchestrator.run.fetching import Fetching
 from orchestrator.run.gang import Decision, decide, succeeded
 from orchestrator.store.tail import last_lines
 
@@ -63,6 +65,7 @@ class Attempt:
         self._steps: dict[str, int] = {}
         self._left: dict[TaskId, float] = {}  # when each of those that ended well did so
         self._missed = ""  # what was said of those that wait for them
+        self._fetching = Fetching()
         self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
         self._follower = Follower(run, name, placed, self._told)
@@ -79,6 +82,8 @@ class Attempt:
         elif isinstance(event, TaskProgressed):
             self._steps[event.task] = event.step
             self._look_at_loss(event)
+        elif isinstance(event, FetchStepped) and not self._fetching.is_news(event):
+            return
         self._run.bus.emit(event)
 
     def _look_at_leavers(self) -> None:

@@ -14,6 +14,7 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Session
 from orchestrator.model import Host, RunPlan
+from orchestrator.phases.awaited import Awaited
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.seal import seal
 from orchestrator.run import restarts
@@ -28,7 +29,8 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
     def told(session: Session, seconds: float) -> None:
         run.bus.emit(HostConnected(session.host.name, seconds, session.clock_offset))
 
-    bad = run.fleet.connect(wanted, told)
+    with Awaited([host.name for host in wanted], run.bus.emit, run.timings.awaited) as awaited:
+        bad = run.fleet.connect(wanted, told, awaited.over)
     for name in [host.name for host in wanted if host.name in run.fleet.sessions]:
         session = run.fleet.sessions[name]
         if (refused := session.hello.state_error) is not None:

@@ -33,6 +33,7 @@ from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.launch import start_all
 from orchestrator.phases.revalidation import StateQuery
 from orchestrator.planning.plan import is_builtin, resolve
+from orchestrator.run.fetching import Fetching, words
 from orchestrator.run.speeds import Sample
 from orchestrator.store.tail import last_lines
 
@@ -106,6 +107,7 @@ def _train(
     heard = [0.0]  # when it began, or data were last fetched
 
     said: dict[str, str] = {}
+    fetching = Fetching()
 
     def told(event: Event) -> None:
         if isinstance(event, TaskReported):
@@ -114,10 +116,13 @@ def _train(
             said[event.task] = "ready"
         elif isinstance(event, TaskProgressed):
             said[event.task] = f"step {event.step}"
-        elif isinstance(event, HostLost | HostRecovered | FetchStepped):
+        elif isinstance(event, HostLost | HostRecovered):
             run.bus.emit(event)
-        if isinstance(event, FetchStepped):  # a large download is not a hang
-            heard[0] = time.monotonic()
+        elif isinstance(event, FetchStepped):
+            heard[0] = time.monotonic()  # a large download is not a hang
+            said[event.task] = words(event)
+            if fetching.is_news(event):
+                run.bus.emit(event)
 
     cwd = run.work if own else run.builtin
     name = _name(run) + ("-again" if again else "")

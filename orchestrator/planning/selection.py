@@ -35,11 +35,21 @@ def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inven
     return dataclasses.replace(inventory, hosts=hosts)
 
 
+def misread(option: str, text: str, error: ValueError) -> UsageError:
+    """What `ranges` says of an option's value; for a range as others write it the fix is our spelling."""
+    what, _, fix = str(error).partition("; ")
+    otherwise = what.removesuffix(f': "{text}"')
+    if otherwise != what and fix.startswith("write "):
+        return UsageError(f"{option} {text} {otherwise}", hint=fix)
+    file = ", or name a file" if option == "--hosts" else ""
+    return UsageError(f"{option} {text}: {error}", hint=f"write {option} 'gpu-[01-03],gpu-07'{file}")
+
+
 def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
     try:
         names = ranges.expand_all(text)
     except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}", hint=f"write {option} 'gpu-[01-03],gpu-07'") from error
+        raise misread(option, text, error) from error
     known = [host.name for host in hosts]
     unknown = [name for name in names if name not in known]
     if unknown or not names:

@@ -38,7 +38,7 @@ class Code:
     sent: frozenset[str]
     read: Callable[[str], str | None]  # the text of a file, None when there is none
     raw: Callable[[str], bytes | None]  # the same as its bytes
-    exists: Callable[[str], bool]  # also of what is not sent; absolute paths too
+    exists: Callable[[str], bool]  # also of what is not sent; absolute paths and `~/` too
     folder: Callable[[str], bool]  # whether it is one
     executable: Callable[[str], bool]
     installed: Callable[[str], bool]  # whether this machine has a program or a Python package of that name
@@ -207,10 +207,11 @@ def outside(command: tuple[str, ...], code: Code) -> UsageError | None:
     if not gone:
         return None
     folder = str(path.parent)
+    rest = shlex.join(path.name if word == name else word for word in command)
     return UsageError(
         f"{name} lies outside of the folder that is sent",
         why=f"the code in {code.root} is what goes to the hosts",
-        hint=f"`cd {shlex.quote(folder)}`, then `orchestrate launch -- {shlex.quote(path.name)}`",
+        hint=f"`cd {shlex.quote(folder)}`, then `orchestrate launch -- {rest}`",
     )
 
 

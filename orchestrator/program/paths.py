@@ -20,11 +20,14 @@ _MOST = 20
 
 
 def own(command: tuple[str, ...], code: Code) -> tuple[str, ...]:
-    """Absolute paths that are there on this machine; only the hosts know whether they have them."""
+    """Absolute paths that are there on this machine; only the hosts know whether they have them.
+
+    `~/data`, too, as it comes from quotes or from behind a `=`: no shell has read it, the program may.
+    """
     found = (
         value
         for _, value in _values(command)
-        if value.startswith("/") and not value.startswith(_EVERYWHERE) and code.exists(value)
+        if value.startswith(("/", "~/")) and not value.startswith(_EVERYWHERE) and code.exists(value)
     )
     return tuple(dict.fromkeys(value for value in found if not code.everywhere(value)))[:_MOST]
 

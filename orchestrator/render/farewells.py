@@ -20,16 +20,22 @@ class Farewells:
     def started(self, task: str) -> None:
         self._done.discard(task)
 
-    def add(self, line: LogLine, now: float) -> bool:
-        """Take a line; whether it is known to be harmless. If not, it is held."""
+    def add(self, line: LogLine, now: float) -> list[LogLine]:
+        """Take a line; the lines that are known to be harmless now. It is one of them, or it is held."""
         gone = named(line.text)
         if begins(line.text):
             self._excused.discard(line.task)
         if gone <= self._done and (gone or line.task in self._excused):
             self._excused.add(line.task)
-            return True
+            return [*self._begun(line), line]
         self._held.setdefault(line.task, (now, []))[1].append(line)
-        return False
+        return []
+
+    def _begun(self, line: LogLine) -> list[LogLine]:
+        """The lines before one that goes on with them: it may be the first to name somebody."""
+        _, held = self._held.get(line.task, (0.0, []))
+        others = set[str]().union(*(named(one.text) for one in held))
+        return self.of(line.task) if not begins(line.text) and others <= self._done else []
 
     def ended_well(self, task: str) -> list[LogLine]:
         """The lines that are harmless now that a task has ended: its own, and those about it."""

@@ -125,8 +125,8 @@ class Folding:
             case Origin.NOISE:
                 self._count(line, _Label.MIDDLE if task in self._trains else _Label.START, now)
             case Origin.FAREWELL:
-                if self._farewells.add(line, now):
-                    self._count(line, _Label.END, now)
+                for harmless in self._farewells.add(line, now):
+                    self._count(harmless, _Label.END, now)
             case Origin.TASK:
                 self._join_all(self._farewells.of(task), now)
                 self._join(line, sent, now)

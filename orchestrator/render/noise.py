@@ -39,6 +39,7 @@ _HARMLESS = re.compile(
 )
 _ALARM = re.compile(r"(?i)error|fail|abort|crash|unhealthy|exception|out of memory|oom|nan\b|killed")
 _BEFORE_LOGGING = "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR"
+_GONE = re.compile(r"The following tasks are unhealthy|Failed to send RPC to coordination service")
 _NAMED = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 # Lines that go on with the one before.
 _MORE = re.compile(
@@ -46,6 +47,8 @@ _MORE = re.compile(
     r"|/job:\w+/replica:\d+/task:\d+$"
     r"|Your kernel may (?:not )?have been built with"
     r"|The tasks have crashed\. Check the task logs"
+    r"|Additional GRPC error information from remote target "
+    r'|:(?:UNKNOWN:|\{"created":)'
 )
 
 
@@ -85,5 +88,5 @@ def _origin(text: str) -> Origin:
         return Origin.NOISE
     if level == "F":
         return Origin.TASK
-    gone = "coordination_service" in file or "The following tasks are unhealthy" in message
+    gone = "coordination_service" in file or _GONE.search(message)
     return Origin.FAREWELL if gone else Origin.TASK

@@ -1,4 +1,7 @@
-"""The checks that warn or fail, each as a block; what hosts have alike is said once. Pure."""
+"""The checks that warn or fail, in blocks: what hosts have alike is said once, what one has stands together.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,22 @@ def problems(checks: Sequence[CheckReported]) -> list[str]:
     said: list[str] = []
     for level, word in ((Level.WARN, "warning"), (Level.FAIL, "error")):
         of_level = [(check.host, _texts(check)) for check in checks if check.level is level]
-        for hosts, (slug, what, why, hint) in _alike(of_level):
-            said += block(f"{fold.names(hosts)}: {slug}: {what}", why, hint, word=word)
+        of_hosts: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for hosts, texts in _alike(of_level):
+            of_hosts.setdefault(hosts, []).append(texts)
+        for hosts, found in of_hosts.items():
+            said += _blocks(fold.names(hosts), found, word)
     return said
+
+
+def _blocks(names: str, found: Sequence[tuple[str, ...]], word: str) -> list[str]:
+    if len(found) == 1:
+        slug, what, why, hint = found[0]
+        return block(f"{names}: {slug}: {what}", why, hint, word=word)
+    lines = block(f"{names}: {len(found)} {word}s", word=word)
+    for slug, what, why, hint in found:
+        lines += [f"  {line}" for line in block(what, why, hint, word=slug)]
+    return lines
 
 
 def _alike(said: Sequence[Said]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:

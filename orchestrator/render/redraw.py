@@ -7,6 +7,7 @@ from typing import TextIO
 
 from orchestrator.render.board import shortened
 from orchestrator.render.sink import Sink
+from orchestrator.render.wrap import wrapped
 from orchestrator.text import plain
 
 
@@ -27,7 +28,10 @@ class Redraw:
             self._sink.write(gap + "".join(f"{line}\n" for line in lines))
             return
         columns, rows = self._sink.size()
-        shown = [shortened(line, columns - 1) for line in lines[: rows - 1]]
+        shown = wrapped(lines, columns - 1)
+        if len(shown) >= rows:  # some of each line is better than all of some
+            shown = lines[: rows - 1]
+        shown = [shortened(line, columns - 1) for line in shown]
         up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
         self._drawn = shown
         self._sink.write(f"{up}\x1b[J" + "".join(f"{line}\n" for line in shown))

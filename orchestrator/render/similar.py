@@ -14,7 +14,7 @@ _NUMBER = rf"[-+]?[0-9]+(?:\.[0-9]+)?(?:{_EXPONENT})?"
 _VARYING = re.compile(
     r"(?<=ETA: )(?P<eta>[0-9:]{1,16}s?)(?![\w:])"
     # 0s, 398ms/epoch; also behind the colours of Keras 3
-    r"|(?:(?<![\w.\[;:/-])|(?<=\x1b\[[01]m))(?P<time>[0-9]+(?:\.[0-9]+)?(?:ns|us|\u00b5s|ms|s))"
+    r"|(?:(?<![\w.\[;:/-])|(?<=\x1b\[[01]m))(?P<time>[0-9]+(?:\.[0-9]+)? ?(?:ns|us|\u00b5s|ms|s))"
     r"(?=/(?:step|epoch|sample|batch)\b|[^\w/]|$)"
     rf"|(?<![\w.])(?P<rate>{_NUMBER})(?= ?(?:steps?|examples?|samples?|images?|it|batch(?:es)?)/s)"
     r"|(?:(?<=\w: )|(?<=\bloss ))"

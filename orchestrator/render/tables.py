@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from orchestrator import wire
-from orchestrator.events import TaskExited
+from orchestrator.events import Kind, Outcome, RunEnded, TaskExited
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render import fold
 from orchestrator.render.board import ago, loss_word, rate_word
@@ -159,12 +159,19 @@ def _run_cells(row: RunRow) -> list[str]:
         plan.run,
         plan.name,
         moment("%Y-%m-%d %H:%M", plan.created),
-        state_word(_state(row)) + (f": {ended.kind}" if ended and ended.kind else ""),
+        _ended_word(ended) if ended else state_word(_state(row)),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
         _short(fold.names(host.name for host in plan.hosts), _HOSTS),
         _short(command, _COMMAND),
     ]
+
+
+def _ended_word(ended: RunEnded) -> str:
+    """`failed: hang`; of a run that was never started the outcome alone, which says as much as `start`."""
+    outcome = state_word(str(ended.outcome))
+    plain_start = ended.outcome is Outcome.CLUSTER and ended.kind == Kind.START
+    return outcome if plain_start or not ended.kind else f"{outcome}: {ended.kind}"
 
 
 def _short(text: str, most: int) -> str:

@@ -13,6 +13,7 @@ from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
+from orchestrator.run import fetching
 from orchestrator.run.ends import end_after
 from orchestrator.run.view import View
 from orchestrator.text import count, duration, plain, size
@@ -49,9 +50,8 @@ def say(view: View, event: Event) -> list[str]:
         case ev.HostValidated():
             said = [_validated(event)]
         case ev.FetchStepped():
-            of = f" ({size(event.done)} of {size(event.total)})" if event.total else ""
             host = view.tasks[event.task].host if event.task in view.tasks else event.task
-            said = [f"{host}: {event.name}: {event.step}{of}"]
+            said = [f"{host}: {fetching.words(event)}"]
         case ev.ValidationStood():
             said = [_stood(event)]
         case ev.HostsSlow():

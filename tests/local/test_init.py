@@ -39,6 +39,11 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
     [
         (["hosts.toml"], "hosts.toml is no host", "write --to hosts.toml"),
         (["nodes.txt"], "nodes.txt is a file here", "`orchestrate init --hostfile nodes.txt`"),
+        (
+            ["nodes.txt", "--task-port", "3000"],
+            "nodes.txt is a file here",
+            "`orchestrate init --task-port 3000 --hostfile nodes.txt`",
+        ),
         (["--ssh-config", "nothing", "gpu-01"], "there is no ", "name a file with --ssh-config"),
     ],
 )

@@ -183,9 +183,9 @@ def _look(ask: Asker) -> None:
     assert ask(asked).python.ok
     had = ask(wire.Have(program="sh", python=sys.executable, setup=None, packages=()))
     assert (had.program, had.packages) == (True, ())
-    paths = (workdir, "/no such/file", "/", "/no-such")
+    paths = (workdir, "/no such/file", "/", "/no-such", "~/", "~/no such")
     asked_paths = wire.Have(program=None, python=sys.executable, setup=None, packages=(), paths=paths)
-    assert ask(asked_paths).paths == (1, 3)
+    assert ask(asked_paths).paths == (1, 3, 5)
     assert not ask(wire.Have(program="no-such", python="python3", setup="true", packages=())).program
     state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"}, data=[workdir])
     assert ask(state) == ask(state)

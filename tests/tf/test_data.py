@@ -47,8 +47,9 @@ def test_no_data_is_one_error_with_the_ways_out(tmp_path: Path, options: str, wh
         (error,) = gang["alone"].records("error")
         assert error["message"].endswith(" is not on this machine")
         assert why in error["why"]
-        assert all(way in error["hint"] for way in ("--dataset digits", "worker_entry.prepare", "--data-dir"))
-        assert ("`--download`" in error["hint"]) is ("download was not given" in why)
+        assert error["hint"].startswith("`python -m worker_entry --dataset digits` ")
+        assert all(way in error["hint"] for way in ("worker_entry.prepare", "--data-dir"))
+        assert ("--download`" in error["hint"]) is ("download was not given" in why)
 
 
 def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ VERBS = tuple(build()[1])
     ("line", "what", "hint"),
     [
         ("", "orchestrate needs a verb", "`orchestrate --help`"),
-        ("lunch -- x.py", "'lunch' is not a verb of orchestrate", "`orchestrate launch`"),
+        ("lunch -- x.py", "'lunch' is not a verb of orchestrate", "`orchestrate launch -- x.py`"),
         ("frobnicate", "'frobnicate' is not a verb of orchestrate", "`orchestrate --help`"),
         ("--vresion", "--vresion stands before a verb", "write --version"),
         ("--hosts x launch", "--hosts stands before a verb", "`orchestrate launch --hosts x`"),
@@ -225,6 +225,39 @@ def test_the_line_that_is_given_can_be_typed(line: str) -> None:
     right = parse(shlex.split(caught.value.hint.split("`")[1])[1:])
     assert right.verb in {"launch", "preflight"}
     assert getattr(right, "dry_run", False) == ("--dry-run" in line)
+
+
+@pytest.mark.parametrize(
+    ("verb", "word", "command"),
+    [
+        ("exec", "uptime | wc", "sh -c 'uptime | wc'"),
+        ("launch", "python train.py --lr 1", "python train.py --lr 1"),
+    ],
+)
+def test_a_whole_line_in_quotes_is_given_as_a_command(verb: str, word: str, command: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse([verb, word])
+    assert caught.value.hint == f"`orchestrate {verb} -- {command}`"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("launch --only gpu-01 gpu-02 -- a.py", "write --only gpu-01,gpu-02"),
+        ("launch --exclude head gpu-02,", "write --exclude head,gpu-02"),
+        ("laucnh --only gpu-01 -- fit.py 2", "`orchestrate launch --only gpu-01 -- fit.py 2`"),
+        (
+            "launch --only gpu-01 fit.py --epochs 2",
+            "`orchestrate launch --only gpu-01 -- fit.py --epochs 2`",
+        ),
+        ("exec --only gpu-[01-02] hostname -s", "`orchestrate exec --only 'gpu-[01-02]' -- hostname -s`"),
+        ("launch --hosts a.toml python3 x.py", "`orchestrate launch --hosts a.toml -- python3 x.py`"),
+    ],
+)
+def test_the_rest_of_the_line_stands_in_the_fix(line: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line.split())
+    assert caught.value.hint == hint
 
 
 def test_a_command_whose_program_is_an_empty_word() -> None:

@@ -201,7 +201,7 @@ IN_A_FILE = (
     ('[[host]]\nssh = "gpu-01:2200"\nport = 22\n', "line 3, [[host]] #1 (gpu-01:2200), port: is 22, but ssh says 2200; keep one of the two"),
     ('[[host]]\nssh = "my+gpu"\n', 'line 1, [[host]] #1 (my+gpu), address: is needed, since "my+gpu" is not a host name other tasks could use'),
     ('[[host]]\nssh = "local"\n', 'line 1, [[host]] #1 (local), address: is needed with ssh = "local"; "127.0.0.1" will do when every host is this machine'),
-    ('[[host]]\nname = "me"\naddress = "127.0.0.1"\nssh = "local"\n' + ONE, "line 3, [[host]] #1 (me), address: 127.0.0.1 means every machine itself, so gpu-01 cannot reach this host there; write the address the others see"),
+    ('[[host]]\nname = "me"\naddress = "127.0.0.1"\nssh = "local"\n' + ONE, "line 3, [[host]] #1 (me), address: 127.0.0.1 means every machine itself, so gpu-01 cannot reach this host there"),
     ("[defaults]\ntask_port = 65535\ntasks = 2\n" + TWO, "line 2, [defaults], task_port: the ports of 2 tasks would end at 65536, beyond 65535"),
     ('[[host]]\nname = "a"\nssh = "gpu-01"\n[[host]]\nname = "b"\nssh = "gpu-01"\n', "line 4, [[host]] #2 (b), task_port: port 2222 is taken on that machine by [[host]] #1 (a); give this host another task_port, or write the machine once with tasks = 2"),
     ('[[host]]\nname = "a"\nssh = "gpu"\ntasks = 4\n[[host]]\nname = "b"\nssh = "gpu"\ntask_port = 2224\ntasks = 4\n', "line 8, [[host]] #2 (b), task_port: ports 2224-2225 are taken on that machine by [[host]] #1 (a); give this host another task_port, or write the machine once with tasks = 2"),
@@ -288,6 +288,25 @@ env.OMP_NUM_THREADS = 4
         "line 16, [[host]] #2 (gpu-02), env.OMP_NUM_THREADS: must be a text, not a number; write its value in quotes",
         "line 18, extra: is not a table; the tables are [defaults], [[host]], [job], [env] and [data]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("host", "fix"),
+    [
+        ('ssh = "train@gpu-02"', 'write `address = "gpu-02"`'),
+        ('ssh = "local"', 'write `address = "..."` with the address of this machine that the others reach'),
+        ('ssh = "localhost:2200"', 'write `address = "..."` with the address of me that the others reach'),
+    ],
+)
+def test_instead_of_a_loopback_address_there_is_a_line_to_write(host: str, fix: str) -> None:
+    entry = f'[[host]]\nname = "me"\naddress = "127.0.0.1"\n{host}\n'
+    with pytest.raises(UsageError) as caught:
+        config.parse(entry + ONE)
+    assert caught.value.hint.startswith(fix)
+    with pytest.raises(UsageError) as caught:
+        config.parse(entry + ONE + "prot = 22\n")
+    assert f"there; {fix}" in caught.value.why  # one hint is not enough for several mistakes
+    assert caught.value.hint == "`orchestrate init --example` shows every key"  # a wheel has no file of it
 
 
 def test_what_is_missing_is_not_asked_for_while_something_could_not_be_read() -> None:

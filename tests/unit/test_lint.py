@@ -163,7 +163,7 @@ def test_the_fix_passes_the_checks(project: Path, line: str) -> None:
         if words[:2] != ["orchestrate", "launch"]:
             continue
         parsed = parse(words[1:])
-        moved = Path(parsed.command[0]).name == "beside.py" or line.endswith("train.ipynb")
+        moved = "beside.py" in parsed.command or line.endswith("train.ipynb")
         known = look(project.parent if moved and "ipynb" not in line else project, dict(parsed.env))
         if parsed.command != ("python", "-m", "work"):  # there is none: one thing after another
             lint.check(tuple(parsed.command), known)

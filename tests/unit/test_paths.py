@@ -53,6 +53,15 @@ def test_what_only_this_machine_has(
     assert list(paths.unsent(command, around)) == unsent
 
 
+def test_a_home_that_no_shell_has_read(
+    around: lint.Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = ("train.py", "--data", "~/data", "--more=~/conf", "--out", "~/elsewhere", "~/nothing", "~")
+    assert paths.own(command, around) == ("~/data", "~/conf")
+    assert paths.unsent(command, around) == ()
+
+
 def test_where_the_hosts_see_the_same_files_nothing_is_said(around: lint.Code, tmp_path: Path) -> None:
     everywhere = replace(around, everywhere=lambda path: path == str(tmp_path / "data"))
     assert paths.own(("train.py", str(tmp_path / "data")), everywhere) == ()

@@ -166,6 +166,27 @@ def test_a_task_that_ended_well_is_not_missed() -> None:
     assert words(folding.tick(5.0 + MOMENT))[-1] == ("worker/0", "/job:worker/replica:0/task:1")
 
 
+LEADER_GONE = (
+    "E0000 00:00:1795369418.682618 283 a.cc:252] UNAVAILABLE: Failed to send RPC to coordination service.",
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling /Beat:",
+    ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"failed to connect to all addresses"}',
+)  # fmt: skip
+
+
+def test_a_leader_that_ended_well_is_not_missed_either() -> None:
+    folding = started(2)
+    folding.note(exited(0), 0.0, aloud=False)
+    [(task, text), *_] = feed(folding, *(line(1, text) for text in LEADER_GONE), line(1, "saved"))
+    assert (task, text.rpartition(": ")[2]) == ("worker/1", "3 lines")
+
+
+def test_a_leader_that_is_gone_otherwise_is_an_error() -> None:
+    folding = started(2)
+    feed(folding, *(line(1, text) for text in LEADER_GONE))
+    folding.note(exited(0, 1), 0.0, aloud=False)
+    assert words(folding.tick(MOMENT)) == [("worker/1", text) for text in LEADER_GONE]
+
+
 def test_nor_is_one_whose_end_comes_a_little_later() -> None:
     folding = started(3)
     feed(folding, *(line(0, text) for text in UNHEALTHY))

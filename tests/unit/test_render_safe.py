@@ -11,6 +11,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -183,3 +184,19 @@ def test_verbs_print_through_the_one_door() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             called = node.func if isinstance(node, ast.Call) else None
             assert not (isinstance(called, ast.Name) and called.id == "print"), f"{path.name}:{called.lineno}"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "lines"), [(Terminal(), 2), (io.StringIO(), 1)])
+def test_no_word_is_cut_at_the_edge_of_a_terminal(
+    stream: io.StringIO, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stderr", stream)
+    out.tell("  gpu-01  SHA256:0123456789  [127.0.0.2]:34437")
+    assert stream.getvalue().split() == ["gpu-01", "SHA256:0123456789", "[127.0.0.2]:34437"]
+    assert len(stream.getvalue().splitlines()) == lines

@@ -38,6 +38,8 @@ BAR = (  # Keras 3
          BAR.format("1s", "12ms", "0.5200", "0.69..0.71")),
         (["Epoch 1, Loss: 0.5000, Accuracy: 0.8", "Epoch 1, Loss: 0.5100, Accuracy: 0.8"],
          "Epoch 1, Loss: 0.5000..0.5100, Accuracy: 0.8"),
+        (["start: python 0.2 s, import 6.7 s, data 1 s", "start: python 0.1 s, import 900 ms, data 2 s"],
+         "start: python 0.2 s, import 6.7 s, data 2 s"),
         (["took 950us", "took 2ms", "took 1s"], "took 1s"),
     ],
 )  # fmt: skip
@@ -57,6 +59,7 @@ def test_they_are_one(texts: list[str], one: str) -> None:
         ("saved to /ckpt/0.5/a", "saved to /ckpt/0.6/a"),
         ("ValueError: loss: 0.5", "ValueError: loss: 0.6"),
         ("step 1 loss: 0.5", "step 2 loss: 0.5"),
+        ("found: 3 sets", "found: 4 sets"),
     ],
 )
 def test_they_are_two(one: str, other: str) -> None:

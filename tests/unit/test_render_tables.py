@@ -9,10 +9,11 @@ import pytest
 
 from orchestrator import events as ev
 from orchestrator import wire
-from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
+from orchestrator.events import CheckReported, Kind, Level, Outcome, PairReported, Phase, Stamped
 from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.render.grid import grid
 from orchestrator.render.preflight import host_table, pair_matrix, preflight_table
+from orchestrator.render.problems import problems
 from orchestrator.render.tables import RunRow, runs_table, status_table
 from orchestrator.run.view import View, replay
 
@@ -127,6 +128,27 @@ def test_preflight_ends_with_the_problems() -> None:
         "  why: why rsync",
     ]
     assert preflight_table([], [], 80) == []
+
+
+def test_what_is_wrong_with_the_same_hosts_stands_together() -> None:
+    found = [
+        *checks("a", python=(FAIL, "/no/python does not run"), address=(FAIL, "10.0.0.9 is not a's")),
+        *checks("b", python=(FAIL, "does not run")),
+        *checks("c", rsync=(WARN, "not installed"), address=(FAIL, "is another one's")),
+    ]
+    assert problems([found[0], found[2], found[1], *found[3:]]) == [
+        "warning: c: rsync: not installed",
+        "  why: why rsync",
+        "error: a: 2 errors",
+        "  python: /no/python does not run",
+        "    why: why python",
+        "  address: 10.0.0.9 is not a's",
+        "    why: why address",
+        "error: b: python: does not run",
+        "  why: why python",
+        "error: c: address: is another one's",
+        "  why: why address",
+    ]
 
 
 HOSTS = (Host("gpu-01", "gpu-01", "10.0.0.1"), Host("gpu-02", "gpu-02", "10.0.0.2"))
@@ -298,3 +320,8 @@ def test_status_as_json_is_one_object() -> None:
         ("worker/0", "exited", 9),
         ("worker/1", "unknown", None),
     ]
+
+
+def test_a_run_that_was_never_started_has_no_kind_beside_that() -> None:
+    ended = replace(ENDED, outcome=Outcome.CLUSTER, kind=Kind.START)
+    assert "  not started  " in runs_table([RunRow(plan(), view(ended), kept=False)], json=False)[1]

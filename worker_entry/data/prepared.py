@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from worker_entry.again import again
 from worker_entry.data import fetch
 from worker_entry.data.fetch import Tell
 from worker_entry.data.source import Source
@@ -97,7 +98,7 @@ def _tfds(name: str) -> Any:
         raise ExpectedError(
             f"the data set {name} needs tensorflow-datasets",
             why=f"module {error.name} is missing",
-            hint="pip install tensorflow-datasets importlib_resources, or --dataset digits",
+            hint=f"pip install tensorflow-datasets importlib_resources, or {_digits()}",
         ) from None
     if not hasattr(tfds, "core"):  # it logs what it could not import, and carries on
         raise ExpectedError(
@@ -163,14 +164,27 @@ def _download(tfds: Any, builder: Any, files: int | None, tell: Tell) -> None:
 
 
 def _absent(name: str, builder: Any, why: str) -> ExpectedError:
-    folder = builder.data_path
-    asked = "; or `--download`, with internet access" if "download was not given" in why else ""
+    asked = ""
+    if "download was not given" in why:
+        asked = f"; or `{again('--download', without=['--no-download'])}`, with internet access"
     return ExpectedError(
         f"the data set {name} is not on this machine",
-        why=f"{folder} does not exist, and {why}",
-        hint=f"add `--dataset digits` (real, needs no download){asked}; or copy that folder from a machine"
-        " that has it (`python -m worker_entry.prepare` makes it) and name its root with `--data-dir`",
+        why=f"{_from_home(builder.data_path)} does not exist, and {why}",
+        hint=f"{_digits()} trains on real digits that need no download{asked}; or copy that folder from a"
+        f" machine that has it (`python -m worker_entry.prepare {name}` makes it) and name its root with"
+        " `--data-dir`",
     )
+
+
+def _digits() -> str:
+    line = again("--dataset", "digits", without=["--dataset", "--data-dir", "--download", "--no-download"])
+    return f"`{line}`"
+
+
+def _from_home(folder: object) -> str:
+    """With `~`: hosts on which only the homes differ say the same."""
+    path, home = str(folder), str(Path.home())
+    return "~" + path.removeprefix(home) if path.startswith(f"{home}/") else path
 
 
 def _source(name: str, builder: Any) -> Source:

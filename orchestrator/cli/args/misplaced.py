@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -60,8 +61,8 @@ def word(
         return UsageError(unused, why=why, hint=f"`{line}{' -- ' + rest if rest else ''}`")
     if first[0] in _LONG_DASHES and known(plain := "--" + first.lstrip("-" + _LONG_DASHES)):
         return UsageError(unused, why="an option begins with two hyphens", hint=f"write {plain}")
-    if option in _HOSTS:
-        hosts = [one for one in words if not one.startswith("-") and not is_program(one)]
+    hosts = _hosts(words, ours[at - 1]) if option in _HOSTS else []
+    if hosts:
         names = shlex.quote(",".join([ours[at - 1].strip(","), *(one.strip(",") for one in hosts)]))
         return UsageError(unused, why="commas stand between hosts", hint=f"write {option} {names}")
     if option == "--env" and "=" in first:
@@ -76,7 +77,26 @@ def word(
         return UsageError(
             unused, why="what stands before -- are options, and the command follows it", hint=hint
         )
-    hint = f"`{line} -- {shlex.join(words)}`"
+    hint = f"`{line} -- {_as_command(words)}`"
     return UsageError(
         f"put the command after --: {first!r}", why="what stands before it are options", hint=hint
     )
+
+
+def _hosts(words: Sequence[str], before: str) -> list[str]:
+    """Those at the beginning that are sooner hosts than a command: they look like the host before them."""
+
+    def is_host(name: str) -> bool:
+        alike = re.sub(r"[\d\[\],-]+", "", name) == re.sub(r"[\d\[\],-]+", "", before)
+        numbered = re.fullmatch(r"[\w.@-]*[\d\]],?", name) and not re.match(r"python[\d.]*$", name)
+        return not name.startswith("-") and bool(alike or numbered)
+
+    return list(itertools.takewhile(is_host, words))
+
+
+def _as_command(words: Sequence[str]) -> str:
+    """The words as a command; of a whole line in quotes those in it, or the shell that reads it."""
+    line = words[0]
+    if len(words) > 1 or not re.search(r"\s", line):
+        return shlex.join(words)
+    return shlex.join(["sh", "-c", line]) if re.search(r"[|&;<>$`]", line) else line

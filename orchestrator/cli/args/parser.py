@@ -77,7 +77,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read one command line; everything after `--` is the user's command. Raise UsageError."""
+    """Read one command line; everything after `--` is the user's command. Raise UsageError.
+
+    `ours` of what it returns are the words before that, as they were read.
+    """
     ours, command = list(argv), []
     _check_utf8(ours)
     if "--" in ours:
@@ -108,6 +111,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(ours)
     if unknown:
         raise _unknown(unknown, ours, verbs[arguments.verb], command)
+    arguments.ours = tuple(ours)
     if options.takes_command(verbs[arguments.verb]):
         arguments.command = tuple(command)
     elif command:
@@ -157,7 +161,7 @@ def _with_a_verb(ours: Sequence[str], command: Sequence[str]) -> str:
     if misplaced.is_program(first) and not command:
         return f"`orchestrate launch -- {shlex.join(ours)}`"
     near = difflib.get_close_matches(first, VERBS, 1)
-    return f"`orchestrate {near[0]}`" if near else "`orchestrate --help`"
+    return f"`orchestrate {shlex.join([*near, *ours[1:]])}{behind}`" if near else "`orchestrate --help`"
 
 
 def _unknown(

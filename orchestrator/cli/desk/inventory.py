@@ -16,6 +16,7 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host, Inventory
+from orchestrator.planning.selection import misread
 
 NAME = "hosts.toml"
 _FILES = (".toml", ".tml", ".yaml", ".yml", ".ini", ".json", ".txt", ".cfg", ".conf")
@@ -69,9 +70,7 @@ def named_hosts(wanted: str) -> tuple[str, ...]:
     try:
         return ranges.expand_all(wanted)
     except ValueError as error:
-        raise UsageError(
-            f"--hosts {wanted}: {error}", hint="write --hosts 'gpu-[01-03],gpu-07', or name a file"
-        ) from error
+        raise misread("--hosts", wanted, error) from error
 
 
 def _check_name(wanted: str) -> None:

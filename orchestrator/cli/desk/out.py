@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from orchestrator.text import json_safe, plain
@@ -15,8 +16,14 @@ def say(*lines: str) -> None:
 
 
 def tell(*lines: str) -> None:
-    """The same on stderr: what is about the work, and not its result."""
-    show(sys.stderr, lines)
+    """The same on stderr: what is about the work, and not its result. No word is cut at a terminal's edge."""
+    show(sys.stderr, _fitting(lines) if sys.stderr.isatty() else lines)
+
+
+def _fitting(lines: Sequence[str]) -> list[str]:
+    from orchestrator.render.wrap import wrapped
+
+    return wrapped(lines, shutil.get_terminal_size().columns)
 
 
 def facts(*lines: str | bytes) -> None:

@@ -40,7 +40,7 @@ def look(
         sent=frozenset() if project is None else _sent(project),
         read=lambda path: _text(here / path),
         raw=lambda path: _bytes(here / path),
-        exists=lambda path: (here / path).exists(),
+        exists=lambda path: (here / _own(path)).exists(),
         folder=lambda path: (here / path).is_dir(),
         executable=lambda path: os.access(here / path, os.X_OK),
         installed=_installed,
@@ -112,9 +112,14 @@ def _installed(name: str) -> bool:
         return False
 
 
+def _own(path: str) -> str:
+    """With the home of whoever launches; as it is where nobody knows that (Path.expanduser raises then)."""
+    return os.path.expanduser(path)  # noqa: PTH111
+
+
 def _shared(path: str) -> bool:
     """Whether it lies on a file system that other machines have, too."""
     try:
-        return is_remote(filesystem(path))
+        return is_remote(filesystem(_own(path)))
     except OSError:
         return False

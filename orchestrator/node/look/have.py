@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from . import question
 
 TYPE_CHECKING = False
@@ -53,5 +55,6 @@ def _missing(packages: List[str], python: str, setup: Optional[str]) -> List[str
 def _absent(paths: List[str], python: str) -> List[int]:
     if not paths:
         return []
-    fields, _ = question.ask(lambda mark: ["sh", "-c", _ABSENT, "sh", mark, *paths], python, None)
+    own = [os.path.expanduser(path) if path.startswith("~/") else path for path in paths]
+    fields, _ = question.ask(lambda mark: ["sh", "-c", _ABSENT, "sh", mark, *own], python, None)
     return [int(place) for place in fields[0].split()] if fields is not None else []
