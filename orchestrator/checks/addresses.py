@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from orchestrator.checks.seen import Seen
+from orchestrator.checks.seen import Seen, is_address
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.ranges import fold
 
@@ -56,7 +56,7 @@ def carriers(one: Seen) -> str:
 
 def _own(one: Seen) -> Mapping[str, str]:
     """Its addresses that mean this machine to others, and the interface of each."""
-    found = {interface.ip: interface.name for interface in one.facts.interfaces}
+    found = {interface.ip: interface.name for interface in one.interfaces}
     return {ip: name for ip, name in found.items() if not _is(ip, *_EVERYWHERE)}
 
 
@@ -144,10 +144,9 @@ def _has(one: Seen) -> str:
 
 
 def _is(text: str, *kinds: str) -> bool:
-    try:
-        ip = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
+    if not is_address(text):
         return False
+    ip = ipaddress.ip_address(text.partition("%")[0])
     facts = {
         "ip": True,
         "loopback": ip.is_loopback,

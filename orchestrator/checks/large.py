@@ -73,7 +73,7 @@ def interfaces(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> dict[str,
     """The interface that carries each host's address, where one of its own does."""
     found = {}
     for one in seen:
-        own = {interface.ip: interface.name for interface in one.facts.interfaces}
+        own = {interface.ip: interface.name for interface in one.interfaces}
         tried = [pair.resolved for pair in pairs if pair.target == one.name]
         carrier = next((own[ip] for ip in [*tried, one.host.address] if ip in own), None)
         if carrier is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
 
 from orchestrator import wire
@@ -27,6 +29,10 @@ MODULES = {
     "tensorflow-datasets": "tensorflow_datasets",
     "protobuf": "google.protobuf",
 }
+
+
+# Linux has names of 15 bytes; an alias of old is eth0:1, a tunnel may have an @.
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}|\?")
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,18 @@ class Seen:
                 return one.version
         return self.facts.packages.get(package)
 
+    @property
+    def interfaces(self) -> tuple[wire.Interface, ...]:
+        """Those with addresses and names that are such: hints quote both."""
+        return tuple(
+            one for one in self.facts.interfaces if is_address(one.ip) and _INTERFACE.fullmatch(one.name)
+        )
+
+    @property
+    def ips(self) -> tuple[str, ...]:
+        """Its addresses; whatever else it may have called so is left out."""
+        return tuple(ip for ip in self.facts.ip if is_address(ip))
+
     def says(
         self,
         check: str,
@@ -96,6 +114,16 @@ class Seen:
         """A command that installs into its Python; () where that is not known."""
         path = self.facts.python.path
         return () if path is None else (path, "-m", "pip", "install", *words)
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IP address, perhaps with the zone of a link-local one."""
+    ip, _, zone = text.partition("%")
+    try:
+        ipaddress.ip_address(ip)
+    except ValueError:
+        return False
+    return not zone or bool(_INTERFACE.fullmatch(zone))
 
 
 def release(version: str) -> tuple[int, ...]:

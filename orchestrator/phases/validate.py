@@ -33,6 +33,7 @@ from orchestrator.phases.launch import start_all
 from orchestrator.phases.revalidation import StateQuery
 from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.store.tail import last_lines
+from orchestrator.text import advised
 
 
 def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
@@ -190,9 +191,8 @@ def _failed(
     if end is not None and end.code and result is not None and result.kind is Last.ERROR:
         error = Raised.parse(result.data)
         if error.hint:  # one of ours, in its own words
-            return HostError(
-                host, f"cannot train: {error.message}", kind="validate", why=error.why, hint=error.hint
-            )
+            told = "\n".join(filter(None, (error.why, advised("its task", error.hint))))
+            return HostError(host, f"cannot train: {error.message}", kind="validate", why=told)
     tail = "\n".join(last_lines(path, 12))
     if end is None:
         how = f"had not finished its local training after {limit:.0f} s"
