@@ -105,18 +105,18 @@ def test_init_believes_nothing_that_cannot_be(place: Place, name: str) -> None:
 
 def test_a_login_that_prints_without_end(place: Place) -> None:
     place.becomes("", noise="yes 'error: \x1b[2J x'; ")
-    said = _init(place, 3)
+    said = _init(place, 3, ORCHESTRATE_TIMINGS='{"hello": 3}')
     assert "error: gpu-01 " in said
 
 
-def _init(place: Place, status: int) -> str:
+def _init(place: Place, status: int, **environment: str) -> str:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "orchestrator", "init", "--ssh-config", str(place.cluster.ssh_config)),
             *("--no-preflight", "--force", "gpu-01"),
         ],
         cwd=place.home,
-        env={**os.environ, "HOME": str(place.home), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "HOME": str(place.home), "PYTHONPATH": str(ROOT), **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
