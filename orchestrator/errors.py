@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 
+_LONG = 500  # characters of a reason that stands in a line with others
+
 
 class ExitStatus(IntEnum):
     """What the process ends with; documented, and the only place where the numbers stand."""
@@ -34,6 +36,13 @@ class OrchestrateError(Exception):
         self.what = what
         self.why = why
         self.hint = hint
+
+    @property
+    def in_one_line(self) -> str:
+        """What happened and why, for a row of a table or a warning; of a long reason its beginning."""
+        why = "; ".join(line.strip() for line in self.why.split("\n") if line.strip())
+        why = f"{why[:_LONG]}\u2026" if len(why) > _LONG else why
+        return f"{self.what}: {why}" if why else self.what
 
 
 class UsageError(OrchestrateError):

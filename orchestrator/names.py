@@ -35,6 +35,11 @@ class RunId(_Name):
     PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 
+def is_run(text: str) -> bool:
+    """Whether a text may be the id of a run, and so stand in a command that a person copies."""
+    return RunId.PATTERN.fullmatch(text) is not None
+
+
 class AttemptName(_Name):
     """`1`, `2`, ...: an attempt at the training; `validate`, `validate-2`, `validate-2-1`: before it.
 

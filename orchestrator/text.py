@@ -91,6 +91,11 @@ def _shown(match: re.Match[str]) -> str:
     return "\u2421" if code == 0x7F else f"\\u{code:04x}"
 
 
+def advised(who: str, hint: str) -> str:
+    """What to try, in the words of somebody for whom we do not answer; "" for nothing."""
+    return f"{who} advises: {hint.strip()}" if hint.strip() else ""
+
+
 def json_safe(line: bytes) -> bytes:
     """A line of JSON that says the same, with every odd character of its texts as an escape."""
     if line.isascii() and b"\x7f" not in line:

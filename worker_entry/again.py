@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _ENTRY = ("worker_entry", "__main__.py")
-_OURS = "--validate"  # what orchestrate adds for a local training
+_OURS = ("--validate", "--speed")  # what orchestrate adds for a local training
 
 
 def again(*added: str, without: Sequence[str] = ()) -> str:
@@ -20,7 +20,7 @@ def again(*added: str, without: Sequence[str] = ()) -> str:
     given = sys.argv[1:] if Path(sys.argv[0]).parts[-2:] == _ENTRY else []
     by_us = "ORCHESTRATE_RUN" in os.environ
     words = ["orchestrate", "launch", "--"] if by_us else ["python", "-m", "worker_entry"]
-    return shlex.join([*words, *_kept(given, {_OURS, *without}), *added])
+    return shlex.join([*words, *_kept(given, {*_OURS, *without}), *added])
 
 
 def _kept(words: Sequence[str], dropped: set[str]) -> list[str]:

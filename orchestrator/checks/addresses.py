@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 
-from orchestrator.checks.seen import Seen
+from orchestrator.checks.seen import Seen, kinds_of
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.ranges import fold
 
@@ -58,7 +56,7 @@ def carriers(one: Seen) -> str:
 
 def _own(one: Seen) -> Mapping[str, str]:
     """Its addresses that mean this machine to others, and the interface of each."""
-    found = {interface.ip: interface.name for interface in one.facts.interfaces}
+    found = {interface.ip: interface.name for interface in one.interfaces}
     return {ip: name for ip, name in found.items() if not _is(ip, *_EVERYWHERE)}
 
 
@@ -170,19 +168,4 @@ def _has(one: Seen) -> str:
 
 
 def _is(text: str, *kinds: str) -> bool:
-    return not _kinds(text).isdisjoint(kinds)
-
-
-@lru_cache(maxsize=1 << 14)  # many hosts of one machine or image have the same ones
-def _kinds(text: str) -> frozenset[str]:
-    try:
-        ip = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return frozenset()
-    facts = {
-        "ip": True,
-        "loopback": ip.is_loopback,
-        "link-local": ip.is_link_local,
-        "v6": ip.version == 6,
-    }
-    return frozenset(kind for kind, found in facts.items() if found)
+    return not kinds_of(text).isdisjoint(kinds)

@@ -140,7 +140,7 @@ def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
 
 def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
     for one in seen:
-        addresses = (one.host.address, *(ip for ip in one.facts.ip if ":" not in ip))
+        addresses = (one.host.address, *(ip for ip in one.ips if ":" not in ip))
         public = next((ip for ip in addresses if _is_global(ip)), None)
         if public:
             why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
@@ -177,7 +177,7 @@ def _per_task(seen: Seen) -> int:
 
 
 def _own_address(seen: Seen) -> str:
-    own = [ip for ip in seen.facts.ip if not _is_loopback(ip) and ":" not in ip]
+    own = [ip for ip in seen.ips if not _is_loopback(ip) and ":" not in ip]
     return own[0] if own else "its address in the cluster's network"
 
 

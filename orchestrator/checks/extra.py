@@ -27,7 +27,7 @@ def of_several(seen: Sequence[Seen], interfaces: dict[str, str]) -> Iterator[Che
         carrier = interfaces.get(one.name)
         names = {
             interface.name
-            for interface in one.facts.interfaces
+            for interface in one.interfaces
             if ":" not in interface.ip and not interface.name.startswith(("lo", "docker", "br-", "veth"))
         }
         said = one.host.env.get("NCCL_SOCKET_IFNAME")

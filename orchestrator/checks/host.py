@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Iterator
 
 from orchestrator import wire
@@ -11,12 +11,12 @@ from orchestrator.checks.limits import of_limits
 from orchestrator.checks.r import of_r
 from orchestrator.checks.seen import Needs, Seen, minor, release
 from orchestrator.events import CheckReported, Level
+from orchestrator.names import is_run
 from orchestrator.text import duration, size
 
 OLDEST_PYTHON = (3, 8)  # that our agent runs on
 LITTLE_DISK, NO_DISK = 5e9, 200e6  # bytes: below them a warning, a failure
 SKEW = 1.0  # seconds
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` work on several tasks
 
 
@@ -111,8 +111,8 @@ def _state(seen: Seen) -> CheckReported:
     trouble = seen.hello.state_error
     if not trouble:
         return seen.says("state", Level.OK, "ok")
-    hint = trouble.hint or _set("state", "a folder on a local disk")
-    return seen.says("state", Level.FAIL, trouble.what, trouble.why, hint)
+    hint = _set("state", "a folder of your own on a local disk")
+    return seen.says("state", Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}", hint)
 
 
 def _workdir(seen: Seen) -> CheckReported:
@@ -198,7 +198,7 @@ def _free(holders: list[wire.Lessee | str | None]) -> str:
     runs = {one.run for one in holders if isinstance(one, wire.Lessee)}
     if len(runs) == 1 and len(holders) == len([one for one in holders if isinstance(one, wire.Lessee)]):
         run = runs.pop()
-        if _RUN.fullmatch(run):
+        if is_run(run):
             return f"`orchestrate stop {run}`; or set another `task_port` in hosts.toml"
         return "`orchestrate launch --other-ports`; or set another `task_port` in hosts.toml"
     return "end what holds it, or change `task_port` in hosts.toml"
@@ -208,7 +208,7 @@ def _linger(seen: Seen) -> Iterator[CheckReported]:
     if seen.facts.kill_user_processes:
         user = seen.hello.user
         why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
-        yield seen.says("linger", Level.WARN, "off", why, f"loginctl enable-linger {user}")
+        yield seen.says("linger", Level.WARN, "off", why, f"loginctl enable-linger {shlex.quote(user)}")
 
 
 def _gpus(seen: Seen) -> Iterator[CheckReported]:
@@ -235,4 +235,4 @@ def _set(key: str, to: str) -> str:
 
 
 def _pip(seen: Seen) -> str:
-    return f"{seen.facts.python.path} -m pip install"
+    return f"{shlex.quote(seen.facts.python.path or 'python3')} -m pip install"

@@ -83,7 +83,8 @@ def _ended(seen: Seen, ended: str) -> tuple[str, str]:
         )
     if ended == "killed by SIGKILL":
         return "SIGKILL: the kernel was out of memory, or a limit of the container", "look at `dmesg` there"
-    return ended, f"run `{seen.facts.python.path} -c 'import tensorflow'` there"
+    python = shlex.quote(seen.facts.python.path or "python3")
+    return ended, f"run `{python} -c 'import tensorflow'` there"
 
 
 def _gpus(seen: Seen) -> Iterator[CheckReported]:

@@ -76,7 +76,7 @@ def interfaces(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> dict[str,
     for pair in pairs:
         resolved.setdefault(pair.target, []).append(pair.resolved)
     for one in seen:
-        own = {interface.ip: interface.name for interface in one.facts.interfaces}
+        own = {interface.ip: interface.name for interface in one.interfaces}
         tried = resolved.get(one.name, [])
         carrier = next((own[ip] for ip in [*tried, one.host.address] if ip in own), None)
         if carrier is not None:

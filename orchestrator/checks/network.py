@@ -30,7 +30,7 @@ def of_network(
     wrong = {check.host for check in addresses if check.level is Level.FAIL} | {*explained}
     astray = disturbed(seen, pairs)
     known = [pair for pair in pairs if pair.target not in wrong and pair.source not in astray]
-    own = {one.name: frozenset(interface.ip for interface in one.facts.interfaces) for one in seen}
+    own = {one.name: frozenset(interface.ip for interface in one.interfaces) for one in seen}
     busy = [one.name for one in seen if one.facts.cpus and one.facts.load > busy_load * one.facts.cpus]
     hosts = list(dict.fromkeys(name for pair in pairs for name in (pair.target, pair.source)))
     return [

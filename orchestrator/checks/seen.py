@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from orchestrator import wire
 from orchestrator.events import CheckReported, Level
@@ -27,6 +30,10 @@ MODULES = {
     "tensorflow-datasets": "tensorflow_datasets",
     "protobuf": "google.protobuf",
 }
+
+
+# Linux has names of 15 bytes; an alias of old is eth0:1, a tunnel may have an @.
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}|\?")
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,18 @@ class Seen:
                 return one.version
         return self.facts.packages.get(package)
 
+    @cached_property
+    def interfaces(self) -> tuple[wire.Interface, ...]:
+        """Those with addresses and names that are such: hints quote both."""
+        return tuple(
+            one for one in self.facts.interfaces if is_address(one.ip) and _INTERFACE.fullmatch(one.name)
+        )
+
+    @cached_property
+    def ips(self) -> tuple[str, ...]:
+        """Its addresses; whatever else it may have called so is left out."""
+        return tuple(ip for ip in self.facts.ip if is_address(ip))
+
     def says(
         self,
         check: str,
@@ -96,6 +115,30 @@ class Seen:
         """A command that installs into its Python; () where that is not known."""
         path = self.facts.python.path
         return () if path is None else (path, "-m", "pip", "install", *words)
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IP address, perhaps with the zone of a link-local one."""
+    return bool(kinds_of(text))
+
+
+@lru_cache(maxsize=1 << 14)  # many hosts of one machine or image have the same ones
+def kinds_of(text: str) -> frozenset[str]:
+    """What an IP address is: "ip", and perhaps "loopback", "link-local", "v6"; nothing of another text."""
+    address, _, zone = text.partition("%")
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return frozenset()
+    if zone and not _INTERFACE.fullmatch(zone):
+        return frozenset()
+    facts = {
+        "ip": True,
+        "loopback": ip.is_loopback,
+        "link-local": ip.is_link_local,
+        "v6": ip.version == 6,
+    }
+    return frozenset(kind for kind, found in facts.items() if found)
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -142,7 +142,7 @@ def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: F
     with steps(names) as draw:
         bad = make_environments(fleet, wanted, environment, lock, Bus(bars(draw, json=False)).emit)
     for name, error in bad.items():
-        tell(f"{name} {error.what}: {error.why}")
+        tell(f"{name} {error.in_one_line}")
     return True
 
 

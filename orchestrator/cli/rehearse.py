@@ -64,9 +64,10 @@ def _no_files(folder: str, names: list[str]) -> list[str]:
 
 def _keep(path: Path) -> None:
     """Move the run's folder to where runs are kept, so that its logs can be read."""
+    from orchestrator.plainfile import make_folder
     from orchestrator.store import runs_root
 
-    runs_root().mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(runs_root())
     target = runs_root() / path.name
     try:
         path.rename(target)

@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
     good, bad = _ask(plan, hosts, [str(task) for task in arguments.task] or None)
     if not good:
         raise SeveralErrors(bad.values())
-    missing = {name: f"{error.what}: {error.why}" if error.why else error.what for name, error in bad.items()}
+    missing = {name: error.in_one_line for name, error in bad.items()}
     if not any(living(task) for reply in good.values() for task in reply.tasks):
         but = f"; {', '.join(missing)} could not be asked" if missing else ""
         raise UsageError(

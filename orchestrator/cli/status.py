@@ -131,9 +131,7 @@ class _Nodes:
             del self._fleet.sessions[name]
         missing = [host for host in self._hosts if host.name not in self._fleet.sessions]
         bad = self._fleet.connect(missing) if missing else {}
-        self._bad = {
-            name: f"{error.what}: {error.why}" if error.why else error.what for name, error in bad.items()
-        }
+        self._bad = {name: error.in_one_line for name, error in bad.items()}
 
     def ask(self) -> tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], dict[str, str], str]:
         """The tasks' states by (attempt, task), why the other hosts gave none, and who keeps the run."""
@@ -151,9 +149,6 @@ class _Nodes:
             for task in run.tasks
             if speaks_for(plan, name, task.attempt, task.task)
         }
-        said = {
-            name: f"{error.what}: {error.why}" if error.why else error.what
-            for name, error in answers.bad.items()
-        }
+        said = {name: error.in_one_line for name, error in answers.bad.items()}
         who = next((keeper.who or "" for keeper in keepers if keeper.alive), "")
         return states, {**self._bad, **said}, who

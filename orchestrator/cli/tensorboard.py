@@ -152,7 +152,7 @@ class _Mirrors:
                 session.close()
             if not error.lost:  # it would say the same again
                 del self._hosts[name]
-            tell(f"warning: {name} {error.what}" + (f": {error.why}" if error.why else ""))
+            tell(f"warning: {name} {error.in_one_line}")
             if not self._hosts:
                 raise error
         for name, mirror in self._mirrors.items():

@@ -12,7 +12,7 @@ from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOB
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import Kind, Loss, TaskExited
 from orchestrator.run.ends import end, end_after, failed
-from orchestrator.text import duration, signal_name, size
+from orchestrator.text import advised, duration, signal_name, size
 
 Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
 
@@ -141,11 +141,15 @@ def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence
     general = _KIND_HINTS.get(kind) or _SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
     rule = next(filter(_knows_the_port, (known[one.task].rule for one in alike)), said.rule)
     special = rule.advice if rule and kind is rule.kind else ""
-    own = said.report.hint if said.report and _speaks(exited) else ""
-    hint = own or special or general.format(host=exited.host)
+    hint = special or general.format(host=exited.host)
     cause = _cause(exited, kind, said, _who(exited, alike, len(known)))
-    why = said.why if _speaks(exited) else ""
+    why = "\n".join(filter(None, (said.why, _advice(exited, said)))) if _speaks(exited) else ""
     return Verdict(kind, exited.task, exited.host, cause, _shown(exited, said), hint, why)
+
+
+def _advice(exited: TaskExited, said: Statement) -> str:
+    """The program's own: its host could have put any words into its mouth."""
+    return advised(exited.task, said.report.hint) if said.report else ""
 
 
 def _knows_the_port(rule: Rule | None) -> bool:

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from orchestrator.envs import uv
 from orchestrator.envs.lock import Lock, requirement_lines
 from orchestrator.errors import ClusterError
+from orchestrator.plainfile import make_folder
 
 _COMPLETE = ".complete"
 _OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
@@ -90,7 +91,7 @@ def fetch(lock: Lock, platform: Platform, index: str | None) -> Path:
     folder = folder_of(lock, platform)
     if (folder / _COMPLETE).exists():
         return folder
-    folder.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    make_folder(folder.parent)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         wanted = pins(lock, platform)

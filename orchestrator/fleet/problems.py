@@ -56,9 +56,9 @@ def foreign(host: Host, why: str) -> HostError:
 
 
 def refused(host: Host, failure: Failure) -> HostError:
-    """What a node could not do."""
+    """What a node could not do, in its words; what it advises is no hint of ours."""
     kind = failure.kind if failure.kind in _OF_NODES else "agent"
-    return HostError(host.name, failure.what, kind=kind, why=failure.why, hint=failure.hint)
+    return HostError(host.name, failure.said, kind=kind, why=failure.told)
 
 
 def silent(host: Host, op: str, timeout: float) -> HostError:

@@ -64,11 +64,12 @@ def _shared(machines: Mapping[str, Machine]) -> dict[str, str]:
         for name, machine in machines.items()
     }  # an address that several have, as docker's bridge, leads nowhere
     for bits in (24, 20, 16, 8):
-        for seen in own[next(iter(own))]:
-            network = ipaddress.ip_network((seen, bits), strict=False)
-            inside = {name: [ip for ip in ips if ip in network] for name, ips in own.items()}
-            if all(inside.values()):
-                return {name: str(ips[0]) for name, ips in inside.items()}
+        # A dict for each: a machine may say that it has thousands, and everyone's are compared.
+        inside = {name: {int(ip) >> (32 - bits): ip for ip in reversed(ips)} for name, ips in own.items()}
+        first, *others = inside.values()
+        for network in reversed(first):
+            if all(network in ips for ips in others):
+                return {name: str(ips[network]) for name, ips in inside.items()}
     return {}
 
 

@@ -14,6 +14,7 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Session
 from orchestrator.model import Host, RunPlan
+from orchestrator.names import is_run
 from orchestrator.phases.awaited import Awaited
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.seal import seal
@@ -34,7 +35,8 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
     for name in [host.name for host in wanted if host.name in run.fleet.sessions]:
         session = run.fleet.sessions[name]
         if (refused := session.hello.state_error) is not None:
-            bad[name] = HostError(name, refused.what, kind="state", why=refused.why, hint=refused.hint)
+            hint = "set `state` for it in hosts.toml to a folder of your own on a local disk"
+            bad[name] = HostError(name, refused.said, kind="state", why=refused.told, hint=hint)
     return bad
 
 
@@ -149,10 +151,11 @@ def _held(name: str, conflicts: list[wire.Conflict]) -> HostError:
     first = conflicts[0]
     ports = ", ".join(str(conflict.port) for conflict in conflicts)
     when = f" since {time.strftime('%H:%M:%S', time.localtime(first.since))}" if first.since else ""
+    stop = f"`orchestrate stop {first.run}`, or launch" if is_run(first.run) else "launch"  # a node's word
     return HostError(
         name,
         f"has task port {ports} taken by run {first.run}",
         kind="lease",
         why=f"{first.owner} launched it; it holds the port{when}",
-        hint=f"`orchestrate stop {first.run}`, or launch with --other-ports",
+        hint=f"{stop} with --other-ports",
     )

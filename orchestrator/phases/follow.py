@@ -159,7 +159,7 @@ class Follower:
                 case Lost(error=error) if error.kind == Trouble.PROTOCOL:
                     # It would lie again: what its tasks do cannot be known, so nobody waits for them.
                     self._lose(item.host, recovery.reason(error), pause=_AGAIN)
-                    self._distrust(item.host, f"its host {error.what}: {error.why}")
+                    self._distrust(item.host, f"its host {error.in_one_line}")
                 case Lost(error=error):
                     self._lose(item.host, recovery.reason(error))
                 case Frame():
@@ -177,7 +177,7 @@ class Follower:
 
     def _followed(self, session: Session, missing: tuple[str, ...], error: HostError | None) -> None:
         if error is not None:
-            self._lose(session.host.name, f"{error.what}: {error.why}", pause=_AGAIN)
+            self._lose(session.host.name, error.in_one_line, pause=_AGAIN)
         for name in missing:
             task = self._task_on(session.host.name, name)
             if task is not None and task not in self.ends:

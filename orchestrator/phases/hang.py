@@ -167,7 +167,7 @@ class Watch:
             try:
                 good[host] = future.result(timeout=0)
             except HostError as error:
-                missing[host] = f"{error.what}: {error.why}" if error.why else error.what
+                missing[host] = error.in_one_line
             except Exception:  # given up, or too late
                 missing[host] = f"no answer within {_PATIENCE:g} s"
         steps = {str(task): life.step for task, life in self._follower.lives.items()}

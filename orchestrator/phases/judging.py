@@ -77,4 +77,4 @@ def of_phase(error: PhaseFailed | OrchestrateError) -> PhaseFailed:
     """What went wrong on this machine (no room, say) ends a phase as well."""
     if isinstance(error, PhaseFailed):
         return error
-    return PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint)
+    return PhaseFailed(Phase.STAGE, error.in_one_line, error.hint)

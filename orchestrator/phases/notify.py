@@ -18,6 +18,7 @@ from orchestrator.eventjson import encode
 from orchestrator.events import Noted, RunEnded, Stamped
 from orchestrator.model import RunPlan
 from orchestrator.phases.context import Run, log
+from orchestrator.text import signal_name
 
 PATIENCE = 30.0  # seconds
 
@@ -52,5 +53,5 @@ def _run(argv: Sequence[str], told: bytes, patience: float) -> str:
     except OSError as error:
         return f"could not be started: {error.strerror or error}"
     if process.returncode < 0:
-        return f"was killed by {signal.Signals(-process.returncode).name}"
+        return f"was killed by {signal_name(-process.returncode)}"
     return f"ended with exit status {process.returncode}" if process.returncode else ""

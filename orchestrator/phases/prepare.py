@@ -19,6 +19,7 @@ from orchestrator.events import DataStepped, Event
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Data, Host, Role
 from orchestrator.phases.mend import end_of
+from orchestrator.plainfile import make_folder
 from orchestrator.sync import Source, fetch, push, put, read_package
 from orchestrator.sync.files import remove
 from orchestrator.sync.tfds import SetName, fewest_files, find_set, own_data_dir, reshard
@@ -146,7 +147,7 @@ def _recipe(wanted: SetName, originals: Path | None) -> str:
 def _alone(kept: Path) -> Iterator[None]:
     """Of several commands of this user one prepares, the others find it prepared."""
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(kept.parent)
         lock = kept.with_name(f".{kept.name}.lock").open("w")
     except OSError as error:
         raise ClusterError(

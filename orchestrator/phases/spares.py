@@ -42,7 +42,7 @@ def examine_spares(run: Run) -> None:
                 session.close()
     if found is not None:
         bad.update({name: error for name, error in found.failed.items() if name in {h.name for h in there}})
-    said = {name: f"{error.what}: {error.why}" for name, error in bad.items()}
+    said = {name: error.in_one_line for name, error in bad.items()}
     if found is not None:
         made_later = run.plan.environment is not None
         said.update(unfit(found.checks, {host.name for host in there}, made_later=made_later))

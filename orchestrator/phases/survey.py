@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import msgspec
 
 from orchestrator import wire
+from orchestrator.config.mistakes import Wrong
+from orchestrator.config.values import program, workdir
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet, Session
 from orchestrator.hostlists.machine import Machine, Python, Room
 
 _SECONDS = 60.0
 _MOST = 256 << 10  # bytes of an answer
+_FAR = 2**62  # bytes; more than any disk has
+_LONGEST = 1000  # characters of a path
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+_-]{0,40}")
 
 # Runs in the agent's Python, which may be any from 3.8 on, and writes nothing.
 _LOOK = r"""
@@ -105,9 +111,21 @@ def _read(data: bytes) -> _Answer:
     """What the host said of itself; nothing where that is not in our form: it helps, and is not needed."""
     try:
         answer = msgspec.json.decode(data, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Answer((), ())
     return _Answer(
-        tuple(one for one in answer.pythons if one.path.isprintable() and one.tensorflow.isprintable()),
-        tuple(one for one in answer.rooms if one.path.isprintable() and one.free >= 0),
+        tuple(
+            one for one in answer.pythons if _fits(program, one.path) and _VERSION.fullmatch(one.tensorflow)
+        ),
+        tuple(
+            one for one in answer.rooms if _fits(workdir, f"{one.path}/orchestrate") and 0 <= one.free <= _FAR
+        ),
     )
+
+
+def _fits(read: Callable[[str], str], value: str) -> bool:
+    """Whether hosts.toml may say so."""
+    try:
+        return len(value) <= _LONGEST and bool(read(value))
+    except Wrong:
+        return False

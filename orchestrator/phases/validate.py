@@ -36,6 +36,7 @@ from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.fetching import Fetching, words
 from orchestrator.run.speeds import Sample
 from orchestrator.store.tail import last_lines
+from orchestrator.text import advised
 
 
 def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
@@ -226,9 +227,8 @@ def _failed(
     if end is not None and end.code and result is not None and result.kind is Last.ERROR:
         error = Raised.parse(result.data)
         if error.hint:  # one of ours, in its own words
-            return HostError(
-                host, f"cannot train: {error.message}", kind="validate", why=error.why, hint=error.hint
-            )
+            told = "\n".join(filter(None, (error.why, advised("its task", error.hint))))
+            return HostError(host, f"cannot train: {error.message}", kind="validate", why=told)
     tail = "\n".join(last_lines(path, 12))
     if end is None:
         how = f"had not finished its local training after {limit:.0f} s"

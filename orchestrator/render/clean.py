@@ -153,7 +153,7 @@ def _end(done: Cleaning) -> Iterator[str]:
         )
     for host, reply in done.hosts.items():
         for error in reply.trouble:
-            yield from block(f"{host}: {error.what}", error.why, error.hint)
+            yield from block(f"{host} {error.said}", error.told)
         for kind in reply.folders.each():
             yield from (line for text in kind.failed for line in block(f"{host}: cannot remove all", text))
     yield from (line for text in here.failed for line in block("cannot remove a run's folder", text))

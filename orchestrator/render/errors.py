@@ -22,6 +22,7 @@ _PLURALS = {
     "is": "are",
     "logs": "log",
     "needs": "need",
+    "says": "say",
     "shows": "show",
     "wants": "want",
 }
@@ -49,7 +50,9 @@ def host_block(
     hosts: tuple[str, ...], what: str, why: str = "", hint: str = "", *, word: str = "error"
 ) -> list[str]:
     """`gpu-02 refused the login`, or `3 hosts refused the login: gpu-[02-04]`."""
-    colon = "" if what.partition(" ")[0] in _VERBS else ":"  # a node may say a sentence of its own
+    colon = (
+        "" if what.partition(" ")[0].removesuffix(":") in _VERBS else ":"
+    )  # a node may say a sentence of its own
     if len(hosts) == 1:
         return block(f"{hosts[0]}{colon} {what}", why, hint, word=word)
     return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint, word=word)
@@ -79,8 +82,10 @@ def write(said: Iterable[str], stream: TextIO) -> None:
 
 def _plural(what: str) -> str:
     """`have no python3`, of several hosts, for `has no python3`."""
-    first, blank, rest = what.partition(" ")
-    return f"{_PLURALS.get(first, first)}{blank}{rest.replace('but does not', 'but do not')}"
+    word, blank, rest = what.partition(" ")
+    first = word.removesuffix(":")
+    plural = _PLURALS.get(first, first) + word[len(first) :]
+    return f"{plural}{blank}{rest.replace('but does not', 'but do not')}"
 
 
 def _flat(error: OrchestrateError) -> Iterable[OrchestrateError]:

@@ -19,7 +19,7 @@ import msgspec
 from orchestrator.errors import RunError, UsageError
 from orchestrator.model import Order, RunPlan
 from orchestrator.names import AttemptName, RunId, TaskSlug
-from orchestrator.plainfile import make_way, move_aside, open_plain, read_plain
+from orchestrator.plainfile import make_folder, make_way, move_aside, open_plain, read_plain
 from orchestrator.store.planfile import MOST, decode_plan, encode_plan
 from orchestrator.text import plain
 
@@ -140,7 +140,8 @@ class RunFolder:
         # Nobody sees a run without its plan: another command may list the runs at any moment.
         making = RunFolder(self.root / NEW, self.id) if fresh else self
         try:
-            making.logs.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+            make_folder(self.root)
+            make_folder(making.path)
             making.mend()
             making.logs.mkdir(mode=0o700, exist_ok=True)
             making.path.chmod(0o700)

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from orchestrator.errors import UsageError
+from orchestrator.plainfile import make_folder
 from orchestrator.planning.seal import KEY_BYTES
 
 _TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
@@ -60,7 +61,7 @@ def own_key() -> bytes | None:
     path = key_path()
     beside = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        make_folder(path.parent)
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:

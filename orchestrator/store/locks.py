@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import UsageError
-from orchestrator.plainfile import make_way, read_plain
+from orchestrator.plainfile import make_folder, make_way, read_plain
 from orchestrator.store.folder import write_atomically
 from orchestrator.store.known import state_root
 
@@ -24,7 +24,7 @@ def write_lock(name: str, text: str) -> None:
     """Keep it; raise UsageError when it cannot be written."""
     path = _path(name)
     try:
-        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        make_folder(path.parent)
         make_way(path)
         write_atomically(path, text.encode())
     except OSError as error:

@@ -11,7 +11,7 @@ import secrets
 import time
 from pathlib import Path
 
-from orchestrator.plainfile import read_plain
+from orchestrator.plainfile import make_folder, read_plain
 
 _MOST = 1 << 20  # bytes of a file
 
@@ -34,7 +34,7 @@ class Memory:
         """Remember it, and remove what is too old to count."""
         beside = self._folder / f".{name}.{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            make_folder(self._folder)
             self._prune()
             try:
                 fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ClusterError, UsageError
-from orchestrator.plainfile import read_plain
+from orchestrator.plainfile import make_folder, read_plain
 from orchestrator.sync.manifest import File, Manifest
 
 MOST_FILES = 100_000  # what one message to a node can name
@@ -216,7 +216,7 @@ def _recall(path: Path, files: int, pieces: int) -> tuple[list[str], bytes] | No
 def _remember(path: Path, known: tuple[list[str], bytes]) -> None:
     text = json.dumps({"files": known[0], "pieces": known[1].hex()})
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with hidden.open("x", encoding="utf-8") as file:
             file.write(text)

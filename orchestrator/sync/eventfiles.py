@@ -22,6 +22,7 @@ MOST_BYTES = 4 << 30  # of one host
 LEAST_ROOM = 1 << 29  # bytes that stay free on our disk
 _SECONDS = 120.0
 _AT_ONCE = 256 << 20  # bytes that are taken in one go: others wait for their turn
+_AT_LEAST = _AT_ONCE // 1000  # what an answer counts: one of a byte each would go on for days
 # What a host's own names do, when a file of it is a folder of it, too; no trouble of our disk.
 _NAMES = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,7 +60,7 @@ class Mirror:
                 break
             self._take(session.host.name, reply)
             came = True
-            left -= len(reply.payload)
+            left -= max(len(reply.payload), _AT_LEAST)
             if not reply.behind or not reply.payload:
                 break
         return came

@@ -12,6 +12,7 @@ from orchestrator.sync.manifest import Entry, File
 
 CHUNK = 1 << 20
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)
+_LATEST = 8**11 - 1  # seconds that a header has digits for: the year 2242
 
 
 class ChangedError(ClusterError):
@@ -50,7 +51,7 @@ def _pieces(root: Path, entries: Iterable[Entry], kept: Mapping[str, bytes]) -> 
 def _header(root: Path, entry: Entry) -> bytes:
     info = tarfile.TarInfo(entry.path)
     with contextlib.suppress(OSError):  # gone: its content says so
-        info.mtime = int((root / entry.path).lstat().st_mtime)
+        info.mtime = min(max(0, int((root / entry.path).lstat().st_mtime)), _LATEST)
     if isinstance(entry, File):
         info.size, info.mode = entry.size, 0o755 if entry.executable else 0o644
     else:

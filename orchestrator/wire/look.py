@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from orchestrator.wire.fields import Count, Digest, Pid, Port, Real, Reply, Seconds, Size, Words
 from orchestrator.wire.request import Nothing, Request, expect
+
+_MANY = Meta(max_length=10_000)  # addresses of one machine
 
 
 class Python(Reply, frozen=True):
@@ -62,9 +64,9 @@ class MachineFacts(Reply, frozen=True):
     gpus: tuple[Gpu, ...]
     ephemeral: tuple[Port, Port]
     kill_user_processes: bool | None
-    ip: tuple[Words, ...]
-    interfaces: tuple[Interface, ...] = ()
-    gateways: tuple[Words, ...] = ()
+    ip: Annotated[tuple[Words, ...], _MANY]
+    interfaces: Annotated[tuple[Interface, ...], _MANY] = ()
+    gateways: Annotated[tuple[Words, ...], _MANY] = ()
     available: Size | None = None  # bytes of memory that a task could get
     shm: Size | None = None  # bytes free in /dev/shm
     cpus: Real = 0.0  # 0: not known

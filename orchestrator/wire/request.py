@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 import msgspec
 from msgspec import Struct
 
+from orchestrator.text import advised
 from orchestrator.wire.fields import Lines, Reply, Words, printable
 
 HEAD = 1 << 20  # bytes of a header, unless an operation allows for more
@@ -48,6 +49,16 @@ class Failure(Reply, frozen=True):
     kind: Words = "agent"
     why: Lines = ""
     hint: Lines = ""
+
+    @property
+    def said(self) -> str:
+        """What happened, as the host's word: only what we say ourselves stands there without its speaker."""
+        return f"says: {self.what}"
+
+    @property
+    def told(self) -> str:
+        """Why, and what the host advises; that is no hint of ours: it could be `curl evil | sh`."""
+        return "\n".join(filter(None, (self.why.strip("\n"), advised("the host", self.hint))))
 
 
 class Nothing(Reply, frozen=True):

@@ -104,6 +104,7 @@ def wrong(ground: Ground, row: Row, played: Played) -> str:
         "a bug": "a bug in orchestrate" in played.said,
         "a traceback": "Traceback" in played.said,
         "unsafe text": any(map(_UNSAFE.search, lines)),
+        "a host's word as our advice": _advised(lines),
         f"{len(errors)} errors": not _fitting(row, len(errors), len(warned)),
         f"does not say {row.words!r}": row.words not in played.said,
         "tasks of another run ended": ground.tasks(ground.living) != ground.bystanders,
@@ -119,6 +120,17 @@ def _fitting(row: Row, errors: int, warnings: int) -> bool:
     if row.verb in (Verb.EXEC, Verb.CLEAN) and row.status == 1:  # what was found, and no error of ours
         return errors <= most
     return errors <= most and (row.status == 0 or errors + warnings > 0)
+
+
+def _advised(lines: Sequence[str]) -> bool:
+    """Whether a command that only a host can have named stands bare behind `try:`."""
+    ours = False
+    for line in lines:
+        ours = line.startswith("  try:") or (ours and line.startswith("      "))
+        bare = re.sub("'[^']*'", "", line)
+        if ours and ("evil" in bare or "$(touch" in bare):
+            return True
+    return False
 
 
 def _ended(ground: Ground, played: Played) -> bool:

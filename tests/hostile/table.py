@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hostile import rows_data, rows_env, rows_files, rows_takeover, rows_wire, rows_words
+from tests.hostile import rows_advice, rows_data, rows_env, rows_files, rows_takeover, rows_wire, rows_words
 
 ROWS = (
     *rows_wire.rows(),
@@ -11,6 +11,7 @@ ROWS = (
     *rows_data.rows(),
     *rows_env.rows(),
     *rows_takeover.rows(),
+    *rows_advice.rows(),
 )
 
 # What no verb asks for in a moment, or waits for: tests/local/test_lies.py, sync and fuzz lie about these.

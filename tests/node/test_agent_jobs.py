@@ -43,7 +43,7 @@ def test_an_answer_of_any_size_comes_back() -> None:
         (
             OSError(28, "No space left on device", "/x"),
             "machine",
-            "the machine says: No space left on device",
+            "No space left on device",
         ),
         (ValueError("odd"), "bug", "the agent failed: ValueError('odd')"),
         (KeyboardInterrupt(), "bug", "the agent failed: KeyboardInterrupt()"),

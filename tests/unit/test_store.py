@@ -24,6 +24,7 @@ from orchestrator.names import RunId
 from orchestrator.store import RunFolder, RunReader, find, new_run_id
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
+from orchestrator.store.memory import Memory
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.prune import prune
 from orchestrator.store.reader import events_of
@@ -327,3 +328,20 @@ def test_run_ids_sort_by_their_time() -> None:
     ids = [new_run_id(when) for when in times]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "of an open umask before"])
+def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, there: bool) -> None:
+    """Who may rename a run's folder puts one of theirs there: its notify.json names a command."""
+    runs = tmp_path / "state" / "orchestrate" / "runs"
+    before = os.umask(0)
+    try:
+        if there:
+            runs.mkdir(parents=True)
+            runs.parent.parent.chmod(0o755)  # the user's own
+        make_run(runs, "20261121-010203-abcd")
+        Memory(runs.parent / "validations", 9.0).write("a", b"x")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "state", *(tmp_path / "state").rglob("*")]
+    assert [path for path in made if path.stat().st_mode & 0o022] == []

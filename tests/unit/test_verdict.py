@@ -404,11 +404,12 @@ def test_the_message_of_sys_exit_is_the_verdict() -> None:
     assert (verdict.kind, verdict.why) == (Kind.EXIT, "")
 
 
-def test_an_error_of_worker_entry_comes_with_its_own_advice() -> None:
+def test_an_error_of_worker_entry_comes_with_its_own_advice_and_that_is_not_ours() -> None:
     told = report(message="the data set mnist is not on this machine", hint="`worker_entry --download`")
     verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(RAISED, told)))
     assert verdict.cause.endswith("exited with 1 after 41 s: the data set mnist is not on this machine")
-    assert verdict.hint == "`worker_entry --download`"
+    assert verdict.why == "worker/2 advises: `worker_entry --download`"
+    assert verdict.hint == ""
 
 
 def test_a_report_of_another_life_is_no_reason_for_a_kill() -> None:

@@ -99,7 +99,12 @@ def entry_at(path: str, folder: Optional[int], name: str) -> Entry:
         return Entry(name, LINK, 0, 0, 0o777, os.readlink(path, dir_fd=folder))
     kind = FOLDER if stat.S_ISDIR(found.st_mode) else FILE if stat.S_ISREG(found.st_mode) else ""
     size = found.st_size if kind == FILE else 0
-    return Entry(name, kind, size, found.st_mtime_ns, stat.S_IMODE(found.st_mode), "")
+    return Entry(name, kind, size, time_of(found), stat.S_IMODE(found.st_mode), "")
+
+
+def time_of(found: os.stat_result) -> int:
+    """When a file was changed, in ns; what no header can say (before 1970, beyond 2262) is the nearest."""
+    return min(max(0, found.st_mtime_ns), (1 << 63) - 1)
 
 
 def pack(out: Any, root: str, wanted: Wanted, *, growing: bool = False) -> List[str]:
@@ -194,7 +199,7 @@ def _pack_one(out: Any, top: Below, name: str, size: int, growing: bool) -> None
             if not stat.S_ISREG(now.st_mode) or now.st_size < size or (now.st_size > size and not growing):
                 raise _ChangedError
             info.size, info.mode = size, stat.S_IMODE(now.st_mode)
-            info.pax_headers = {NS: str(max(0, now.st_mtime_ns))}
+            info.pax_headers = {NS: str(time_of(now))}
             out.write(_header(info))
             _copy_exactly(file, out, info.size, name)
         out.write(b"\0" * (-info.size % BLOCK))

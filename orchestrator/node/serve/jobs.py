@@ -176,7 +176,7 @@ def failure(error: BaseException) -> Reply:
     if isinstance(error, OSError) and error.errno in _MACHINE:
         full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
         hint = full if error.errno in _FULL else ""
-        error = NodeError("machine", f"the machine says: {error.strerror}", str(error.filename or ""), hint)
+        error = NodeError("machine", error.strerror or str(error), str(error.filename or ""), hint)
     if not isinstance(error, NodeError):
         import traceback
 

@@ -32,7 +32,7 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
             run.fleet.sessions, source, paths, run.folder.path / "backup", shared, going_on=going_on
         )
     except ClusterError as error:
-        raise PhaseFailed(Phase.STAGE, f"{error.what}: {error.why}", error.hint) from error
+        raise PhaseFailed(Phase.STAGE, error.in_one_line, error.hint) from error
     fail_on(run.bus, Phase.STAGE, dict(carried.failed))
     if reached := [name for name, sent in carried.sent.items() if sent.files]:
         size = text.size(max(carried.sent[name].bytes for name in reached))

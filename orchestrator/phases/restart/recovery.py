@@ -76,7 +76,7 @@ def regain(run: Run, session: Session, told: Callable[[Event], None]) -> bool:
 
 def reason(error: HostError) -> str:
     """Why a host is lost, in a line."""
-    return error.why if error.kind == Trouble.LOST else f"it {error.what}: {error.why}"
+    return error.why if error.kind == Trouble.LOST else f"it {error.in_one_line}"
 
 
 def silence(run: Run, name: str) -> tuple[str, Loss]:

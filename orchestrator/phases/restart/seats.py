@@ -67,7 +67,7 @@ def fill(
         absent |= bad.keys()
         run.away |= bad.keys()
         for name, found in bad.items():
-            run.bus.emit(Noted(f"{name} cannot stand in for another host: {found.what}: {found.why}"))
+            run.bus.emit(Noted(f"{name} cannot stand in for another host: {found.in_one_line}"))
 
 
 def candidates(run: Run, absent: Collection[str]) -> list[Host]:

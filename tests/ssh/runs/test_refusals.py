@@ -109,7 +109,10 @@ REFUSED: Mapping[str, tuple[Spoil, list[str]]] = {
         ["older than 3.8", "agent_python"],
     ),
     "python 2": (says("Unknown option: -I", 2), ["older than 3.8", "agent_python"]),
-    "open state folder": (state_of_somebody_else, ["is open to other users", "chmod 700"]),
+    "open state folder": (
+        state_of_somebody_else,
+        ["is open to other users", "the host advises: chmod 700"],
+    ),
 }
 
 

