@@ -24,6 +24,11 @@ def due(waited: float, first: float, last_answer: float | None) -> bool:
     return waited >= (first * _ALONE if last_answer is None else max(first, 2 * last_answer))
 
 
+def words(hosts: Sequence[str]) -> str:
+    """Who is awaited."""
+    return f"waiting for {fold(hosts)}, which {'has' if len(hosts) == 1 else 'have'} not answered so far"
+
+
 class Awaited:
     """A context manager around the connecting; `over(host)` is called from any thread for each host."""
 
@@ -58,6 +63,5 @@ class Awaited:
             with self._lock:
                 left, last_answer = tuple(self._left), self._last_answer
             if left and due(time.monotonic() - self._began, self._first, last_answer):
-                has = "has" if len(left) == 1 else "have"
-                self._emit(Noted(f"waiting for {fold(left)}, which {has} not answered so far"))
+                self._emit(Noted(words(left)))
                 return

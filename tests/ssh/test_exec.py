@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -164,3 +167,21 @@ def _runs(pid: str, program: bytes) -> bool:
         return Path("/proc", pid, "cmdline").read_bytes().startswith(program)
     except OSError:
         return False
+
+
+def test_a_person_is_told_who_has_not_answered(inventory: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        entry = f'\n[[host]]\nname = "away"\nssh = "{where}"\naddress = "127.0.0.99"\n'
+        hosts = tmp_path / "hosts.toml"
+        hosts.write_text(inventory.read_text() + entry)
+        ours, terminal = pty.openpty()
+        with subprocess.Popen(argv(hosts, "--", "true"), cwd=ROOT, stderr=terminal) as program:
+            os.close(terminal)
+            said = b""
+            with contextlib.suppress(OSError):  # the program has ended
+                while b"not answered" not in said:
+                    said += os.read(ours, 1000)
+            program.kill()
+        os.close(ours)
+    assert "note: waiting for away, which has not answered so far" in said.decode()

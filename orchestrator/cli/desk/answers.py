@@ -8,12 +8,14 @@ import time
 
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, HostError
+from orchestrator.phases.awaited import due, words
 from orchestrator.phases.command import Ended, Failed, Output, Started, Word
 from orchestrator.render.commands import Answer, folded
 from orchestrator.text import count
 
 _SHORT = 2.0  # seconds that an answer is held back, so that it can be folded
 _OFTEN = 0.5  # seconds between looks at what may be shown
+_AWAITED = 1.0  # seconds after which a person is told who has not answered
 
 
 class Answers:
@@ -29,8 +31,13 @@ class Answers:
         self._json = as_json
         self._first_ended = 0.0  # when the oldest of them came
         self._next_look = 0.0
+        self._began = time.monotonic()
+        self._last_answer: float | None = None  # seconds until the slowest of those that have answered did
+        self._quiet = as_json or not sys.stderr.isatty()  # who is awaited is said once, to a person
 
     def take(self, word: Word | None) -> None:
+        if isinstance(word, Started | Failed):
+            self._last_answer = time.monotonic() - self._began
         match word:
             case Started(host):
                 self.running[host] = time.monotonic()
@@ -51,6 +58,7 @@ class Answers:
             if self._ended and time.monotonic() - self._first_ended >= _SHORT:
                 self.show_ended()
             self._show_running()
+            self._say_awaited()
 
     def show_ended(self) -> None:
         """The answers that are whole, equal ones once."""
@@ -73,6 +81,12 @@ class Answers:
         else:
             self._first_ended = self._first_ended if self._ended else time.monotonic()
             self._ended.append(answer)
+
+    def _say_awaited(self) -> None:
+        silent = sorted(self.waiting - self.running.keys())
+        if not self._quiet and silent and due(time.monotonic() - self._began, _AWAITED, self._last_answer):
+            self._quiet = True
+            tell(f"note: {words(silent)}")
 
     def _show_running(self) -> None:
         """The lines of commands that take long, as they come."""
