@@ -157,10 +157,49 @@ class HostRecovered:
     seconds: float  # how long it was lost
 
 
+class Check(StrEnum):
+    """What preflight looks at: the first word of what it says of a host."""
+
+    ADDRESS = "address"
+    AGENT = "agent"
+    BANDWIDTH = "bandwidth"
+    CLOCK = "clock"
+    CPUS = "cpus"
+    DATA = "data"
+    DEVICES = "devices"
+    DISK = "disk"
+    EXPOSURE = "exposure"
+    GPU = "gpu"
+    IMPORT = "import"
+    INTERFACE = "interface"
+    LIMITS = "limits"
+    LINGER = "linger"
+    LOGIN = "login"
+    MACHINE = "machine"
+    MEMORY = "memory"
+    NCCL = "nccl"
+    NUMPY = "numpy"
+    PACKETS = "packets"
+    PING = "ping"
+    PORT = "port"
+    PROTOBUF = "protobuf"
+    PYTHON = "python"
+    R = "r"
+    REACH = "reach"
+    RSYNC = "rsync"
+    SHARED = "shared"
+    SHM = "shm"
+    STATE = "state"
+    TENSORFLOW = "tensorflow"
+    TENSORFLOW_DATASETS = "tensorflow_datasets"
+    TF_KERAS = "tf_keras"
+    WORKDIR = "workdir"
+
+
 @dataclass(frozen=True)
 class CheckReported:
     host: str
-    check: str  # a slug: login, python, tensorflow, rsync, state, workdir, disk, clock, port, ...
+    check: str  # a `Check`, or of another version what it called so
     level: Level
     found: str  # short: "3.11.2", "120 GB free"
     why: str = ""

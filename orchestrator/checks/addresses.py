@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from orchestrator.checks.seen import Seen, kinds_of
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.ranges import fold
 
 _EVERYWHERE = ("link-local", "loopback")
@@ -28,7 +28,7 @@ def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterato
             continue
         carrier = next((own[pair.resolved] for pair in tried if pair.resolved in own), None)
         if carrier is not None:
-            yield one.says("address", Level.OK, carrier)
+            yield one.says(Check.ADDRESS, Level.OK, carrier)
             yield from _shared(one, tried, owners)
 
 
@@ -85,7 +85,7 @@ def _loopback_name(one: Seen, tried: Sequence[PairReported]) -> CheckReported | 
         return None
     where = fold(dict.fromkeys(pair.source for pair in bad))
     return one.says(
-        "address",
+        Check.ADDRESS,
         Level.FAIL,
         f"{one.host.address} means {bad[0].resolved} on {where}",
         f"/etc/hosts there gives the name a loopback address: {where} would connect to itself; " + _has(one),
@@ -160,7 +160,7 @@ def _wrong(
     hint = hint or (
         f'set `address = "{first}"` for it in hosts.toml' if first else "set `address` for it in hosts.toml"
     )
-    return one.says("address", Level.FAIL, found, f"{why}; {_has(one)}", hint)
+    return one.says(Check.ADDRESS, Level.FAIL, found, f"{why}; {_has(one)}", hint)
 
 
 def _has(one: Seen) -> str:

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from orchestrator.checks.limits import of_processors
 from orchestrator.checks.seen import Needs, Seen, minor
-from orchestrator.events import CheckReported, Level
+from orchestrator.events import Check, CheckReported, Level
 from orchestrator.model import Role
 from orchestrator.ranges import fold
 from orchestrator.text import count
@@ -27,7 +27,7 @@ def across(seen: Sequence[Seen], needs: Needs, shared: Iterable[tuple[str, ...]]
     for group in shared:
         if len(group) > 1:
             known = (one for one in seen if one.name in group)
-            yield from (one.says("shared", Level.OK, f"workdir of {fold(group)}") for one in known)
+            yield from (one.says(Check.SHARED, Level.OK, f"workdir of {fold(group)}") for one in known)
 
 
 def _versions(seen: Sequence[Seen], needs: Needs) -> Iterator[CheckReported]:
@@ -81,7 +81,7 @@ def _odd(
         level = severe if minor(found) != minor(usual) else Level.WARN
         why = f"the usual version here is {usual} ({fold(who[usual])}), and {listed}: tasks must agree on it"
         hint, fix = same(one, usual)
-        yield one.says(what.replace("-", "_"), level, found, why, hint, between=True, fix=fix)
+        yield one.says(Check(what.replace("-", "_")), level, found, why, hint, between=True, fix=fix)
 
 
 def _same_python(_one: Seen, _usual: str) -> tuple[str, tuple[str, ...]]:
@@ -118,14 +118,14 @@ def _machines(seen: Sequence[Seen]) -> Iterator[CheckReported]:
         if rivals:
             yield _rivals(rivals[0], one)
         elif twins:
-            yield one.says("machine", Level.OK, f"same as {twins[0].name}")
+            yield one.says(Check.MACHINE, Level.OK, f"same as {twins[0].name}")
 
 
 def _rivals(first: Seen, one: Seen) -> CheckReported:
     both = ", ".join(map(str, sorted(set(first.ports) & set(one.ports))))
     why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
     hint = f"give {one.name} another `task_port`, or one entry with `tasks = 2`"
-    return one.says("machine", Level.FAIL, f"is {first.name} under another name", why, hint, between=True)
+    return one.says(Check.MACHINE, Level.FAIL, f"is {first.name} under another name", why, hint, between=True)
 
 
 def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
@@ -135,7 +135,7 @@ def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
         if _is_loopback(one.host.address):
             why = "the tasks on the other machines would connect to themselves"
             hint = "set `address` to one that the others reach, such as " + _own_address(one)
-            yield one.says("address", Level.FAIL, f"{one.host.address} is a loopback address", why, hint)
+            yield one.says(Check.ADDRESS, Level.FAIL, f"{one.host.address} is a loopback address", why, hint)
 
 
 def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
@@ -145,7 +145,7 @@ def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
         if public:
             why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
             hint = "let only the cluster's hosts reach the task ports (firewall), or use private addresses"
-            yield one.says("exposure", Level.WARN, f"{public} is a public address", why, hint)
+            yield one.says(Check.EXPOSURE, Level.WARN, f"{public} is a public address", why, hint)
 
 
 def _devices(seen: Sequence[Seen]) -> Iterator[CheckReported]:
@@ -162,7 +162,7 @@ def _devices(seen: Sequence[Seen]) -> Iterator[CheckReported]:
         if counts[one.name] != usual:
             found = f"{count(counts[one.name], 'GPU')} per task"
             why = f"{others}: {usual}; TensorFlow calls unequal numbers undefined behaviour"
-            yield one.says("devices", Level.WARN, found, why, "`devices` in hosts.toml makes them equal")
+            yield one.says(Check.DEVICES, Level.WARN, found, why, "`devices` in hosts.toml makes them equal")
 
 
 def _absent(seen: Seen) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.seen import Seen
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.ranges import fold
 
 
@@ -18,7 +18,7 @@ def of_extra(pairs: Sequence[PairReported]) -> Iterator[CheckReported]:
             why = "NCCL listens on ports that the kernel chooses, beside the task port: training would hang"
             hint = "let the cluster's hosts reach all TCP ports of each other"
             found = f"{who} cannot reach its other ports: {missed[0].why}"
-            yield CheckReported(name, "nccl", Level.FAIL, found, why, hint, between=True)
+            yield CheckReported(name, Check.NCCL, Level.FAIL, found, why, hint, between=True)
 
 
 def of_several(seen: Sequence[Seen], interfaces: dict[str, str]) -> Iterator[CheckReported]:
@@ -35,4 +35,4 @@ def of_several(seen: Sequence[Seen], interfaces: dict[str, str]) -> Iterator[Che
             others = ", ".join(sorted(names - {carrier}))
             why = f"its address is on {carrier}, and NCCL may choose {others}"
             hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` for it in hosts.toml'
-            yield one.says("interface", Level.WARN, f"{len(names)} networks", why, hint)
+            yield one.says(Check.INTERFACE, Level.WARN, f"{len(names)} networks", why, hint)

@@ -10,7 +10,7 @@ from orchestrator.checks.imports import of_imports
 from orchestrator.checks.limits import of_limits
 from orchestrator.checks.r import of_r
 from orchestrator.checks.seen import Needs, Seen, minor, release
-from orchestrator.events import CheckReported, Level
+from orchestrator.events import Check, CheckReported, Level
 from orchestrator.names import is_run
 from orchestrator.text import duration, size
 
@@ -22,7 +22,7 @@ _KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` 
 
 def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[CheckReported]:
     """Without `own_ports` its ports are not looked at: another entry for the same machine wants them too."""
-    yield seen.says("login", Level.OK, seen.hello.user)
+    yield seen.says(Check.LOGIN, Level.OK, seen.hello.user)
     yield _agent(seen)
     yield _python(seen, needs)
     if seen.facts.python.ok:
@@ -45,10 +45,10 @@ def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[Check
 def _agent(seen: Seen) -> CheckReported:
     found = seen.hello.python
     if release(found) >= OLDEST_PYTHON:
-        return seen.says("agent", Level.OK, found)
+        return seen.says(Check.AGENT, Level.OK, found)
     why = "our agent needs Python 3.8 or newer; the training may use another one"
     return seen.says(
-        "agent", Level.FAIL, f"Python {found}", why, _set("agent_python", "a newer Python there")
+        Check.AGENT, Level.FAIL, f"Python {found}", why, _set("agent_python", "a newer Python there")
     )
 
 
@@ -58,12 +58,12 @@ def _python(seen: Seen, needs: Needs) -> CheckReported:
         why = f"its grammar needs Python 3.{needs.python} or newer"
         hint = _set("python", "a newer Python that trains") + ", or write that for the older one"
         return seen.says(
-            "python", Level.FAIL, f"{python.version} cannot compile {needs.python_at}", why, hint
+            Check.PYTHON, Level.FAIL, f"{python.version} cannot compile {needs.python_at}", why, hint
         )
     if python.ok:
-        return seen.says("python", Level.OK, python.version or "?")
+        return seen.says(Check.PYTHON, Level.OK, python.version or "?")
     found = f"{seen.host.python} does not run"
-    return seen.says("python", Level.FAIL, found, python.error, _set("python", "the Python that trains"))
+    return seen.says(Check.PYTHON, Level.FAIL, found, python.error, _set("python", "the Python that trains"))
 
 
 def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
@@ -75,9 +75,9 @@ def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
         added = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
         hint = added if needs.environment else hint
         fix = () if needs.environment or level is not Level.FAIL else seen.pip("tensorflow")
-        yield seen.says("tensorflow", level, "not installed", why, hint, fix=fix)
+        yield seen.says(Check.TENSORFLOW, level, "not installed", why, hint, fix=fix)
     else:
-        yield seen.says("tensorflow", Level.OK, version)
+        yield seen.says(Check.TENSORFLOW, Level.OK, version)
         if needs.legacy_keras and release(version) >= _KERAS_3:
             yield _legacy_keras(seen, version, needs)
 
@@ -86,7 +86,7 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
     """Keras 3 cannot `fit` on several tasks; what does is tf_keras, of TensorFlow's own minor version."""
     found = seen.version("tf-keras")
     if found is not None and minor(found) == minor(tensorflow):
-        return seen.says("tf_keras", Level.OK, found)
+        return seen.says(Check.TF_KERAS, Level.OK, found)
     # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
     wanted = ".".join(minor(tensorflow))
     hint = f"{_pip(seen)} --no-deps 'tf_keras=={wanted}.*'; or `legacy_keras = false` under [job]"
@@ -95,32 +95,34 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
     level = Level.FAIL if needs.tensorflow else Level.WARN
     fix = () if needs.environment else seen.pip("--no-deps", f"tf_keras=={wanted}.*")
     if found is None:
-        return seen.says("tf_keras", level, "not installed", why, hint, fix=fix)
+        return seen.says(Check.TF_KERAS, level, "not installed", why, hint, fix=fix)
     beside = f"{found} beside tensorflow {tensorflow}"
-    return seen.says("tf_keras", level, beside, f"{why}; the two must match", hint, fix=fix)
+    return seen.says(Check.TF_KERAS, level, beside, f"{why}; the two must match", hint, fix=fix)
 
 
 def _rsync(seen: Seen) -> CheckReported:
     if seen.facts.rsync:
-        return seen.says("rsync", Level.OK, "ok")
+        return seen.says(Check.RSYNC, Level.OK, "ok")
     why = "code goes there as a tar stream: whole at every change, not only what changed"
-    return seen.says("rsync", Level.WARN, "not installed", why, "apt install rsync, or dnf install rsync")
+    return seen.says(Check.RSYNC, Level.WARN, "not installed", why, "apt install rsync, or dnf install rsync")
 
 
 def _state(seen: Seen) -> CheckReported:
     trouble = seen.hello.state_error
     if not trouble:
-        return seen.says("state", Level.OK, "ok")
+        return seen.says(Check.STATE, Level.OK, "ok")
     hint = _set("state", "a folder of your own on a local disk")
-    return seen.says("state", Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}", hint)
+    return seen.says(
+        Check.STATE, Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}", hint
+    )
 
 
 def _workdir(seen: Seen) -> CheckReported:
     workdir = seen.facts.disk.workdir
     if workdir.writable:
-        return seen.says("workdir", Level.OK, "ok")
+        return seen.says(Check.WORKDIR, Level.OK, "ok")
     return seen.says(
-        "workdir",
+        Check.WORKDIR,
         Level.FAIL,
         f"{workdir.path} cannot be written",
         workdir.error,
@@ -138,23 +140,23 @@ def _disk(seen: Seen) -> Iterator[CheckReported]:
         free, setting = min((free, setting), (disks.state.free, "state"))
     found = f"{size(free)} free"
     if free >= LITTLE_DISK:
-        yield seen.says("disk", Level.OK, found)
+        yield seen.says(Check.DISK, Level.OK, found)
         return
     where = disks.workdir.path if setting == "workdir" else seen.hello.state
     why = f"{where} needs room for " + ("code and checkpoints" if setting == "workdir" else "the tasks' logs")
     level = Level.FAIL if free < NO_DISK else Level.WARN
     yield seen.says(
-        "disk", level, found, why, _set(setting, "another disk, or make room there: orchestrate clean")
+        Check.DISK, level, found, why, _set(setting, "another disk, or make room there: orchestrate clean")
     )
 
 
 def _clock(seen: Seen) -> CheckReported:
     ahead = seen.clock
     if abs(ahead) <= SKEW:
-        return seen.says("clock", Level.OK, f"{ahead * 1000:+.0f} ms")
+        return seen.says(Check.CLOCK, Level.OK, f"{ahead * 1000:+.0f} ms")
     found = f"{duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
     why = "log lines are ordered with it corrected; certificates and make-like tools may stumble"
-    return seen.says("clock", Level.WARN, found, why, "`timedatectl set-ntp true`, or `chronyc makestep`")
+    return seen.says(Check.CLOCK, Level.WARN, found, why, "`timedatectl set-ntp true`, or `chronyc makestep`")
 
 
 def _ports(seen: Seen) -> Iterator[CheckReported]:
@@ -162,26 +164,26 @@ def _ports(seen: Seen) -> Iterator[CheckReported]:
         whose = "yours" if seen.listen.waits_for == seen.hello.user else seen.listen.waits_for
         why = "it listens on the task ports, as this one would; nothing was measured"
         hint = "`orchestrate preflight` again when it has ended"
-        yield seen.says("port", Level.FAIL, f"another preflight of {whose} is there", why, hint)
+        yield seen.says(Check.PORT, Level.FAIL, f"another preflight of {whose} is there", why, hint)
         return
     busy = {taken.port: taken.holder for taken in seen.listen.busy}
     if busy:
         found = f"{', '.join(map(str, sorted(busy)))} taken"
         why = "; ".join(f"{port}: {_holder(busy[port])}" for port in sorted(busy))
-        yield seen.says("port", Level.FAIL, found, why, _free(list(busy.values())))
+        yield seen.says(Check.PORT, Level.FAIL, found, why, _free(list(busy.values())))
         return
     low, high = seen.facts.ephemeral
     unsafe = [port for port in seen.ports if low <= port <= high]
     listed = ", ".join(map(str, seen.ports))
     if not unsafe:
-        yield seen.says("port", Level.OK, listed)
+        yield seen.says(Check.PORT, Level.OK, listed)
         return
     why = (
         f"the kernel hands out {low} to {high} to outgoing connections: one may hold it when the task starts"
     )
     reserve = f"sysctl net.ipv4.ip_local_reserved_ports={','.join(map(str, unsafe))}"
     hint = f"set `task_port` below {low} in hosts.toml, or {reserve}"
-    yield seen.says("port", Level.WARN, listed, why, hint)
+    yield seen.says(Check.PORT, Level.WARN, listed, why, hint)
 
 
 def _holder(holder: wire.Lessee | str | None) -> str:
@@ -208,25 +210,25 @@ def _linger(seen: Seen) -> Iterator[CheckReported]:
     if seen.facts.kill_user_processes:
         user = seen.hello.user
         why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
-        yield seen.says("linger", Level.WARN, "off", why, f"loginctl enable-linger {shlex.quote(user)}")
+        yield seen.says(Check.LINGER, Level.WARN, "off", why, f"loginctl enable-linger {shlex.quote(user)}")
 
 
 def _gpus(seen: Seen) -> Iterator[CheckReported]:
     gpus, devices = seen.facts.gpus, seen.host.devices
     if gpus:
         names = dict.fromkeys(gpu.name for gpu in gpus)
-        yield seen.says("gpu", Level.OK, f"{len(gpus)} x {', '.join(names)}")
+        yield seen.says(Check.GPU, Level.OK, f"{len(gpus)} x {', '.join(names)}")
     elif devices:
         why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
         hint = "`nvidia-smi` on that host; or leave `devices` out"
-        yield seen.says("gpu", Level.FAIL, "none seen", why, hint)
+        yield seen.says(Check.GPU, Level.FAIL, "none seen", why, hint)
         return
     known = {str(gpu.index) for gpu in gpus}
     missing = [device for device in devices or () if device.isdigit() and device not in known]
     if missing:
         why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(sorted(known))}"
         yield seen.says(
-            "gpu", Level.FAIL, f"no GPU {', '.join(missing)}", why, _set("devices", "some that exist")
+            Check.GPU, Level.FAIL, f"no GPU {', '.join(missing)}", why, _set("devices", "some that exist")
         )
 
 

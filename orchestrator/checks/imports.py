@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from orchestrator.checks.seen import TENSORFLOW, Needs, Seen
-from orchestrator.events import CheckReported, Level
+from orchestrator.events import Check, CheckReported, Level
 
 # The distribution that brings a module, where it has another name; of tensorflow there are several.
 _BRINGS = {
@@ -31,9 +31,9 @@ def of_imports(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
         yield _broken(seen, needs, broken.name, broken.error)
     elif imported.ended:
         what = f"importing {imported.importing}" if imported.importing else "at its start"
-        yield seen.says("import", Level.FAIL, f"Python ended {what}", *_ended(seen, imported.ended))
+        yield seen.says(Check.IMPORT, Level.FAIL, f"Python ended {what}", *_ended(seen, imported.ended))
     else:
-        yield seen.says("import", Level.OK, "ok")
+        yield seen.says(Check.IMPORT, Level.OK, "ok")
         yield from _gpus(seen)
 
 
@@ -42,15 +42,17 @@ def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
     why = error[:_REASONS]
     if error.startswith("PermissionError") or "Permission denied" in error:
         hint = "`chmod -R a+rX` on that folder, as its owner"
-        return seen.says("import", Level.FAIL, found, why, hint)
+        return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
     if needs.environment:
         fix = _removal(seen)
         hint = f"`orchestrate exec --only {seen.name} -- {shlex.join(fix)}`, then `orchestrate setup`"
-        return seen.says("import", Level.FAIL, found, why, hint if fix else "`orchestrate setup`", fix=fix)
+        return seen.says(
+            Check.IMPORT, Level.FAIL, found, why, hint if fix else "`orchestrate setup`", fix=fix
+        )
     if error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
     fix = _install(seen, module) if _NAME.fullmatch(module) else ()
-    return seen.says("import", Level.FAIL, found, why, f"`{shlex.join(fix)}`" if fix else "", fix=fix)
+    return seen.says(Check.IMPORT, Level.FAIL, found, why, f"`{shlex.join(fix)}`" if fix else "", fix=fix)
 
 
 def _install(seen: Seen, module: str) -> tuple[str, ...]:
@@ -94,4 +96,4 @@ def _gpus(seen: Seen) -> Iterator[CheckReported]:
     if count is not None and count < wanted:
         why = f"`devices` gives each task {wanted}; the driver, CUDA and cuDNN do not fit this TensorFlow"
         hint = "`nvidia-smi` there; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN along"
-        yield seen.says("gpu", Level.FAIL, f"TensorFlow sees {count} of {wanted}", why, hint)
+        yield seen.says(Check.GPU, Level.FAIL, f"TensorFlow sees {count} of {wanted}", why, hint)

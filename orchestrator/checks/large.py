@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 
 from orchestrator.checks.seen import Seen
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.text import size
 
 _SLOW = 3.0  # times slower than the median pair: beyond what neighbours on one switch differ by
@@ -64,9 +64,9 @@ def of_bandwidth(pairs: Sequence[PairReported]) -> Iterator[CheckReported]:
         if own and all(pair in slow for pair in own) and len(own) < len(measured):
             why = f"the usual figure here is {size(round(usual))}/s; every step waits for the slowest host"
             hint = "look at its link with `ethtool`: speed, duplex, errors"
-            yield CheckReported(name, "bandwidth", Level.WARN, found, why, hint)
+            yield CheckReported(name, Check.BANDWIDTH, Level.WARN, found, why, hint)
         else:
-            yield CheckReported(name, "bandwidth", Level.OK, found)
+            yield CheckReported(name, Check.BANDWIDTH, Level.OK, found)
 
 
 def interfaces(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> dict[str, str]:
@@ -105,4 +105,4 @@ def _hole(name: str, found: str, packet: int, interface: str) -> CheckReported:
         f"`ip link set {interface or 'INTERFACE'} mtu 1400` on {name} as root, then preflight again; "
         "or let ICMP `fragmentation needed` through"
     )
-    return CheckReported(name, "packets", Level.FAIL, found, why, hint, between=True)
+    return CheckReported(name, Check.PACKETS, Level.FAIL, found, why, hint, between=True)

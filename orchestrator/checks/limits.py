@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.seen import Needs, Seen
-from orchestrator.events import CheckReported, Level
+from orchestrator.events import Check, CheckReported, Level
 from orchestrator.ranges import fold
 from orchestrator.text import size
 
@@ -24,7 +24,7 @@ def of_limits(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
     wrong = list(_wrong(seen, LEAST_FILES + FILES_OF_A_TASK * needs.tasks))
     yield from wrong
     if not wrong and seen.imported is not None and seen.imported.limits:
-        yield seen.says("limits", Level.OK, "ok")
+        yield seen.says(Check.LIMITS, Level.OK, "ok")
 
 
 def of_processors(seen: Sequence[Seen]) -> Iterator[CheckReported]:
@@ -39,7 +39,7 @@ def of_processors(seen: Sequence[Seen]) -> Iterator[CheckReported]:
         if number is not None and number * _UNEQUAL <= usual:
             why = f"{others}: {usual:g}; every step waits for the slowest host"
             hint = f"leave {one.name} out: `--exclude {one.name}`; or raise its quota"
-            yield one.says("cpus", Level.WARN, f"{number:g} per task", why, hint)
+            yield one.says(Check.CPUS, Level.WARN, f"{number:g} per task", why, hint)
 
 
 def _wrong(seen: Seen, least_files: int) -> Iterator[CheckReported]:
@@ -72,16 +72,16 @@ def _memory(seen: Seen) -> Iterator[CheckReported]:
     if available is not None and available < need:
         why = f"a task that trains a small model takes {size(LEAST_MEMORY)}; the kernel would kill it"
         hint = "end what uses it: `ps aux --sort -rss | head`; or raise the container's limit"
-        yield seen.says("memory", Level.FAIL, f"{size(available)} of memory left", why, hint)
+        yield seen.says(Check.MEMORY, Level.FAIL, f"{size(available)} of memory left", why, hint)
     shm = seen.facts.shm
     if len(seen.facts.gpus) > 1 and shm is not None and shm < LEAST_SHM:
         why = "NCCL exchanges gradients between the GPUs of a machine through it"
         hint = "`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm` as root"
-        yield seen.says("shm", Level.FAIL, f"{size(shm)} in /dev/shm", why, hint)
+        yield seen.says(Check.SHM, Level.FAIL, f"{size(shm)} in /dev/shm", why, hint)
 
 
 def _fail(seen: Seen, found: str, why: str, option: str, to: object) -> CheckReported:
     hint = (
         f"set `setup` under [job] to `ulimit {option} {to}`; where that is refused, /etc/security/limits.conf"
     )
-    return seen.says("limits", Level.FAIL, found, why, hint)
+    return seen.says(Check.LIMITS, Level.FAIL, found, why, hint)

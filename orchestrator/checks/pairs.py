@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from orchestrator.checks.meanings import meaning, port_of
-from orchestrator.events import CheckReported, Closed, Level, PairReported
+from orchestrator.events import Check, CheckReported, Closed, Level, PairReported
 from orchestrator.ranges import fold
 from orchestrator.run import reach
 
@@ -37,7 +37,7 @@ def of_pairs(
         if hosts is not None
         else list(dict.fromkeys(p for one in pairs for p in (one.target, one.source)))
     )
-    return [*failed, *(CheckReported(name, "reach", Level.OK, "ok") for name in known if name not in bad)]
+    return [*failed, *(CheckReported(name, Check.REACH, Level.OK, "ok") for name in known if name not in bad)]
 
 
 Found: TypeAlias = Iterator[tuple[Collection[PairReported], list[CheckReported]]]
@@ -163,4 +163,4 @@ def _hosts(pairs: Sequence[PairReported]) -> list[str]:
 
 
 def _fail(host: str, found: str, why: str, hint: str) -> CheckReported:
-    return CheckReported(host, "reach", Level.FAIL, found, why, hint, between=True)
+    return CheckReported(host, Check.REACH, Level.FAIL, found, why, hint, between=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.ranges import fold
 
 _HARMLESS = "ICMP is blocked there: training does not need it"
@@ -23,13 +23,13 @@ def of_pings(
     for name in hosts:
         missed = fold(dict.fromkeys(pair.source for pair in left if pair.target == name))
         if name in blockers:
-            yield CheckReported(name, "ping", Level.WARN, "no answer to ping", _HARMLESS)
+            yield CheckReported(name, Check.PING, Level.WARN, "no answer to ping", _HARMLESS)
         elif missed:
             why = "ICMP is blocked between them: training does not need it"
-            yield CheckReported(name, "ping", Level.WARN, f"{missed} cannot ping it", why)
+            yield CheckReported(name, Check.PING, Level.WARN, f"{missed} cannot ping it", why)
         elif any(pair.target == name for pair in through):
             answered = any(pair.target == name and pair.icmp for pair in measured)
-            yield CheckReported(name, "ping", Level.OK, "ok" if answered else "not measured")
+            yield CheckReported(name, Check.PING, Level.OK, "ok" if answered else "not measured")
 
 
 def _blockers(measured: Sequence[PairReported]) -> frozenset[str]:

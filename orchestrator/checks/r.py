@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.checks.seen import Seen, release
-from orchestrator.events import CheckReported, Level
+from orchestrator.events import Check, CheckReported, Level
 from orchestrator.wire.look import R
 
 NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
@@ -17,11 +17,11 @@ def of_r(seen: Seen) -> Iterator[CheckReported]:
     if r is None:
         return  # nobody asked for it
     if r.version is None:
-        yield seen.says("r", Level.FAIL, "Rscript does not run", r.error, _DEBIAN)
+        yield seen.says(Check.R, Level.FAIL, "Rscript does not run", r.error, _DEBIAN)
     elif r.reticulate is None:
         why = "it is what R reaches TensorFlow through"
         hint = f"{_DEBIAN}; or install.packages('reticulate')"
-        yield seen.says("r", Level.FAIL, f"{r.version} without reticulate", why, hint)
+        yield seen.says(Check.R, Level.FAIL, f"{r.version} without reticulate", why, hint)
     else:
         yield _found(seen, r)
         yield from _numpy(seen, r.reticulate)
@@ -31,9 +31,9 @@ def _found(seen: Seen, r: R) -> CheckReported:
     """A script need not read TF_CONFIG, nor with jsonlite: without it the host is as ready."""
     found = f"{r.version}, reticulate {r.reticulate}"
     if r.jsonlite is not None:
-        return seen.says("r", Level.OK, f"{found}, jsonlite {r.jsonlite}")
+        return seen.says(Check.R, Level.OK, f"{found}, jsonlite {r.jsonlite}")
     why = "it is what R scripts read TF_CONFIG with"
-    return seen.says("r", Level.WARN, f"{found}, without jsonlite", why, _DEBIAN)
+    return seen.says(Check.R, Level.WARN, f"{found}, without jsonlite", why, _DEBIAN)
 
 
 def _numpy(seen: Seen, reticulate: str) -> Iterator[CheckReported]:
@@ -42,11 +42,11 @@ def _numpy(seen: Seen, reticulate: str) -> Iterator[CheckReported]:
     if numpy is None:
         return
     if release(numpy) < (2, 0) or release(reticulate) >= NUMPY_2:
-        yield seen.says("numpy", Level.OK, numpy)
+        yield seen.says(Check.NUMPY, Level.OK, numpy)
         return
     python = seen.facts.python.path
     yield seen.says(
-        "numpy",
+        Check.NUMPY,
         Level.WARN,
         f"{numpy} beside reticulate {reticulate}",
         f"before 1.38 reticulate cannot convert arrays of numpy 2, the one of {python}, to R or from it",

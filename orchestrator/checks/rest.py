@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.model import Host, Role
 
-_OF_PAIRS = {"reach", "packets", "nccl"}
+_OF_PAIRS = {Check.REACH, Check.PACKETS, Check.NCCL}
 
 
 def without(
@@ -23,7 +23,7 @@ def without(
     """
     wrong = [check for check in checks if check.level is Level.FAIL]
     bad = {*failed, *(check.host for check in wrong if check.check not in _OF_PAIRS)}
-    bad |= {check.host for check in wrong if check.check == "nccl"}
+    bad |= {check.host for check in wrong if check.check == Check.NCCL}
     apart = [pair for pair in pairs if not pair.tcp or pair.large_out is False or pair.large_back is False]
     while left := [pair for pair in apart if not {pair.source, pair.target} & bad]:
         counts = Counter(name for pair in left for name in {pair.source, pair.target})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from orchestrator import wire
-from orchestrator.events import CheckReported, Level
+from orchestrator.events import Check, CheckReported, Level
 from orchestrator.model import Host
 
 # The distributions under which TensorFlow is installed, and what is compared beside it.
@@ -100,7 +100,7 @@ class Seen:
 
     def says(
         self,
-        check: str,
+        check: Check,
         level: Level,
         found: str,
         why: str = "",

@@ -154,6 +154,7 @@ def _conclude(
 ) -> int:
     """Show everything, the errors last; the exit status."""
     from orchestrator.checks.rest import without
+    from orchestrator.events import Check
     from orchestrator.render import DisplayGoneError
     from orchestrator.render.errors import lines, report, write
     from orchestrator.render.preflight import preflight_table
@@ -179,7 +180,7 @@ def _conclude(
     if arguments.html:
         from orchestrator.render.html import page
 
-        said = problems([check for check in checks if check.host not in failed or check.check != "login"])
+        said = problems([check for check in checks if check.host not in failed or check.check != Check.LOGIN])
         said += lines(SeveralErrors(failed.values())) if failed else []
         _write(
             Path(arguments.html), page(names, checks, pairs, problems=said, summary=summary, now=time.time())
@@ -189,10 +190,10 @@ def _conclude(
 
 def _unanswered(failed: Mapping[str, HostError]) -> list[CheckReported]:
     """A row of the table for hosts that do not answer; what is wrong with them is said in their own words."""
-    from orchestrator.events import CheckReported, Level
+    from orchestrator.events import Check, CheckReported, Level
 
     return [
-        CheckReported(name, "login", Level.FAIL, error.what, error.why, error.hint)
+        CheckReported(name, Check.LOGIN, Level.FAIL, error.what, error.why, error.hint)
         for name, error in failed.items()
     ]
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from orchestrator import checks, wire
 from orchestrator.checks import Needs, Seen
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
+from orchestrator.events import Check, CheckReported, Level, Noted, PairReported, Phase
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
@@ -148,7 +148,7 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: Look = DEFAULT) -> Find
         if host.name in met.listening
     ]
     found = checks.of_hosts(seen, wanted, tuple(groups))
-    explained = [check.host for check in found if check.check == "address" and check.level is Level.FAIL]
+    explained = [check.host for check in found if check.check == Check.ADDRESS and check.level is Level.FAIL]
     found += checks.of_network(seen, pairs, explained, look.busy_load)
     found += checks.of_extra([pair for pair in met.extra if pair.target not in lost])
     for pair in pairs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.render import fold
 from orchestrator.render.grid import grid
 from orchestrator.render.problems import problems
@@ -26,7 +26,7 @@ def preflight_table(
 
     A failed `login` is a row of the table and no problem: its host has an error of its own.
     """
-    told = [check for check in checks if check.check != "login" or check.level is not Level.FAIL]
+    told = [check for check in checks if check.check != Check.LOGIN or check.level is not Level.FAIL]
     parts = (host_table(checks, width, hosts), pair_matrix(pairs, width), wrapped(problems(told), width))
     lines: list[str] = []
     for part in parts:
