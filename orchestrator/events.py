@@ -172,6 +172,7 @@ class Check(StrEnum):
     GPU = "gpu"
     IMPORT = "import"
     INTERFACE = "interface"
+    KERAS = "keras"
     LIMITS = "limits"
     LINGER = "linger"
     LOGIN = "login"

@@ -479,6 +479,29 @@ def test_whether_a_host_alone_or_also_another_may_be_the_cause() -> None:
     assert failed(apart) == [("reach", True)]
 
 
+@pytest.mark.parametrize(
+    ("package", "version", "check"),
+    [
+        ("tensorflow", "2.20.0", "tensorflow"),
+        ("keras", "2.9.0", "keras"),
+        ("numpy", "1.26.4", "numpy"),
+        ("protobuf", "5.1.0", "protobuf"),
+        ("tensorflow-datasets", "4.1.0", "tensorflow_datasets"),
+    ],
+)
+def test_a_version_that_is_another_than_elsewhere_has_a_check_of_its_own(
+    package: str, version: str, check: str
+) -> None:
+    packages = {"tensorflow": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6", "protobuf": "6.33.0"}
+    packages["tensorflow-datasets"] = "4.9.9"
+    hosts = [seen(f"gpu-0{number}", facts__packages=packages) for number in (2, 3)]
+    odd = seen("gpu-01", facts__packages={**packages, package: version})
+    found = of_hosts([odd, *hosts], Needs(tensorflow=True, legacy_keras=False))
+    assert {(one.host, one.check) for one in found if "the usual version here" in one.why} == {
+        ("gpu-01", check)
+    }
+
+
 def test_an_address_is_read_once_however_many_hosts_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty hosts with twenty addresses each cost a second when every question read all of them again."""
     read: list[str] = []
