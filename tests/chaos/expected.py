@@ -96,6 +96,7 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "keeper-cut": (OK,),
     "disk-full": (OK,),
     "controller-full": (OK,),
+    "clock-jump": (OK,),
     "stop": (STOPPED,),
     "stop-now": (STOPPED,),
     "spare-stop": (OK,),

@@ -404,6 +404,17 @@ class ControllerDiskFull(Fault):
         (self.scene.controller.state / "filler").unlink(missing_ok=True)
 
 
+class ClockJumped(Fault):
+    """The wall clock of the controller, an hour forward or back; the one that only counts goes on."""
+
+    name = "clock-jump"
+
+    def strike(self) -> bool:
+        back = int(self.scene.victim.name[-1]) % 2
+        self.scene.controller.jump(-3600 if back else 3600)
+        return True
+
+
 # --- people ---
 
 
@@ -579,6 +590,7 @@ FAULTS: tuple[type[Fault], ...] = (
     KeeperCut,
     NodeDiskFull,
     ControllerDiskFull,
+    ClockJumped,
     StopAsked,
     KillAsked,
     Fault,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,18 @@ def check(
         *events_fit_the_nodes(run, events, proven),
         *events_are_a_story(events, killed=killed),
         *no_bug_was_met(run, controller, machines, events),
+    ]
+
+
+def durations_are_true(events: Sequence[Mapping[str, Any]], most: float) -> list[str]:
+    """None is below zero, and none is longer than the whole round, whatever the clock on the wall said."""
+    moments = [event["at"] for event in events]
+    if max(moments) - min(moments) < most:
+        return ["the clock on the wall did not jump"]
+    return [
+        f"{event['event']} took {event['seconds']:.1f} s of {most:.1f}"
+        for event in events
+        if isinstance(event.get("seconds"), int | float) and not 0 <= event["seconds"] <= most
     ]
 
 

@@ -78,7 +78,8 @@ def _machine(node: Node, round_: Round) -> Machine:
 
 @contextmanager
 def _controller(round_: Round, folder: Path) -> Iterator[Controller]:
-    controller = Controller(folder, timings={} if round_.patient else IMPATIENT)
+    timings = {} if round_.patient else IMPATIENT
+    controller = Controller(folder, timings=timings, clocked=round_.fault == "clock-jump")
     controller.project.mkdir(parents=True)
     controller.state.mkdir()
     shutil.copy(_STUB, controller.project / "train.py")
@@ -106,6 +107,7 @@ def _play(
     victim, peer = (machines[round_.hosts[index]] for index in (round_.victim, round_.peer))
     if round_.moment == "away":
         victim.docker("kill")
+    launched = time.monotonic()
     viewer = controller.start("launch", *_launch(round_, cluster, controller, victim))
     run = _wait("there is a run", controller.newest, lambda: viewer.poll() is not None)
     if not run:
@@ -135,6 +137,8 @@ def _play(
     killed = round_.fault in ("keeper-kill", "controller-full", "check-keeper", "check-both")
     forgot = victim.name if round_.fault == "folder-gone" and struck else ""
     wrong += invariants.check(run, controller, machines, killed=killed, cut=cut, forgot=forgot)
+    if round_.fault == "clock-jump" and struck:
+        wrong += invariants.durations_are_true(controller.events(run), time.monotonic() - launched)
     wrong += invariants.hosts_were_replaced(controller.events(run), expected.replaced(round_, struck=struck))
     if re.search("^Traceback", controller.said(viewer), re.MULTILINE):
         wrong.append("the viewer printed a traceback")

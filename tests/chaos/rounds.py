@@ -68,6 +68,7 @@ KINDS = {
     "keeper-cut": Kind(seconds=(0.5, 6.0), early=(0.3, 1.5), steps=_SURVIVES),
     "disk-full": Kind(moments=("stage", "launch", "start", "train", "train"), steps=_SURVIVES),
     "controller-full": Kind(seconds=(0.5, 4.0), steps=_SURVIVES),
+    "clock-jump": Kind(steps=_SURVIVES),
     "stop": Kind(on_tensorflow=True),
     "stop-now": Kind(),
     "none": Kind(moments=("train",), steps=60, on_tensorflow=True),
