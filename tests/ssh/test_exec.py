@@ -169,12 +169,12 @@ def _runs(pid: str, program: bytes) -> bool:
         return False
 
 
-def test_a_person_is_told_who_has_not_answered(inventory: Path, tmp_path: Path) -> None:
+def test_a_person_is_told_who_has_not_answered(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"127.0.0.1:{silent.getsockname()[1]}"
-        entry = f'\n[[host]]\nname = "away"\nssh = "{where}"\naddress = "127.0.0.99"\n'
+        entry = f'[[host]]\nname = "away"\nssh = "{where}"\naddress = "127.0.0.99"\n'
         hosts = tmp_path / "hosts.toml"
-        hosts.write_text(inventory.read_text() + entry)
+        hosts.write_text(entry)
         ours, terminal = pty.openpty()
         with subprocess.Popen(argv(hosts, "--", "true"), cwd=ROOT, stderr=terminal) as program:
             os.close(terminal)

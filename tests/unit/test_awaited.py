@@ -27,8 +27,9 @@ def test_who_is_behind_the_others_is_named(waited: float, last_answer: float | N
 
 def test_hosts_that_do_not_answer_are_named_once_and_before_their_time_is_over() -> None:
     said: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    with Awaited(["gpu-1", "gpu-2", "gpu-3"], said.put, 0.01) as awaited:
-        awaited.over("gpu-1")
+    awaited = Awaited(["gpu-1", "gpu-2", "gpu-3"], said.put, 0.01)
+    awaited.over("gpu-1")
+    with awaited:
         assert said.get(timeout=20) == Noted("waiting for gpu-[2-3], which have not answered so far")
         awaited.over("gpu-2")
     assert said.empty()
