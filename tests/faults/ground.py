@@ -34,15 +34,15 @@ cd {folder}
 MOUNT= TMPFS= OPTIONS=size=150m
 [ ! -e {name}.login ] || . ./{name}.login
 [ -z "$MOUNT" ] || exec unshare --mount sh -c 'mount --bind "$0" /etc/hosts; exec "$@"' "$MOUNT" \
-    nsenter --net=/run/netns/{space} {python} "$@"
+    nsenter --net=/run/netns/{space} '{python}' "$@"
 [ -z "$TMPFS" ] || exec unshare --mount \\
     sh -c 'mount -t tmpfs -o "$0" none "$1"; shift; exec "$@"' "$OPTIONS" "$TMPFS" \\
-    nsenter --net=/run/netns/{space} {python} "$@"
-exec nsenter --net=/run/netns/{space} {python} "$@"
+    nsenter --net=/run/netns/{space} '{python}' "$@"
+exec nsenter --net=/run/netns/{space} '{python}' "$@"
 """
 # The Python that trains: with a site of packages of its own.
 _TRAINS = """#!/bin/sh
-PYTHONPATH={folder}/{name}.site exec {python} -S "$@"
+PYTHONPATH={folder}/{name}.site exec '{python}' -S "$@"
 """
 
 
