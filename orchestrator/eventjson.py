@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import Any, get_args
 
 import msgspec
+from msgspec.structs import asdict
 
 from orchestrator.events import (
     AttemptFailed,

@@ -5,9 +5,10 @@ Every consumer matches on the class and ends with `assert_never`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 
 class Phase(StrEnum):
@@ -76,8 +77,7 @@ class Loss(StrEnum):
     UNSTARTED = "unstarted"
 
 
-@dataclass(frozen=True)
-class RunPlanned:
+class RunPlanned(Struct, frozen=True):
     run: str
     name: str
     owner: str
@@ -87,16 +87,14 @@ class RunPlanned:
     folder: str
 
 
-@dataclass(frozen=True)
-class RunAdopted:
+class RunAdopted(Struct, frozen=True):
     """A keeper took over a run whose keeper was gone."""
 
     run: str
     by: str
 
 
-@dataclass(frozen=True)
-class RunLeft:
+class RunLeft(Struct, frozen=True):
     """A keeper that wanted to take the run over could not: the run continues as it was."""
 
     run: str
@@ -104,35 +102,30 @@ class RunLeft:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Noted:
+class Noted(Struct, frozen=True):
     """Something the user should know that is no failure: what was left out, what is very large."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class PhaseStarted:
+class PhaseStarted(Struct, frozen=True):
     phase: Phase
     hosts: int
 
 
-@dataclass(frozen=True)
-class PhaseEnded:
+class PhaseEnded(Struct, frozen=True):
     phase: Phase
     ok: bool
     seconds: float
 
 
-@dataclass(frozen=True)
-class HostConnected:
+class HostConnected(Struct, frozen=True):
     host: str
     seconds: float
     clock: float = 0.0  # seconds that its clock is ahead of ours
 
 
-@dataclass(frozen=True)
-class HostFailed:
+class HostFailed(Struct, frozen=True):
     """A host cannot go on in this phase; worded as in `HostError`."""
 
     host: str
@@ -143,16 +136,14 @@ class HostFailed:
     hint: str
 
 
-@dataclass(frozen=True)
-class HostLost:
+class HostLost(Struct, frozen=True):
     """No word from the host: its tasks are *unknown*, not failed."""
 
     host: str
     why: str
 
 
-@dataclass(frozen=True)
-class HostRecovered:
+class HostRecovered(Struct, frozen=True):
     host: str
     seconds: float  # how long it was lost
 
@@ -197,8 +188,7 @@ class Check(StrEnum):
     WORKDIR = "workdir"
 
 
-@dataclass(frozen=True)
-class CheckReported:
+class CheckReported(Struct, frozen=True):
     host: str
     check: str  # a `Check`, or of another version what it called so
     level: Level
@@ -222,8 +212,7 @@ class Closed(StrEnum):
         return why in (Closed.TIMED_OUT, Closed.NO_ROUTE)
 
 
-@dataclass(frozen=True)
-class PairReported:
+class PairReported(Struct, frozen=True):
     """What `source` sees of `target`'s task port; ICMP is None where it could not be measured."""
 
     source: str
@@ -243,8 +232,7 @@ class PairReported:
     bandwidth: float | None = None  # bytes a second
 
 
-@dataclass(frozen=True)
-class EnvironmentStepped:
+class EnvironmentStepped(Struct, frozen=True):
     """A host is on its way to its environment; `done` of `total` bytes or packages, 0 of 0: not known."""
 
     host: str
@@ -253,8 +241,7 @@ class EnvironmentStepped:
     total: int
 
 
-@dataclass(frozen=True)
-class EnvironmentMade:
+class EnvironmentMade(Struct, frozen=True):
     """A host has the environment of [env]; the versions are those that were imported there."""
 
     host: str
@@ -264,8 +251,7 @@ class EnvironmentMade:
     reused: bool  # it was there already
 
 
-@dataclass(frozen=True)
-class DataStepped:
+class DataStepped(Struct, frozen=True):
     """Data is on its way to a host (or is read here, `host` ""); `done` of `total` bytes."""
 
     host: str
@@ -274,8 +260,7 @@ class DataStepped:
     total: int
 
 
-@dataclass(frozen=True)
-class DataPlaced:
+class DataPlaced(Struct, frozen=True):
     """A host has the data of [data], whole and verified."""
 
     host: str
@@ -288,8 +273,7 @@ class DataPlaced:
     reused: bool  # it was there already, or another host on the same disk got it
 
 
-@dataclass(frozen=True)
-class TreeSynced:
+class TreeSynced(Struct, frozen=True):
     host: str
     digest: str
     files: int
@@ -298,8 +282,7 @@ class TreeSynced:
     reused: bool
 
 
-@dataclass(frozen=True)
-class CodeSending:
+class CodeSending(Struct, frozen=True):
     """How many bytes of code have left for all hosts so far, of how many, and how many a second."""
 
     sent: int
@@ -307,8 +290,7 @@ class CodeSending:
     rate: float
 
 
-@dataclass(frozen=True)
-class FetchStepped:
+class FetchStepped(Struct, frozen=True):
     """What a task does to have its data, which are not on its machine; `total` is 0 where it is not known."""
 
     task: str
@@ -318,8 +300,7 @@ class FetchStepped:
     total: int
 
 
-@dataclass(frozen=True)
-class HostValidated:
+class HostValidated(Struct, frozen=True):
     """It trained alone; of a command of the user's own only the time is known."""
 
     host: str
@@ -331,16 +312,14 @@ class HostValidated:
     changed: tuple[str, ...] = ()  # what is other than when it was validated before
 
 
-@dataclass(frozen=True)
-class ValidationStood:
+class ValidationStood(Struct, frozen=True):
     """Hosts that trained alone in an earlier launch and are as they were then."""
 
     hosts: tuple[str, ...]
     seconds: float  # ago, for the one where it is longest
 
 
-@dataclass(frozen=True)
-class HostsSlow:
+class HostsSlow(Struct, frozen=True):
     """Hosts that computed so much more slowly than the others, each alone, that all lose by it: a warning."""
 
     hosts: tuple[str, ...]
@@ -351,22 +330,19 @@ class HostsSlow:
     seconds: float = 0.0  # ago, where it is remembered
 
 
-@dataclass(frozen=True)
-class TaskStarted:
+class TaskStarted(Struct, frozen=True):
     task: str
     host: str
     attempt: str
     pid: int
 
 
-@dataclass(frozen=True)
-class TaskReady:
+class TaskReady(Struct, frozen=True):
     task: str
     note: str
 
 
-@dataclass(frozen=True)
-class TaskProgressed:
+class TaskProgressed(Struct, frozen=True):
     task: str
     step: int
     loss: float | None
@@ -382,8 +358,7 @@ class Last(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True)
-class TaskReported:
+class TaskReported(Struct, frozen=True):
     """The task's own final words."""
 
     task: str
@@ -391,8 +366,7 @@ class TaskReported:
     data: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """One whole display line of a task; `sent` is the node's time corrected by the clock offset."""
 
     task: str
@@ -409,8 +383,7 @@ class GapPlace(StrEnum):
     DISPLAY = "display"
 
 
-@dataclass(frozen=True)
-class LogGap:
+class LogGap(Struct, frozen=True):
     """Bytes that are missing on the node (disk full, cap), or lines that only the display dropped."""
 
     task: str
@@ -419,8 +392,7 @@ class LogGap:
     why: str
 
 
-@dataclass(frozen=True)
-class TaskExited:
+class TaskExited(Struct, frozen=True):
     """Comes after the task's last byte; exactly one of code, signal and lost says how."""
 
     task: str
@@ -444,8 +416,7 @@ class HangKind(StrEnum):
     QUIET = "quiet"  # as silent; nothing is done about it, since nobody asked for that, and no stacks follow
 
 
-@dataclass(frozen=True)
-class HangSuspected:
+class HangSuspected(Struct, frozen=True):
     """No task has printed or reported anything for so long, or these have stayed behind the others."""
 
     kind: HangKind
@@ -453,8 +424,7 @@ class HangSuspected:
     seconds: float
 
 
-@dataclass(frozen=True)
-class StacksTaken:
+class StacksTaken(Struct, frozen=True):
     """Where the tasks stand; the whole stacks are in `file`, within the run's folder."""
 
     odd: tuple[str, ...]  # the tasks that the others wait for, as far as one can see
@@ -464,15 +434,13 @@ class StacksTaken:
     seconds: float  # that it took
 
 
-@dataclass(frozen=True)
-class HangPassed:
+class HangPassed(Struct, frozen=True):
     """The tasks that seemed to hang were heard of again, or became unknown with their host."""
 
     seconds: float  # since the suspicion
 
 
-@dataclass(frozen=True)
-class AttemptFailed:
+class AttemptFailed(Struct, frozen=True):
     """An attempt failed and another one follows; how it failed is worded as in RunEnded."""
 
     attempt: str
@@ -488,8 +456,7 @@ class AttemptFailed:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class HostReplaced:
+class HostReplaced(Struct, frozen=True):
     """A host that cannot be reached has no task any more; `by` is "" when nothing takes its place."""
 
     host: str
@@ -497,23 +464,20 @@ class HostReplaced:
     why: str
 
 
-@dataclass(frozen=True)
-class AttemptPlanned:
+class AttemptPlanned(Struct, frozen=True):
     """The tasks of a later attempt, and where they go."""
 
     attempt: str
     tasks: tuple[tuple[str, str], ...]  # (task, host)
 
 
-@dataclass(frozen=True)
-class StopRequested:
+class StopRequested(Struct, frozen=True):
     by: StopBy
     why: str
     grace: float
 
 
-@dataclass(frozen=True)
-class TermUnheard:
+class TermUnheard(Struct, frozen=True):
     """Tasks that a user's TERM does not end, as far as their nodes can tell."""
 
     caught: tuple[str, ...]  # TensorFlow catches it; a script may have asked it to act on that
@@ -521,8 +485,7 @@ class TermUnheard:
     saved: tuple[tuple[str, str, float], ...]  # (task, its newest checkpoint, seconds since the epoch)
 
 
-@dataclass(frozen=True)
-class RunEnded:
+class RunEnded(Struct, frozen=True):
     run: str
     outcome: Outcome
     status: int
@@ -582,8 +545,7 @@ Event: TypeAlias = (
 )
 
 
-@dataclass(frozen=True)
-class Stamped:
+class Stamped(Struct, frozen=True):
     """An event and when the controller learned of it (seconds since the epoch)."""
 
     at: float

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -53,6 +54,36 @@ def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
             found = max(os.fstat(file.fileno()).st_size, len(data))
             raise OSError(errno.EFBIG, f"it has {size(found)}, and may have {size(most)}", str(path))
     return data
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file as a whole: a reader sees the old or the new. Raise OSError.
+
+    Until then it has a name that nobody can have guessed: others may have put links into the folder.
+    """
+    beside = path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(8)}")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def stands_at(path: Path, fd: int) -> bool:
+    """Whether a file that is open is still what others find at its path: it may be removed, or replaced."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except OSError:
+        return False
+
+
+def cache(name: str) -> Path:
+    """A folder of ours in the user's cache: whatever is in it may be removed at any time."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / OURS / name
 
 
 def make_folder(path: Path) -> None:

@@ -65,7 +65,7 @@ def harmless(text: str) -> str:
 
     Each ESC in the result begins a complete colour sequence; tabs stay; there is no newline.
     """
-    if not _ANY_ODD.search(text):
+    if (text.isascii() and text.isprintable()) or not _ANY_ODD.search(text):  # the first is faster
         return text
     from_right = _FROM_RIGHT.search(text)
     return (_ODD_RIGHT_TO_LEFT if from_right else _ODD).sub(_shown, text)
@@ -123,6 +123,11 @@ def moment(form: str, seconds: float) -> str:
         return time.strftime(form, time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return "at no time that there is"
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters of it, with an ellipsis for the others."""
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
 def signal_name(number: int) -> str:

@@ -20,12 +20,10 @@ class Timings:
     beat: float = 5.0  # between an agent's heartbeats
     silence: float = 20.0  # without a byte from a host until it counts as lost
     hello: float = 20.0  # until our agent has answered a login: heavy rc files, loaded machines
-    awaited: float = 1.0  # until it is said which hosts a launch waits for
+    latecomers: float = 1.0  # until it is said which hosts a launch waits for
     host_return: float = 30.0  # in which a host that was lost in a phase may come back
     stop_unreachable: float = 30.0  # that a stop waits for a host that is lost, beyond the grace
-    stop_impatient: float = (
-        10.0  # the same, of a user who asked twice, and where nothing is known to be alive
-    )
+    stop_impatient: float = 10.0  # the same, of a user who asked twice, or where nothing is known to live
     last_try: float = 2.0  # to get a host back for the proof that nothing is left
     release: float = 20.0  # in which the kernel and the driver give back what killed processes had
     validation: float = 900.0  # a first import and a data set from a slow disk fit in

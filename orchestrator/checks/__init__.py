@@ -21,7 +21,6 @@ __all__ = [
     "PACKAGES",
     "Needs",
     "Seen",
-    "clashing",
     "not_prepared",
     "of_data",
     "of_extra",

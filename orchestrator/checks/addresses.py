@@ -16,7 +16,7 @@ def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterato
 
     An address that no host has, and that leads to the right one all the same, is a NAT's: nothing is wrong.
     """
-    owners, to = _owners(seen), _by_target(pairs)
+    owners, to = _owners(seen), by_target(pairs)
     for one in seen:
         own = _own(one)
         if not own:
@@ -38,20 +38,20 @@ def disturbed(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> frozenset[
     The one whose `address` it is, and those with the same on the interface that carries theirs.
     """
     found = set()
-    owners, to = _owners(seen), _by_target(pairs)
+    owners, to = _owners(seen), by_target(pairs)
     for one in seen:
         own = _own(one)
         ip = next((pair.resolved for pair in to.get(one.name, ()) if pair.resolved in own), "")
         for other in _others_with(ip, one, owners):
-            own = _own(other)
-            carrier = {own.get(pair.resolved) for pair in to.get(other.name, ())}
-            found |= {one.name, other.name} if own[ip] in carrier else {one.name}
+            theirs = _own(other)
+            carrier = {theirs.get(pair.resolved) for pair in to.get(other.name, ())}
+            found |= {one.name, other.name} if theirs[ip] in carrier else {one.name}
     return frozenset(found)
 
 
 def carriers(one: Seen) -> str:
     """`10.0.0.4 on eth0, 10.1.0.4 on ib0`: what may be an `address`; "" for none."""
-    return ", ".join(f"{ip} on {name}" for ip, name in _own(one).items() if not _is(ip, *_EVERYWHERE, "v6"))
+    return ", ".join(f"{ip} on {name}" for ip, name in _own(one).items() if not _is(ip, "v6"))
 
 
 def _own(one: Seen) -> Mapping[str, str]:
@@ -69,7 +69,7 @@ def _owners(seen: Sequence[Seen]) -> dict[str, list[Seen]]:
     return found
 
 
-def _by_target(pairs: Sequence[PairReported]) -> dict[str, list[PairReported]]:
+def by_target(pairs: Sequence[PairReported]) -> dict[str, list[PairReported]]:
     found: dict[str, list[PairReported]] = {}
     for pair in pairs:
         found.setdefault(pair.target, []).append(pair)
@@ -107,7 +107,7 @@ def _foreign(
         owner = next(iter(owners.get(ip, ())), None)
         if ip in own or _is(ip, *_EVERYWHERE):
             continue
-        said = f"{one.host.address}" if one.host.address == ip else f"{one.host.address} ({ip})"
+        said = one.host.address if one.host.address == ip else f"{one.host.address} ({ip})"
         if owner is not None and owner.machine != one.machine:
             return _wrong(one, f"{said} is {owner.name}'s", f"{owner.name} has it on {_own(owner)[ip]}")
         if any(other.tcp for other in tried):
@@ -149,7 +149,7 @@ def _others_with(ip: str, one: Seen, owners: Mapping[str, Sequence[Seen]]) -> li
 
 def _choice(one: Seen, taken: Collection[str]) -> str:
     """The first of its addresses that may be an `address`; "" for none."""
-    own = (ip for ip in _own(one) if not _is(ip, *_EVERYWHERE, "v6"))
+    own = (ip for ip in _own(one) if not _is(ip, "v6"))
     return next((ip for ip in own if ip not in taken), "")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from functools import partial
 from operator import attrgetter
 
 from orchestrator.checks.limits import of_processors
-from orchestrator.checks.seen import Needs, Seen, minor
+from orchestrator.checks.seen import Needs, Seen, kinds_of, minor
 from orchestrator.events import Check, CheckReported, Level
 from orchestrator.model import Role
 from orchestrator.ranges import fold
@@ -141,7 +140,7 @@ def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
 def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
     for one in seen:
         addresses = (one.host.address, *(ip for ip in one.ips if ":" not in ip))
-        public = next((ip for ip in addresses if _is_global(ip)), None)
+        public = next((ip for ip in addresses if "global" in kinds_of(ip)), None)
         if public:
             why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
             hint = "let only the cluster's hosts reach the task ports (firewall), or use private addresses"
@@ -182,16 +181,4 @@ def _own_address(seen: Seen) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    return address == "localhost" or address.endswith(".localhost") or _ip(address, lambda ip: ip.is_loopback)
-
-
-def _is_global(address: str) -> bool:
-    return _ip(address, lambda ip: ip.is_global)
-
-
-def _ip(address: str, test: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bool]) -> bool:
-    """False for a name."""
-    try:
-        return test(ipaddress.ip_address(address.partition("%")[0]))
-    except ValueError:
-        return False
+    return address == "localhost" or address.endswith(".localhost") or "loopback" in kinds_of(address)

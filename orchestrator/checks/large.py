@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 
+from orchestrator.checks.addresses import by_target
 from orchestrator.checks.seen import Seen
 from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.text import size
@@ -72,12 +73,10 @@ def of_bandwidth(pairs: Sequence[PairReported]) -> Iterator[CheckReported]:
 def interfaces(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> dict[str, str]:
     """The interface that carries each host's address, where one of its own does."""
     found = {}
-    resolved: dict[str, list[str]] = {}
-    for pair in pairs:
-        resolved.setdefault(pair.target, []).append(pair.resolved)
+    to = by_target(pairs)
     for one in seen:
         own = {interface.ip: interface.name for interface in one.interfaces}
-        tried = resolved.get(one.name, [])
+        tried = [pair.resolved for pair in to.get(one.name, ())]
         carrier = next((own[ip] for ip in [*tried, one.host.address] if ip in own), None)
         if carrier is not None:
             found[one.name] = carrier

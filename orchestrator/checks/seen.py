@@ -90,13 +90,13 @@ class Seen:
     def interfaces(self) -> tuple[wire.Interface, ...]:
         """Those with addresses and names that are such: hints quote both."""
         return tuple(
-            one for one in self.facts.interfaces if is_address(one.ip) and _INTERFACE.fullmatch(one.name)
+            one for one in self.facts.interfaces if kinds_of(one.ip) and _INTERFACE.fullmatch(one.name)
         )
 
     @cached_property
     def ips(self) -> tuple[str, ...]:
         """Its addresses; whatever else it may have called so is left out."""
-        return tuple(ip for ip in self.facts.ip if is_address(ip))
+        return tuple(ip for ip in self.facts.ip if kinds_of(ip))
 
     def says(
         self,
@@ -117,14 +117,12 @@ class Seen:
         return () if path is None else (path, "-m", "pip", "install", *words)
 
 
-def is_address(text: str) -> bool:
-    """Whether it is an IP address, perhaps with the zone of a link-local one."""
-    return bool(kinds_of(text))
-
-
 @lru_cache(maxsize=1 << 14)  # many hosts of one machine or image have the same ones
 def kinds_of(text: str) -> frozenset[str]:
-    """What an IP address is: "ip", and perhaps "loopback", "link-local", "v6"; nothing of another text."""
+    """What an IP address is: "ip", and perhaps "loopback", "link-local", "global", "v6"; else nothing.
+
+    It may have the zone of a link-local one.
+    """
     address, _, zone = text.partition("%")
     try:
         ip = ipaddress.ip_address(address)
@@ -136,6 +134,7 @@ def kinds_of(text: str) -> frozenset[str]:
         "ip": True,
         "loopback": ip.is_loopback,
         "link-local": ip.is_link_local,
+        "global": ip.is_global,
         "v6": ip.version == 6,
     }
     return frozenset(kind for kind, found in facts.items() if found)

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.interrupts import Interrupts
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.cli.desk.launching import follow, start
-    from orchestrator.cli.desk.watch import Interrupts
+    from orchestrator.cli.desk.launching import start
     from orchestrator.planning.selection import narrow
 
     inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
@@ -48,6 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         folder = start(inventory, arguments, other_ports=arguments.other_ports)
         if not arguments.detach or interrupts.count:
+            from orchestrator.cli.desk.following import follow
+
             return follow(folder, arguments, interrupts)
     if arguments.json:
         facts(_announced(folder))

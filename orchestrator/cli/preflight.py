@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, tell
+from orchestrator.cli.desk.retyped import leaving_out
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.ranges import fold
 from orchestrator.text import count, plain
@@ -203,16 +203,14 @@ def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *,
         return f"{count(total, 'host')}: ready to train"
     if not out:
         return f"{count(total, 'host')}: this cluster cannot train yet"
-    ready = total - len(out)
-    words = ["orchestrate", "launch"]
+    words = ["launch"]
     if arguments.hosts:
         words += ["--hosts", arguments.hosts]
     if arguments.only:
         words += ["--only", arguments.only]
-    left_out = f"{arguments.exclude},{fold(out)}" if arguments.exclude else fold(out)
-    words += ["--exclude", left_out]
-    verb = "is" if ready == 1 else "are"
-    return f"{ready} of {count(total, 'host')} {verb} ready; without {fold(out)}: `{shlex.join(words)}`"
+    ready, verb = total - len(out), "is" if total - len(out) == 1 else "are"
+    line = leaving_out(out, words, arguments.exclude)
+    return f"{ready} of {count(total, 'host')} {verb} ready; without {fold(out)}: `{line}`"
 
 
 def _write(path: Path, text: str) -> None:

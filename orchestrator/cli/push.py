@@ -79,7 +79,7 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
     """What is to be sent; raise UsageError when nothing is."""
     if paths:
         from orchestrator.config.mistakes import Wrong
-        from orchestrator.config.values import data_paths
+        from orchestrator.config.supplies import data_paths
         from orchestrator.model import Data
 
         for path in paths:

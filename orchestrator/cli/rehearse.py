@@ -26,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.launching import follow, start
-    from orchestrator.cli.desk.watch import Interrupts
+    from orchestrator.cli.desk.following import follow
+    from orchestrator.cli.desk.interrupts import Interrupts
+    from orchestrator.cli.desk.launching import start
     from orchestrator.model import Inventory
     from orchestrator.rehearsal import Cluster
 

@@ -33,6 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk import watch
     from orchestrator.cli.desk.finding import find_run
     from orchestrator.cli.desk.history import history
+    from orchestrator.cli.desk.interrupts import Interrupts
     from orchestrator.eventjson import encode
     from orchestrator.events import Kind, RunEnded
     from orchestrator.model import Order
@@ -56,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
         return int(ExitStatus.OK)
     reader = RunReader(folder, wanted=lambda _task: False)
     reader.skip(len(known))  # what was before is not news
-    with watch.Interrupts() as interrupts:
+    with Interrupts() as interrupts:
         _reach_keeper(folder, want, len(known))
         _wait_for_story(folder)
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))

@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk import keeping, watch
     from orchestrator.cli.desk.finding import find_run, is_over
-    from orchestrator.cli.desk.launching import BEHIND, wanted_tasks
+    from orchestrator.cli.desk.following import BEHIND
+    from orchestrator.cli.desk.launching import wanted_tasks
     from orchestrator.render import choose
     from orchestrator.store import MergedReader, RunReader
 

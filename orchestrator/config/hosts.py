@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 from orchestrator import ranges
 from orchestrator.config import targets
-from orchestrator.config.mistakes import Report, Wrong, plural, show
+from orchestrator.config.mistakes import Report, Wrong, show
 from orchestrator.config.places import DEFAULTS, Place
 from orchestrator.config.tables import IDENTITY_KEYS, MAX_PORT, Read, read_table
 from orchestrator.model import LOCAL, Host, Role
 from orchestrator.planning.environ import DEVICES
+from orchestrator.text import count
 
 _T = TypeVar("_T")
 
@@ -63,7 +64,7 @@ def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], re
 
     devices, tasks = own.get("devices"), own.get("tasks", 1)
     if devices is not None and len(devices) % tasks:
-        share = f"{plural(len(devices), 'GPU')} cannot be shared out evenly to {tasks} tasks"
+        share = f"{count(len(devices), 'GPU')} cannot be shared out evenly to {tasks} tasks"
         report.add(home("devices", "tasks"), "devices", share)
     if devices is not None and DEVICES in own["env"]:
         report.add(home("devices", "env"), f"env.{DEVICES}", "is what `devices` sets; keep one of the two")
@@ -113,11 +114,11 @@ def _columns(read: Mapping[str, Any], place: Place, report: Report) -> dict[str,
             except ValueError as error:
                 report.add(place, key, str(error))
                 return None
-    counts = {key: plural(len(column), "host") for key, column in columns.items()}
+    counts = {key: count(len(column), "host") for key, column in columns.items()}
     longest = max(columns, key=lambda key: len(columns[key]), default="")
-    for key, count in counts.items():
-        if count != counts[longest]:
-            what = f"stands for {count}, but {longest} for {counts[longest]}"
+    for key, given in counts.items():
+        if given != counts[longest]:
+            what = f"stands for {given}, but {longest} for {counts[longest]}"
             report.add(place, key, f"{what}; give both the same range")
             return None
     return columns

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.config.places import FILE, Lines, Place, line_of
 from orchestrator.errors import UsageError
+from orchestrator.text import count
 
 _LONGEST = 60
 
@@ -55,7 +56,7 @@ class Report:
         mended = all(mistake.fix for _, mistake in found)
         only = found[0][1].fix if len(found) == 1 else ""
         return UsageError(
-            f"{source} has {plural(len(found), 'mistake')}",
+            f"{source} has {count(len(found), 'mistake')}",
             why="\n".join(
                 mistake.text(line) + (f"; {mistake.fix}" if mistake.fix and not only else "")
                 for line, mistake in found
@@ -91,10 +92,6 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
     by_lower = {choice.lower(): choice for choice in valid}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(words: Sequence[str], last: str) -> str:

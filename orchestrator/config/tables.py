@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.config import commands, values
+from orchestrator.config import commands, supplies, values
 from orchestrator.config.mistakes import Report, Wrong, listed, nearest
 from orchestrator.config.places import Place
 from orchestrator.config.values import Reader, Wrongs
@@ -64,17 +64,17 @@ JOB_KEYS: Mapping[str, Reader] = {
 
 ENV_KEYS: Mapping[str, Reader] = {
     "requirements": values.text,
-    "packages": values.requirements,
+    "packages": supplies.requirements,
     "extras": values.texts,
-    "python": values.interpreter,
-    "index": values.url,
+    "python": supplies.interpreter,
+    "index": supplies.url,
     "via": values.via,
 }
 
 DATA_KEYS: Mapping[str, Reader] = {
-    "sets": values.data_sets,
-    "paths": values.data_paths,
-    "keras": values.data_paths,
+    "sets": supplies.data_sets,
+    "paths": supplies.data_paths,
+    "keras": supplies.data_paths,
     "mnist": values.text,
     "fashion_mnist": values.text,
     "tfds_dir": values.text,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from orchestrator.diagnosis import rules, tracebacks
 from orchestrator.diagnosis.tracebacks import Raised
+from orchestrator.text import cut
 
 LONGEST = 240  # characters of an exception that are repeated in one line
 
@@ -240,5 +241,4 @@ def final(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _short(line: str) -> str:
-    text = _DECORATION.sub("", line.strip())
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"
+    return cut(_DECORATION.sub("", line.strip()), LONGEST)

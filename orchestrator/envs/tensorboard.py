@@ -18,7 +18,7 @@ from pathlib import Path
 from orchestrator.envs import uv
 from orchestrator.errors import ClusterError
 from orchestrator.node.base import prctl
-from orchestrator.node.stock.envs import environment
+from orchestrator.node.stock.uv import environment
 
 # setuptools 81 is the last that brings pkg_resources, which TensorBoard imports and does not ask for.
 _FETCHED = ("tool", "run", "--from", "tensorboard>=2.16", "--with", "setuptools<82", "tensorboard")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import ClusterError, HostError, UsageError
-from orchestrator.node.stock.envs import environment
+from orchestrator.node.stock.uv import environment
 
 _LINES = 12
 # Its search asks sysconfig, which before Python 3.12 shows a second thread what the first has half filled in.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from packaging.requirements import Requirement
 from orchestrator.envs import uv
 from orchestrator.envs.lock import Lock, requirement_lines
 from orchestrator.errors import ClusterError
-from orchestrator.plainfile import make_folder
+from orchestrator.plainfile import cache, make_folder
 
 _COMPLETE = ".complete"
 _OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
@@ -81,9 +80,8 @@ def pins(lock: Lock, platform: Platform) -> list[str]:
 
 
 def folder_of(lock: Lock, platform: Platform) -> Path:
-    """Where the wheels of a lock are kept; a cache, which may be removed at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "orchestrate" / "wheels" / f"{lock.name}-{platform.name}"
+    """Where the wheels of a lock are kept."""
+    return cache("wheels") / f"{lock.name}-{platform.name}"
 
 
 def fetch(lock: Lock, platform: Platform, index: str | None) -> Path:

@@ -51,24 +51,23 @@ class Fleet:
     def connect(
         self,
         hosts: Iterable[Host],
-        told: Callable[[Session, float], None] = lambda *_: None,
-        over: Callable[[str], None] = lambda _: None,
+        on_open: Callable[[Session, float], None] = lambda *_: None,
+        on_end: Callable[[str], None] = lambda _: None,
     ) -> dict[str, HostError]:
         """Connect to all hosts in parallel; return the errors of those that failed.
 
-        From any thread, `told(session, seconds)` is called as each one answers, `over(name)` as each one
-        has answered or failed.
+        From any thread, `on_open(session, seconds)` is called as each one answers, `on_end(name)` as each
+        one has answered or failed.
         """
 
         def one(host: Host) -> Session:
             began = time.monotonic()
             try:
-                self.sessions[host.name] = session = self.open(
-                    host
-                )  # at once: a cancel shall find it to close
+                session = self.open(host)
+                self.sessions[host.name] = session  # at once: a cancel shall find it to close
             finally:
-                over(host.name)
-            told(session, time.monotonic() - began)
+                on_end(host.name)
+            on_open(session, time.monotonic() - began)
             return session
 
         wanted = list(hosts)

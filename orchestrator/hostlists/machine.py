@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from orchestrator.config.targets import ip_of
+
 _ROOM = 10 << 30  # bytes that code, logs and a few checkpoints should find free
 
 
@@ -43,7 +45,7 @@ def choose_addresses(machines: Mapping[str, Machine]) -> dict[str, str]:
     else its own address in a network that all of them are in. What neither finds is left out.
     """
     if len({machine.place for machine in machines.values()}) == 1:
-        return {name: machine.hostname for name, machine in machines.items() if _ip(machine.hostname)}
+        return {name: machine.hostname for name, machine in machines.items() if ip_of(machine.hostname)}
     direct = {name: machine.hostname for name, machine in machines.items() if _has(machine, machine.hostname)}
     if len(direct) == len(machines) == len(set(direct.values())):
         return direct
@@ -52,17 +54,18 @@ def choose_addresses(machines: Mapping[str, Machine]) -> dict[str, str]:
 
 
 def _has(machine: Machine, address: str) -> bool:
-    ip = _ip(address)
+    ip = ip_of(address)
     return ip is not None and not ip.is_loopback and address in machine.addresses
 
 
 def _shared(machines: Mapping[str, Machine]) -> dict[str, str]:
     """An address of every host, all in the smallest network that has one of each; {} without such."""
     times = Counter(ip for machine in machines.values() for ip in set(machine.addresses))
+    # An address that several have, as docker's bridge, leads nowhere.
     own = {
         name: [ip for text in machine.addresses if times[text] == 1 and (ip := _usable(text))]
         for name, machine in machines.items()
-    }  # an address that several have, as docker's bridge, leads nowhere
+    }
     for bits in (24, 20, 16, 8):
         # A dict for each: a machine may say that it has thousands, and everyone's are compared.
         inside = {name: {int(ip) >> (32 - bits): ip for ip in reversed(ips)} for name, ips in own.items()}
@@ -74,16 +77,9 @@ def _shared(machines: Mapping[str, Machine]) -> dict[str, str]:
 
 
 def _usable(text: str) -> ipaddress.IPv4Address | None:
-    ip = _ip(text)
+    ip = ip_of(text)
     usable = isinstance(ip, ipaddress.IPv4Address) and not (ip.is_loopback or ip.is_link_local)
     return ip if usable and isinstance(ip, ipaddress.IPv4Address) else None
-
-
-def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True)

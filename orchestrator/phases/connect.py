@@ -15,8 +15,8 @@ from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Session
 from orchestrator.model import Host, RunPlan
 from orchestrator.names import is_run
-from orchestrator.phases.awaited import Awaited
 from orchestrator.phases.context import Run, fail_on
+from orchestrator.phases.roll_call import RollCall
 from orchestrator.planning.seal import seal
 from orchestrator.run import restarts
 
@@ -27,11 +27,11 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
     """Open what can be opened, of all hosts unless some are named; return the errors of the others."""
     wanted = run.hosts if hosts is None else hosts
 
-    def told(session: Session, seconds: float) -> None:
+    def on_open(session: Session, seconds: float) -> None:
         run.bus.emit(HostConnected(session.host.name, seconds, session.clock_offset))
 
-    with Awaited([host.name for host in wanted], run.bus.emit, run.timings.awaited) as awaited:
-        bad = run.fleet.connect(wanted, told, awaited.over)
+    with RollCall([host.name for host in wanted], run.bus.emit, run.timings.latecomers) as roll_call:
+        bad = run.fleet.connect(wanted, on_open, roll_call.answered)
     for name in [host.name for host in wanted if host.name in run.fleet.sessions]:
         session = run.fleet.sessions[name]
         if (refused := session.hello.state_error) is not None:

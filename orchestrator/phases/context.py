@@ -123,9 +123,7 @@ class Run:
     validations: Validations | None = None  # of earlier launches; None: none are remembered
     stop: StopFlag = field(default_factory=StopFlag)
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
-    made: set[str] = field(
-        default_factory=set
-    )  # hosts whose cwd had to be made again, for the coming attempt
+    made: set[str] = field(default_factory=set)  # hosts whose cwd was made again, for the coming attempt
     shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
     reading: Future[Tree] | None = None  # the user's code, while it is read
     dataset: Dataset | None = None  # what [data] names, once it was read

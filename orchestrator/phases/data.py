@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from orchestrator.phases import prepare
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.transfer import Came, Transfer, Wish
+from orchestrator.plainfile import cache
 from orchestrator.planning.environ import of_data as env_of_data
 from orchestrator.sync import Dataset, Source, read_dataset
 
@@ -32,9 +32,8 @@ Emit = Callable[[Event], None]
 
 
 def data_cache() -> Path:
-    """Where digests and prepared sets are kept; a cache, which may be removed at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "orchestrate" / "data"
+    """Where digests and prepared sets are kept."""
+    return cache("data")
 
 
 def place(run: Run, joined: Sequence[str] | None = None) -> None:
@@ -109,9 +108,18 @@ def read_sources(found: Sequence[Source], emit: Emit) -> Dataset:
 
 
 def bring(
-    fleet: Fleet, hosts: Sequence[Host], dataset: Dataset, emit: Emit, wish: Wish
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    dataset: Dataset,
+    emit: Emit,
+    wish: Wish,
+    *,
+    helpers: Sequence[Host] = (),
 ) -> tuple[dict[str, str], dict[str, HostError]]:
-    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed."""
+    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed.
+
+    `helpers` are others that have it, and give it to these.
+    """
     began = time.monotonic()
     looked = look(fleet, hosts, dataset.digest, thorough=wish.thorough)
     bad = dict(looked.bad)
@@ -124,7 +132,7 @@ def bring(
     lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
     came: dict[str, Came] = {}
     if lacking:
-        came, failed = Transfer(fleet, dataset, wish, emit).run(lacking, whole)
+        came, failed = Transfer(fleet, dataset, wish, emit).run(lacking, [*whole, *helpers])
         bad.update(failed)
     # Those that share its disk see what the first of them got.
     others = [host for host in rest if host not in lacking and leaders[host.name] not in bad]
@@ -165,11 +173,13 @@ class Looked:
         return name in self.good and self.good[name].state is wire.DataState.WHOLE
 
 
-def look(fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool) -> Looked:
+def look(
+    fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool, seconds: float = _LOOK
+) -> Looked:
     """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
     answers = fleet.ask(
         lambda session: wire.DataLook(workdir=session.host.workdir, digest=digest, thorough=thorough),
-        timeout=_LOOK,
+        timeout=seconds,
         hosts=[host.name for host in hosts],
     )
     return Looked(answers.good, answers.bad)

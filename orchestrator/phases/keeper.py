@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+import msgspec
 
 from orchestrator.diagnosis.verdict import NOBODY, Verdict
 from orchestrator.errors import ExitStatus, OrchestrateError
@@ -244,7 +245,7 @@ class _Keeper:
                 f"orchestrate stop {run.id}"
             )
         if self._over is not None:
-            return replace(self._over, unproven=unproven, hint=hint if unproven else "")
+            return msgspec.structs.replace(self._over, unproven=unproven, hint=hint if unproven else "")
         return RunEnded(
             run=run.id,
             outcome=outcome,

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import Closed, PairReported
@@ -134,7 +136,7 @@ class _Look:
             one = repeated.get(_key(pair), pair)
             if _key(pair) in silent:
                 elsewhere = bool(answers.get((pair.source, pair.target))) or pair.icmp is True
-                one = dataclasses.replace(one, elsewhere=elsewhere)
+                one = msgspec.structs.replace(one, elsewhere=elsewhere)
             found.append(one)
         return found
 
@@ -156,7 +158,7 @@ class _Look:
                 if reply.rate is not None:
                     measured[source, dict(group)[source]] = reply.rate
         return [
-            dataclasses.replace(pair, bandwidth=measured.pop((pair.source, pair.target), None))
+            msgspec.structs.replace(pair, bandwidth=measured.pop((pair.source, pair.target), None))
             for pair in pairs
         ]
 
@@ -200,14 +202,14 @@ def _ways(hosts: list[str]) -> list[tuple[str, str]]:
     return [(one, hosts[(number + 1) % len(hosts)]) for number, one in enumerate(hosts)]
 
 
-def rounds(ways: Sequence[tuple[str, str]], at_once: int = _AT_ONCE) -> list[list[tuple[str, str]]]:
-    """The ways in groups of at most `at_once`, no host twice in one group."""
+def rounds(ways: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """The ways in groups of at most `_AT_ONCE`, no host twice in one group."""
     groups: list[list[tuple[str, str]]] = []
     for way in ways:
         fits = (
             group
             for group in groups
-            if len(group) < at_once and not {*way} & {name for other in group for name in other}
+            if len(group) < _AT_ONCE and not {*way} & {name for other in group for name in other}
         )
         group = next(fits, None)
         if group is None:

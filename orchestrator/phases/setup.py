@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from orchestrator.fleet import Answers, Fleet, Session
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.phases.wheels import FOLDER, bring_uv, bring_wheels
+from orchestrator.phases.wheels import FOLDER, Brought, bring_uv, bring_wheels
 from orchestrator.store.locks import read_lock
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
@@ -101,17 +101,15 @@ def _make(
     for platform, group in lacking.items():
         for host in group:
             emit(EnvironmentStepped(host.name, f"waits for wheels ({platform.name})", 0, 0))
-        places, failed = bring_wheels(
-            fleet, group, functools.partial(fetch, lock, platform, plan.index), emit
-        )
-        bad.update(failed)
-        rest = [host for host in group if host.name in places]
-        bad.update(_errors(fleet, rest, functools.partial(_finish, makers, places)))
+        brought = bring_wheels(fleet, group, functools.partial(fetch, lock, platform, plan.index), emit)
+        bad.update(brought.bad)
+        rest = [host for host in group if host.name in brought.places]
+        bad.update(_errors(fleet, rest, functools.partial(_finish, makers, brought)))
     return bad
 
 
-def _finish(makers: Mapping[str, _Maker], places: Mapping[str, str], host: Host) -> None:
-    makers[host.name].finish(places[host.name])
+def _finish(makers: Mapping[str, _Maker], brought: Brought, host: Host) -> None:
+    makers[host.name].finish(brought.places[host.name], keep=host.name in brought.keepers())
 
 
 def _errors(fleet: Fleet, hosts: list[Host], work: Callable[[Host], None]) -> dict[str, HostError]:
@@ -161,33 +159,35 @@ class _Maker:
         )
         if self._plan.via is not Via.CONTROLLER:
             try:
-                self._made(self._build(self._request))
+                self._made(self._build(self._request).versions)
                 return
             except HostError as error:
                 if error.kind != Trouble.NO_INDEX or self._plan.via is Via.NODE:
                     raise
         self.lacks = Platform(*self._platform, python.version)
 
-    def finish(self, data: str) -> None:
-        """Make it of wheels in a data folder there, which goes afterwards; raise HostError."""
-        assert self._request is not None
-        versions = self._build(
-            msgspec.structs.replace(self._request, wheels=f"{data}/{FOLDER}", ask_first=False)
-        )
-        self._session.request(wire.FilesRemove(target=data), timeout=_LIMIT)
-        self._made(versions)
+    def finish(self, data: str, *, keep: bool) -> None:
+        """Make it of wheels in a data folder there, which goes afterwards unless it is to stay.
 
-    def _build(self, request: wire.EnvMake) -> Mapping[str, str]:
+        Raise HostError.
+        """
+        assert self._request is not None
+        made = self._build(
+            msgspec.structs.replace(self._request, wheels=f"{data}/{FOLDER}", ask_first=False, keep=keep)
+        )
+        if not made.kept:
+            self._session.request(wire.FilesRemove(target=data), timeout=_LIMIT)
+        self._made(made.versions)
+
+    def _build(self, request: wire.EnvMake) -> wire.EnvMade:
         session = self._session
         total = len(self._lock.names)
         future = session.submit(request, self._lock.text.encode())
-        done = threading.Event()
-        future.add_done_callback(lambda _: done.set())
         deadline = time.monotonic() + _LIMIT
-        while not done.wait(_GLANCE) and time.monotonic() < deadline:
+        while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
             steps = session.request(wire.EnvProgress(workdir=self._workdir, name=self._plan.name))
             self._step(steps.line or "installs", steps.packages, total)
-        return session.wait(future, wire.EnvMake.OP, 1.0).versions
+        return session.wait(future, wire.EnvMake.OP, 1.0)
 
     def _step(self, step: str, done: int = 0, total: int = 0) -> None:
         """Say what is done, not more often than a person can read."""

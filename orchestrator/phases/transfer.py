@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from orchestrator import wire
@@ -177,11 +177,9 @@ class Transfer:
     def _begun(self, session: Session, request: wire.DataBegin) -> wire.DataBegun:
         """The answer; whom it waits for is said, once."""
         future = session.submit(request, self._data.digests)
-        done = threading.Event()
-        future.add_done_callback(lambda _: done.set())
         deadline = time.monotonic() + _LIMIT
         have = wire.DataHave(digest=self._data.digest, pieces=self._data.pieces)
-        while not done.wait(_TOLD) and time.monotonic() < deadline:
+        while wait([future], _TOLD).not_done and time.monotonic() < deadline:
             with contextlib.suppress(HostError):  # it has just ended: its answer is on the way
                 if session.request(have).waits:
                     self._emit(Noted(f"{session.host.name} waits for another transfer of the same data"))

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from orchestrator.diagnosis.statement import Raised
 from orchestrator.errors import HostError
 from orchestrator.events import (
@@ -26,7 +28,7 @@ from orchestrator.events import (
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.model import TaskSpec
-from orchestrator.phases import revalidation, speeds
+from orchestrator.phases import pace, revalidation
 from orchestrator.phases.context import Run, fail_on, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.gauge import Gauge
@@ -35,6 +37,7 @@ from orchestrator.phases.revalidation import StateQuery
 from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.fetching import Fetching, words
 from orchestrator.run.speeds import Sample
+from orchestrator.store.bus import Bus
 from orchestrator.store.tail import last_lines
 from orchestrator.text import advised
 
@@ -65,30 +68,56 @@ def _validate(run: Run, local: list[TaskSpec], query: StateQuery) -> None:
     own = run.plan.admission.validate_command is not None
     known = revalidation.recall(run, local, run.trees[0 if own else -1].digest, query)
     local = [spec for spec in local if spec.host not in known.stands]
-    measured: dict[str, Sample] = {}
+    fresh: dict[str, Sample] = {}
     if local:
         revalidation.forget(run, [spec.host for spec in local], known)  # should it not come to an end
-        trained = _train(run, local, own=own, changed=known.changed)
-        bad, measured = trained.bad, dict(trained.speeds)
+        first = _train(run, local, own=own, changed=known.changed)
+        bad, fresh = first.bad, dict(first.speeds)
         if not bad:
-            odd = speeds.odd(run, {**known.speeds, **measured}, measured)
-            again = _train(run, [spec for spec in local if spec.host in odd], own=own, again=True)
+            suspects = pace.suspects(run, {**known.speeds, **fresh}, fresh)
+            again = _train(run, [spec for spec in local if spec.host in suspects], own=own, again=True)
             bad = again.bad
-            measured = {**measured, **speeds.best(measured, again.speeds)}
-        good = [spec for spec in local if spec.host in trained.good and spec.host not in bad]
-        revalidation.remember(run, known, good, measured)
+            fresh |= pace.best(fresh, again.speeds)
+        good = [spec for spec in local if spec.host in first.good and spec.host not in bad]
+        revalidation.remember(run, known, good, fresh)
         revalidation.forget(run, bad)
         fail_on(run.bus, Phase.VALIDATE, bad)
-    speeds.compare(run, {**known.speeds, **measured})
+    pace.compare(run, {**known.speeds, **fresh})
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _Outcome:
     """The hosts on which it went well and how fast they are, and what is wrong with the others."""
 
     good: Sequence[str] = ()
     bad: Mapping[str, HostError] = field(default_factory=dict)
     speeds: Mapping[str, Sample] = field(default_factory=dict)
+
+
+class _Arrivals:
+    """What the tasks of a validation report while they train."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._fetching = Fetching()
+        self.results: dict[str, TaskReported] = {}
+        self.doing: dict[str, str] = {}
+        self.since = time.monotonic()  # when it began, or data were last fetched
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, TaskReported):
+            self.results[event.task] = event
+        elif isinstance(event, TaskReady):
+            self.doing[event.task] = "ready"
+        elif isinstance(event, TaskProgressed):
+            self.doing[event.task] = f"step {event.step}"
+        elif isinstance(event, HostLost | HostRecovered):
+            self._bus.emit(event)
+        elif isinstance(event, FetchStepped):
+            self.since = time.monotonic()  # a large download is not a hang
+            self.doing[event.task] = words(event)
+            if self._fetching.is_news(event):
+                self._bus.emit(event)
 
 
 def _train(
@@ -98,43 +127,22 @@ def _train(
     own: bool,
     changed: Mapping[str, tuple[str, ...]] | None = None,
     again: bool = False,
-) -> _Trained:
+) -> _Outcome:
     """Train on these hosts and say so, but for what is done `again`, to measure it better."""
     if not local:
-        return _Trained()
+        return _Outcome()
     good: list[str] = []
-    measured: dict[str, Sample] = {}
-    results: dict[str, TaskReported] = {}
-    heard = [0.0]  # when it began, or data were last fetched
-
-    said: dict[str, str] = {}
-    fetching = Fetching()
-
-    def told(event: Event) -> None:
-        if isinstance(event, TaskReported):
-            results[event.task] = event
-        elif isinstance(event, TaskReady):
-            said[event.task] = "ready"
-        elif isinstance(event, TaskProgressed):
-            said[event.task] = f"step {event.step}"
-        elif isinstance(event, HostLost | HostRecovered):
-            run.bus.emit(event)
-        elif isinstance(event, FetchStepped):
-            heard[0] = time.monotonic()  # a large download is not a hang
-            said[event.task] = words(event)
-            if fetching.is_news(event):
-                run.bus.emit(event)
-
+    samples: dict[str, Sample] = {}
     cwd = run.work if own else run.builtin
     name = _name(run) + ("-again" if again else "")
-    bad = start_all(run, name, [speeds.asked(run, spec) for spec in local], cwd)
+    bad = start_all(run, name, [pace.measuring(run, spec) for spec in local], cwd)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
-    follower = Follower(run, name, placed, told)
+    news = _Arrivals(run.bus)
+    follower = Follower(run, name, placed, news.take)
     follower.attach()
-    gauge = Gauge(run, follower, lambda task: said.get(str(task), ""))
-    heard[0] = time.monotonic()
+    gauge = Gauge(run, follower, lambda task: news.doing.get(str(task), ""))
     try:
-        while follower.waiting() and time.monotonic() - heard[0] < run.timings.validation:
+        while follower.waiting() and time.monotonic() - news.since < run.timings.validation:
             if follower.step(1.0) or run.stop.asked:
                 raise Cancelled
             gauge.look()
@@ -150,18 +158,18 @@ def _train(
                 raise Cancelled
             if end is not None and end.code == 0:
                 good.append(host)
-                result = results.get(str(task))
-                if (sample := speeds.said(result)) is not None:
-                    measured[host] = sample
+                result = news.results.get(str(task))
+                if (sample := pace.sample_of(result)) is not None:
+                    samples[host] = sample
                 if not again:
                     found = _validated(host, end, result)
-                    run.bus.emit(dataclasses.replace(found, changed=(changed or {}).get(host, ())))
+                    run.bus.emit(msgspec.structs.replace(found, changed=(changed or {}).get(host, ())))
             else:
                 log = run.folder.log(name, task.slug)
-                bad[host] = _failed(log, host, end, results.get(str(task)), run.timings.validation)
+                bad[host] = _failed(log, host, end, news.results.get(str(task)), run.timings.validation)
     finally:
         follower.close()
-    return _Trained(good, bad, measured)
+    return _Outcome(good, bad, samples)
 
 
 def _gone(run: Run, follower: Follower) -> list[str]:

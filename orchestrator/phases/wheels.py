@@ -1,12 +1,14 @@
 """uv for all hosts, and wheels for those that reach no index, brought as data is.
 
 Each piece leaves this machine once: the hosts give them to each other, so that the line of this machine does
-not carry every package to every host; what an interrupted transfer has brought is not sent again.
+not carry every package to every host; what an interrupted transfer has brought is not sent again. What any
+connected host still has from an earlier time comes from there, and only the rest from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,33 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.events import DataStepped, EnvironmentStepped, Event
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Host
-from orchestrator.phases.data import bring, data_cache
+from orchestrator.phases.data import bring, data_cache, look
 from orchestrator.phases.transfer import Wish
 from orchestrator.sync import Dataset, Source, read_dataset
 
 FOLDER = "wheels"  # in the folder of data on a host
 UV = "tools/uv"  # in another one, which stays
+_KEEPERS = 2  # hosts that keep the wheels; the others can get them from these
+_GLANCE = 60.0  # seconds for hosts that may help; without them it goes from here
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What came of bringing something to hosts."""
+
+    places: dict[str, str]  # the folder of data on each
+    bad: dict[str, HostError]
+    helpers: int = 0  # other hosts that had all of it
+
+    def keepers(self) -> set[str]:
+        """Those of the hosts that shall keep it, so that enough have it."""
+        return set(list(self.places)[: max(0, _KEEPERS - self.helpers)])
 
 
 def bring_wheels(
     fleet: Fleet, hosts: Sequence[Host], fetch: Callable[[], Path], emit: Callable[[Event], None]
-) -> tuple[dict[str, str], dict[str, HostError]]:
-    """Have the wheels that `fetch` gets on all of the hosts; the folder of data on each, and what failed."""
+) -> Brought:
+    """Have the wheels that `fetch` gets on all of the hosts."""
 
     def sources() -> list[Source]:
         return [Source(f"{FOLDER}/{path.name}", path) for path in sorted(fetch().glob("*.whl"))]
@@ -38,8 +55,8 @@ def bring_uv(
 ) -> tuple[dict[str, str], dict[str, HostError]]:
     """Have the program on all of the hosts; its path on each, and what failed."""
     source = Source(UV, binary, executable=True)
-    places, bad = _bring(fleet, hosts, lambda: [source], "receives uv", emit)
-    return {name: f"{folder}/{UV}" for name, folder in places.items()}, bad
+    brought = _bring(fleet, hosts, lambda: [source], "receives uv", emit)
+    return {name: f"{folder}/{UV}" for name, folder in brought.places.items()}, brought.bad
 
 
 def _bring(
@@ -48,7 +65,7 @@ def _bring(
     sources: Callable[[], list[Source]],
     words: str,
     emit: Callable[[Event], None],
-) -> tuple[dict[str, str], dict[str, HostError]]:
+) -> Brought:
     def read(_: str) -> Dataset:
         try:
             return read_dataset(sources(), data_cache() / "digests")
@@ -58,13 +75,19 @@ def _bring(
     # From the pool, since a download takes long and may be cancelled.
     answers: Answers[Any] = fleet.each([FOLDER], str, read)
     for error in answers.bad.values():
-        return {}, {
+        bad = {
             host.name: HostError(host.name, error.what, kind=error.kind, why=error.why, hint=error.hint)
             for host in hosts
         }
+        return Brought({}, bad)
 
     def step(event: Event) -> None:
         if isinstance(event, DataStepped) and event.host:
             emit(EnvironmentStepped(event.host, words, event.done, event.total))
 
-    return bring(fleet, hosts, answers.good[FOLDER], step, Wish(run="setup"))
+    dataset: Dataset = answers.good[FOLDER]
+    others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
+    looked = look(fleet, others, dataset.digest, thorough=False, seconds=_GLANCE)
+    helpers = [host for host in others if looked.has(host.name)]
+    places, bad = bring(fleet, hosts, dataset, step, Wish(run="setup"), helpers=helpers)
+    return Brought(places, bad, len(helpers))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from orchestrator.program.lint import Code
+from orchestrator.program.project import Code
 
 _WRITTEN = re.compile(
     r"out|log|runs?$|ckpt|check|save|result|export|model|cache|te?mp|board|profil|dest|write", re.IGNORECASE

@@ -127,14 +127,14 @@ def prepare_machine() -> None:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
 
-def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that are free now; all are held until all are found, so they differ."""
     sockets = []
     try:
         for _ in range(count):
             sock = socket.socket()
             sockets.append(sock)
-            sock.bind((address, 0))
+            sock.bind(("127.0.0.1", 0))
         return [sock.getsockname()[1] for sock in sockets]
     finally:
         for sock in sockets:

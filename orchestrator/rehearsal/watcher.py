@@ -26,9 +26,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(
-        signal.SIGCHLD, lambda *_: children_left()
-    )  # what init does on a machine: no zombies gather
+    # As init does on a machine: no zombies gather.
+    signal.signal(signal.SIGCHLD, lambda *_: children_left())
     order = json.loads(sys.stdin.buffer.readline())
     try:
         for argv in order["commands"]:

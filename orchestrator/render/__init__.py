@@ -20,7 +20,7 @@ _DUMB = ("dumb", "unknown")  # terminals on which rich draws nothing over
 
 class Renderer(Protocol):
     def handle(self, stamped: Stamped) -> None:
-        """Show an event; raise DisplayGoneError when nobody can see it."""
+        """Show an event, perhaps with the next `tick`; raise DisplayGoneError when nobody can see it."""
 
     def tick(self) -> None:
         """Show what was held for a moment; to be called often. Raise DisplayGoneError as `handle` does."""

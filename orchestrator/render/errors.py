@@ -50,9 +50,8 @@ def host_block(
     hosts: tuple[str, ...], what: str, why: str = "", hint: str = "", *, word: str = "error"
 ) -> list[str]:
     """`gpu-02 refused the login`, or `3 hosts refused the login: gpu-[02-04]`."""
-    colon = (
-        "" if what.partition(" ")[0].removesuffix(":") in _VERBS else ":"
-    )  # a node may say a sentence of its own
+    # A node may say a sentence of its own.
+    colon = "" if what.partition(" ")[0].removesuffix(":") in _VERBS else ":"
     if len(hosts) == 1:
         return block(f"{hosts[0]}{colon} {what}", why, hint, word=word)
     return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint, word=word)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from orchestrator.events import Event, LogLine, Noted, RunPlanned, Stamped
 from orchestrator.model import Fold
@@ -54,4 +56,6 @@ def without(event: Event, notes: frozenset[str], *, counted: bool = False) -> Ev
     known = len(event.notes) - len(new)
     if not known:
         return event
-    return replace(event, notes=(*new, f"{count(known, 'note')} as at the last launch: launch --dry-run"))
+    return msgspec.structs.replace(
+        event, notes=(*new, f"{count(known, 'note')} as at the last launch: launch --dry-run")
+    )

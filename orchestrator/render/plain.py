@@ -25,6 +25,7 @@ from orchestrator.run.ends import failed
 from orchestrator.run.view import apply
 from orchestrator.text import harmless, plain
 
+_BURST = 1 << 15  # characters of lines that are written at once
 _CODES = (36, 32, 35, 33, 34, 96, 92, 95, 94)  # of tasks; red is for failures
 
 
@@ -42,13 +43,15 @@ class Plain:
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)
         self._codes: dict[str, int] = {}
+        self._held: list[str] = []  # lines of a burst, and their length
+        self._length = 0
 
     def handle(self, stamped: Stamped) -> None:
         """Show an event; raise DisplayGoneError when nobody reads it."""
         event = stamped.event
         if isinstance(event, LogLine):
             if self._bare:
-                self._out.write(plain(f"{self._prefixes.of(event.task, event.host)}{event.text}") + "\n")
+                self._put(plain(f"{self._prefixes.of(event.task, event.host)}{event.text}") + "\n")
                 return
             if self._look.leaves_out(stamped):
                 return
@@ -66,25 +69,42 @@ class Plain:
             aloud = bool(said) and not (isinstance(event, TaskExited) and not failed(event))
             self._show(self._folding.note(event, time.monotonic(), aloud=aloud))
         if said:
+            self._write()
             lines = (coloured(plain(line)) if self._colour_of_ours else plain(line) for line in said)
             self._err.write("".join(f"{line}\n" for line in lines))
 
     def tick(self) -> None:
         if self._folding is not None:
             self._show(self._folding.tick(time.monotonic()))
+        self._write()
 
     def close(self) -> None:
         """Show what is held; nothing else is open."""
-        if self._folding is not None:
-            with contextlib.suppress(DisplayGoneError):
+        with contextlib.suppress(DisplayGoneError):
+            if self._folding is not None:
                 self._show(self._folding.flush(time.monotonic()))
+            self._write()
+
+    def _put(self, line: str) -> None:
+        """Have it written with those of the same moment: a call for each costs as much as all the rest."""
+        self._held.append(line)
+        self._length += len(line)
+        if self._length >= _BURST:
+            self._write()
+
+    def _write(self) -> None:
+        if self._held:
+            text = "".join(self._held)
+            self._held.clear()
+            self._length = 0
+            self._out.write(text)
 
     def _show(self, lines: Iterable[Shown]) -> None:
         for line in lines:
             at = when(line.sent) if self._look.timestamps else ""
             prefix = self._prefixes.of_line(line)
             shown = self._paint(at, prefix, line) if self._colour else plain(f"{at}{prefix}{line.text}")
-            self._out.write(shown + "\n")
+            self._put(shown + "\n")
 
     def _paint(self, at: str, prefix: str, line: Shown) -> str:
         """As the live display does, of what a pipe can carry."""

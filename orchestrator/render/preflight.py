@@ -119,10 +119,10 @@ def _alike(
     ways: Mapping[str, tuple[list[str], list[str]]], places: Mapping[str, int], one: str, other: str
 ) -> bool:
     """Whether two hosts see all the others alike, and are seen alike, each other and themselves included."""
-    i, k = places[one], places[other]
+    here, there = places[one], places[other]
     for mine, theirs in zip(ways[one], ways[other], strict=True):
         swapped = theirs.copy()
-        swapped[i], swapped[k] = theirs[k], theirs[i]
+        swapped[here], swapped[there] = theirs[there], theirs[here]
         if mine != swapped:
             return False
     return True

@@ -17,6 +17,7 @@ from orchestrator.render.errors import block
 _PORT = re.compile(r"\b(its task port) (\d{1,5})\b")
 
 Said: TypeAlias = tuple[str, tuple[str, ...]]  # a host, and its texts
+Group: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # hosts, and the texts that they share
 
 
 def problems(checks: Sequence[CheckReported]) -> list[str]:
@@ -42,7 +43,7 @@ def _blocks(names: str, found: Sequence[tuple[str, ...]], word: str) -> list[str
     return lines
 
 
-def _alike(said: Sequence[Said]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _alike(said: Sequence[Said]) -> list[Group]:
     """What several hosts say word for word is one thing, even where it names one of them."""
     times = Counter(texts for _, texts in said)
     same: dict[tuple[str, ...], list[str]] = {}
@@ -54,13 +55,11 @@ def _alike(said: Sequence[Said]) -> list[tuple[tuple[str, ...], tuple[str, ...]]
     return [*found, *_but_for_ports(fold.alike(left))]
 
 
-def _but_for_ports(
-    groups: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
-) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _but_for_ports(groups: Sequence[Group]) -> list[Group]:
     """Of hosts whose task ports differ, and nothing else, the first one's port is the example."""
-    found: dict[tuple[str, ...], list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+    found: dict[tuple[str, ...], list[Group]] = {}
     for hosts, texts in groups:
-        found.setdefault(tuple(_portless(texts, "\0")), []).append((hosts, texts))
+        found.setdefault(_portless(texts), []).append((hosts, texts))
     folded = []
     for alike in found.values():
         hosts, texts = min(alike)  # whose name is shown first
@@ -72,12 +71,12 @@ def _but_for_ports(
     return folded
 
 
-def _portless(texts: tuple[str, ...], instead: str) -> list[str]:
-    """The same with something instead of the task port that it is about."""
+def _portless(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The same without the task port that it is about."""
     port = _PORT.search(texts[1])
     if port is None:
-        return list(texts)
-    return [re.sub(rf"\b{port[2]}\b", instead, text) for text in texts]
+        return texts
+    return tuple(re.sub(rf"\b{port[2]}\b", "\0", text) for text in texts)
 
 
 def _texts(check: CheckReported) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from orchestrator.render.summary import cause
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
-from orchestrator.text import count, duration, moment, plain, signal_name, size, utf8
+from orchestrator.text import count, cut, duration, moment, plain, signal_name, size, utf8
 
 _DAMAGED = "cannot be read"
 _OUTCOMES = {"cluster": "not started"}
@@ -162,8 +162,8 @@ def _run_cells(row: RunRow) -> list[str]:
         _ended_word(ended) if ended else state_word(_state(row)),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
-        _short(fold.names(host.name for host in plan.hosts), _HOSTS),
-        _short(command, _COMMAND),
+        cut(fold.names(host.name for host in plan.hosts), _HOSTS),
+        cut(command, _COMMAND),
     ]
 
 
@@ -172,10 +172,6 @@ def _ended_word(ended: RunEnded) -> str:
     outcome = state_word(str(ended.outcome))
     plain_start = ended.outcome is Outcome.CLUSTER and ended.kind == Kind.START
     return outcome if plain_start or not ended.kind else f"{outcome}: {ended.kind}"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
 def _task_facts(

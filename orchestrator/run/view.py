@@ -165,9 +165,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.CodeSending():
             return replace(view, sending=event)
         case ev.DataStepped():
-            earlier = {
-                host: step for host, step in view.data.items() if host
-            }  # what is read here comes first
+            # What is read here comes first.
+            earlier = {host: step for host, step in view.data.items() if host}
             return replace(view, data={**earlier, event.host: event})
         case ev.DataPlaced():
             return replace(view, data={host: step for host, step in view.data.items() if host != event.host})

@@ -30,10 +30,10 @@ _PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
 class SshConnector:
     """Opens links over SSH. Thread-safe; one per command of ours."""
 
-    def __init__(self, secrets: Secrets | None = None, *, parallel: int = _PARALLEL) -> None:
+    def __init__(self, secrets: Secrets | None = None) -> None:
         self._keyring = Keyring(secrets)
         self._known = KnownHosts()
-        self._turn = threading.BoundedSemaphore(parallel)
+        self._turn = threading.BoundedSemaphore(_PARALLEL)
         self._bastions = Bastions(self._open)
 
     def connect(self, host: Host, timeout: float) -> SshLink:

@@ -8,7 +8,7 @@ import time
 
 from orchestrator.eventjson import encode
 from orchestrator.events import Stamped
-from orchestrator.plainfile import make_way, open_plain
+from orchestrator.plainfile import make_way, open_plain, stands_at
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.mirror import has_room
 
@@ -45,11 +45,8 @@ class EventLog:
         self.flush()
 
     def _is_ours(self) -> bool:
-        """Whether viewers read what we write: the file may have been removed, or replaced."""
-        try:
-            return os.path.samestat(os.fstat(self._fd), self._folder.events.lstat())
-        except OSError:
-            return False
+        """Whether viewers read what we write."""
+        return stands_at(self._folder.events, self._fd)
 
     def flush(self) -> bool:
         """Write what waits; False when there is no room for all of it."""

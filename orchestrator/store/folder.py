@@ -19,7 +19,15 @@ import msgspec
 from orchestrator.errors import RunError, UsageError
 from orchestrator.model import Order, RunPlan
 from orchestrator.names import AttemptName, RunId, TaskSlug
-from orchestrator.plainfile import make_folder, make_way, move_aside, open_plain, read_plain
+from orchestrator.plainfile import (
+    make_folder,
+    make_way,
+    move_aside,
+    open_plain,
+    read_plain,
+    stands_at,
+    write_atomically,
+)
 from orchestrator.store.planfile import MOST, decode_plan, encode_plan
 from orchestrator.text import plain
 
@@ -265,11 +273,8 @@ class RunFolder:
             raise self._not_ours(self.control, error) from error
 
     def is_control(self, fd: int) -> bool:
-        """Whether a descriptor is what viewers write to: the FIFO may have been removed, or replaced."""
-        try:
-            return os.path.samestat(os.fstat(fd), self.control.lstat())
-        except OSError:
-            return False
+        """Whether a descriptor is what viewers write to."""
+        return stands_at(self.control, fd)
 
     def _is_fifo(self) -> bool:
         try:
@@ -294,16 +299,3 @@ class RunFolder:
         finally:
             os.close(fd)
         return True
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file as a whole, 0600; a reader sees the old or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

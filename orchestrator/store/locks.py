@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import UsageError
-from orchestrator.plainfile import make_folder, make_way, read_plain
-from orchestrator.store.folder import write_atomically
+from orchestrator.plainfile import make_folder, make_way, read_plain, write_atomically
 from orchestrator.store.known import state_root
 
 _MOST = 16 << 20  # bytes of a lock

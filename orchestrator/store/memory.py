@@ -6,12 +6,10 @@ It is a convenience: what is damaged, missing or no file of ours is not remember
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
 import time
 from pathlib import Path
 
-from orchestrator.plainfile import make_folder, read_plain
+from orchestrator.plainfile import make_folder, read_plain, write_atomically
 
 _MOST = 1 << 20  # bytes of a file
 
@@ -32,17 +30,10 @@ class Memory:
 
     def write(self, name: str, data: bytes) -> None:
         """Remember it, and remove what is too old to count."""
-        beside = self._folder / f".{name}.{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
             make_folder(self._folder)
             self._prune()
-            try:
-                fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with os.fdopen(fd, "wb") as file:
-                    file.write(data)
-                beside.replace(self._folder / name)
-            finally:
-                beside.unlink(missing_ok=True)
+            write_atomically(self._folder / name, data)
 
     def forget(self, prefix: str) -> None:
         """Whatever has a name that begins so; raise OSError when it cannot be removed."""

@@ -1,19 +1,17 @@
 """Getting a source tree to a host, two ways; and folders of hosts to this machine, and to other hosts."""
 
 from orchestrator.sync.admit import Links
-from orchestrator.sync.backups import Carried, Origin, carry
+from orchestrator.sync.backups import Origin, carry
 from orchestrator.sync.dataset import Dataset, Source, read_dataset
-from orchestrator.sync.files import Fetched, fetch, put
+from orchestrator.sync.files import fetch, put
 from orchestrator.sync.onetime import one_time_key
 from orchestrator.sync.push import TreeResult, push
 from orchestrator.sync.tarball import ChangedError
 from orchestrator.sync.tree import Tree, read_folder, read_package, read_tree
 
 __all__ = [
-    "Carried",
     "ChangedError",
     "Dataset",
-    "Fetched",
     "Links",
     "Origin",
     "Source",

@@ -10,7 +10,6 @@ import bisect
 import hashlib
 import json
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ClusterError, UsageError
-from orchestrator.plainfile import make_folder, read_plain
+from orchestrator.plainfile import make_folder, read_plain, write_atomically
 from orchestrator.sync.manifest import File, Manifest
 
 MOST_FILES = 100_000  # what one message to a node can name
@@ -217,10 +216,7 @@ def _remember(path: Path, known: tuple[list[str], bytes]) -> None:
     text = json.dumps({"files": known[0], "pieces": known[1].hex()})
     try:
         make_folder(path.parent)
-        hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        with hidden.open("x", encoding="utf-8") as file:
-            file.write(text)
-        hidden.replace(path)
+        write_atomically(path, text.encode())
     except OSError:
         pass  # it is read again the next time
 

@@ -28,7 +28,6 @@ from orchestrator.sync.streams import Told, receive, send
 
 _PATIENCE = 600.0
 _REPLACE = 3600.0
-_NEAR = 8  # names that an error shows
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 
 def one_time_key() -> str:
@@ -16,8 +14,10 @@ def one_time_key() -> str:
 
     The certificate has no time in which it is valid, so to say: nodes' clocks may be anything.
     """
+    from cryptography import x509  # noqa: PLC0415 - 10 ms of every command, and few make a key
+
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "orchestrate")])
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "orchestrate")])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

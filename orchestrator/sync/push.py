@@ -165,7 +165,7 @@ class _Push:
         def give(chunk: bytes, *, more: bool) -> None:
             if len(flying) >= _WINDOW:
                 self._session.wait(flying.popleft(), wire.TreeTar.OP, _PATIENCE)
-            request = wire.TreeTar(workdir=self._workdir, digest=self._tree.digest, part=True, more=more)
+            request = wire.TreeTar(workdir=self._workdir, digest=self._tree.digest, more=more)
             flying.append(self._session.submit(request, chunk))
 
         everything = len(paths) == self._tree.files

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from orchestrator.node.disk import archive, replace
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import Below, is_no_folder, parts_of
 from orchestrator.node.disk.removing import remove as discard
-from orchestrator.plainfile import make_way, read_plain
+from orchestrator.plainfile import make_way, read_plain, write_atomically
 from orchestrator.sync.files import look
 from orchestrator.sync.push import Session
 from orchestrator.sync.streams import Told, receive
@@ -185,13 +184,5 @@ def read_record(to: Path, run: str) -> dict[str, list[int]]:
 
 
 def write_record(to: Path, run: str, files: dict[str, list[int]]) -> None:
-    """Under a name that nobody can have guessed: what a host sent lies in this folder, links among it."""
-    beside = to / f"{RECORD}.{secrets.token_hex(8)}"
     make_way(to / RECORD)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(beside, flags, 0o666), "w", encoding="utf-8") as file:
-            json.dump({"run": run, "files": files}, file)
-        beside.replace(to / RECORD)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_atomically(to / RECORD, json.dumps({"run": run, "files": files}).encode(), 0o666)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
-from orchestrator.text import plain
+from orchestrator.text import cut, plain
 
 _FAR = 2**62  # a moment in ns, an offset or a size: more than any machine has
 
@@ -62,8 +62,7 @@ class Reply(Struct, frozen=True):
 
 def printable(text: str, limit: int = 1000, *, lines: bool = False) -> str:
     """The text as it may be shown: cut, and without controls; `lines` keeps its line ends."""
-    if len(text) > limit:
-        text = f"{text[: limit - 1]}\u2026"
+    text = cut(text, limit)
     return "\n".join(map(plain, text.split("\n"))) if lines else plain(text)
 
 

@@ -12,11 +12,9 @@ from orchestrator.wire.fields import (
     Attempt,
     Code,
     Count,
-    Dump,
     Moment,
     Name,
     Offset,
-    Percent,
     Pid,
     Reply,
     Seconds,
@@ -293,85 +291,3 @@ class States(Request[Runs], frozen=True, kw_only=True):
         names = [one.run for one in reply.runs]
         expect(self.run is None or set(names) <= {self.run}, "it tells of another run")
         expect(len(set(names)) == len(names), "it tells of a run twice")
-
-
-class StackProcess(Reply, frozen=True):
-    pid: Pid
-    argv0: Words
-    python: bool
-    state: Words
-    waits: Words
-    cpu: Seconds
-    cwd: Words
-    how: Words
-    text: Dump
-    why: Words
-
-
-class TaskStacks(Reply, frozen=True):
-    attempt: Attempt
-    task: TaskName
-    processes: tuple[StackProcess, ...]
-    more: Count
-
-
-class StacksOf(Reply, frozen=True):
-    tasks: tuple[TaskStacks, ...]
-
-
-class Stacks(Request[StacksOf], frozen=True, kw_only=True):
-    """Where the living tasks stand; of one attempt, or of some tasks, where those are given."""
-
-    OP = "stacks"
-    REPLY = StacksOf
-    HEAD = LARGE
-    run: str
-    attempt: str | None = None
-    tasks: Sequence[str] | None = None
-
-
-class Term(StrEnum):
-    """What TERM does to a task's first process."""
-
-    DEFAULT = "default"  # it ends
-    CAUGHT = "caught"  # by the program, or by a library of its
-    IGNORED = "ignored"
-    UNKNOWN = ""
-
-
-class Saved(Reply, frozen=True):
-    """The checkpoint that a task has written last, as far as names tell."""
-
-    path: Words  # below its working folder
-    time_ns: Moment
-
-
-class TaskVitals(Reply, frozen=True):
-    attempt: Attempt
-    task: TaskName
-    processes: Count
-    cpu: Seconds  # by all its processes, so far
-    memory: Size
-    gpu_memory: Size | None = None  # None: no GPU was asked for, or none answers
-    gpu_busy: Percent | None = None
-    term: Term = Term.UNKNOWN
-    tensorflow: bool = False  # its first process has loaded it
-    saved: Saved | None = None
-
-
-class Vitals(Reply, frozen=True):
-    tasks: tuple[TaskVitals, ...]
-
-
-class VitalsAsk(Request[Vitals], frozen=True, kw_only=True):
-    """What the living tasks of an attempt use; `closely`: what TERM does to them, and what they saved."""
-
-    OP = "vitals"
-    REPLY = Vitals
-    run: str
-    attempt: str
-    gpus: bool = False
-    closely: bool = False
-
-    def check(self, reply: Vitals) -> None:
-        expect(all(one.attempt == self.attempt for one in reply.tasks), "it tells of another attempt")

@@ -8,17 +8,6 @@ from orchestrator.wire.fields import Count, Digest, Folder, Reply
 from orchestrator.wire.request import LARGE, Nothing, Request, expect
 
 
-class Present(Reply, frozen=True):
-    present: tuple[Digest, ...]
-
-
-class TreeHas(Request[Present], frozen=True, kw_only=True):
-    OP = "tree_has"
-    REPLY = Present
-    workdir: str
-    digests: Sequence[str]
-
-
 class Incoming(Reply, frozen=True):
     present: bool = False  # the tree is there: nothing is to be sent
     made: bool = False  # of what came along
@@ -54,13 +43,12 @@ class TreeBegin(Request[Incoming], frozen=True, kw_only=True):
 
 
 class TreeTar(Request[Nothing], frozen=True, kw_only=True):
-    """A piece of a tar stream, as payload; with `part` it adds to what is there."""
+    """A piece of a tar stream, as payload: what the seal adds to what is there."""
 
     OP = "tree_tar"
     REPLY = Nothing
     workdir: str
     digest: str
-    part: bool
     more: bool
 
 

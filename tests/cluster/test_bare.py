@@ -141,7 +141,9 @@ def test_a_new_machine_gets_what_the_others_have(machines: Bare, orchestrate: Ty
     subprocess.run(["ssh-keygen", "-q", "-R", machines.address("node3"), "-f", known], check=True)
     login = ["ssh", "-F", str(machines.ssh_config), "-o", "StrictHostKeyChecking=accept-new", "node3", "true"]
     subprocess.run(login, check=True, capture_output=True)
+    before = machines.sent_by_us()
     said = orchestrate("launch", "--no-validate", "--fold", "none", "--", *SCRIPT)
+    assert machines.sent_by_us() - before < LARGE / 2, "uv, wheels and data came from the others"
     assert len(re.findall("environment made in", said)) == 1, said
     assert said.count("answer 42") == len(NAMES), said
 
@@ -153,7 +155,9 @@ def test_hosts_that_cannot_be_set_up_are_one_error_each_and_the_others_are_done(
     hosts = project / "hosts.toml"
     text = hosts.read_text().replace('["small"]', '["small", "numpy"]')
     hosts.write_text(text.replace('name = "node1"', 'name = "node1"\nworkdir = "/small/work"'))
+    before = machines.sent_by_us()
     said = orchestrate("setup", status=3, meanwhile=lambda: _die_half_way(machines, "node2"))
+    assert machines.sent_by_us() - before < LARGE / 2, "of the wheels only the one that is new, and its piece"
     assert "node3: environment made in" in said
     errors = re.findall(r"^error: (node\d)", said, re.MULTILINE)
     assert sorted(errors) == ["node1", "node2"], said

@@ -25,7 +25,6 @@ ELSEWHERE = (
         "files_remove",
         "ping",
         "tree_drop",
-        "tree_has",
         "unfollow",
     ),
     *("fingerprint", "vitals"),

@@ -27,6 +27,7 @@ from orchestrator.cli.args import parser
 from orchestrator.cli.main import main
 from orchestrator.rehearsal.taskports import TaskPorts
 from tests.exclusive import exclusive
+from tests.removal import remove
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -118,7 +119,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert done.returncode == 0, done.stderr
     yield folder
     ports.close()
-    shutil.rmtree(folder)
+    remove(folder)  # an agent that has just been left may still write what it compiled
 
 
 @pytest.fixture

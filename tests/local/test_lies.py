@@ -263,17 +263,17 @@ def test_what_was_given_up_may_still_be_answered_once(session: Callable[[str], S
     ("lie", "why"),
     [
         ("text(json.dumps({'id': ask['id'], 'ok': True, 'result': 'x' * 2**20}).encode())", "a header of"),
-        ("say({'id': ask['id'], 'ok': True, 'result': {'present': []}}, b'x')", "at most 0"),
-        ("good(ask, {'present': ['../../etc']})", "the answer to `tree_has`"),
+        ("say({'id': ask['id'], 'ok': True, 'result': {}}, b'x')", "at most 0"),
+        ("good(ask, {'work': '/w', 'missing': ['../../etc'], 'made': True})", "the answer to `work_make`"),
     ],
 )
 def test_an_answer_is_no_larger_than_its_question_allows(
     session: Callable[[str], Session], lie: str, why: str
 ) -> None:
-    one = session(f"greet(); ask = await_question('tree_has'); {lie}")
+    one = session(f"greet(); ask = await_question('work_make'); {lie}")
     one.start(10.0)
     with pytest.raises(HostError) as caught:
-        one.request(wire.TreeHas(workdir="/w", digests=["ab"]))
+        one.request(wire.WorkMake(workdir="/w", run="r", digests=["ab"], also=[]))
     told(caught.value, why)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.node.base import procs
 from orchestrator.node.base.paths import Paths, TaskFolder
 from orchestrator.node.task import control, start, state
+from tests.node.identity import Identity, identify
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -108,18 +109,18 @@ def kill_together(*pids: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def identities(folder: Path, count: int) -> list[procs.Identity]:
+def identities(folder: Path, count: int) -> list[Identity]:
     """The processes that wrote their names into `folder/pids`, once there are so many."""
 
-    def look() -> list[procs.Identity]:
+    def look() -> list[Identity]:
         names = names_in(folder / "pids")
-        found = [procs.identify(int(name)) for name in names]
+        found = [identify(int(name)) for name in names]
         return [identity for identity in found if identity] if len(names) >= count else []
 
     return list(until(look, what=f"{count} processes of the family are up"))
 
 
-def dead(family: list[procs.Identity]) -> bool:
+def dead(family: list[Identity]) -> bool:
     return not any(identity.alive() for identity in family)
 
 

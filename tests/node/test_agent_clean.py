@@ -326,6 +326,20 @@ def test_environments_that_nobody_names_go_when_that_is_wanted(lab: Lab) -> None
     assert names_in(lab.workdir / "envs") == [".lock-a1", "a1"]
 
 
+def test_wheels_that_were_kept_go_with_the_last_environment_made_of_them(lab: Lab) -> None:
+    agent = lab.agent()
+    for name, digest in (("a1", DIGEST), ("b2", OTHER), ("c3", OTHER)):
+        (environment(lab, name) / "wheels").write_text(digest)
+        (lab.workdir / "data" / digest / "wheels").mkdir(parents=True, exist_ok=True)
+        age(lab.workdir / "envs" / name, 86_400)
+        age(lab.workdir / "data" / digest, 86_400)
+    assert went(clean(lab, agent, envs=["a1", "c3"]), "data") == []
+    assert names_in(lab.workdir / "envs") == [".lock-a1", ".lock-b2", ".lock-c3", "a1", "c3"]
+    assert went(clean(lab, agent, envs=["a1"], dry=True), "data") == [OTHER]
+    assert went(clean(lab, agent, envs=["a1"]), "data") == [OTHER]
+    assert names_in(lab.workdir / "data") == [DIGEST]
+
+
 def test_an_environment_that_is_being_made_is_left_alone_and_what_was_interrupted_goes(lab: Lab) -> None:
     agent = lab.agent()
     folder = lab.workdir / "envs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ import pytest
 
 from orchestrator.envs import uv
 from orchestrator.node.base.locks import hold
+from orchestrator.node.stock import wheelhouse
 from tests.node.agent_client import AgentClient, AgentError
 from tests.wheels import wheel
 
@@ -191,6 +193,43 @@ def test_what_interrupted_builds_of_other_locks_left_goes_too(tmp_path: Path, wh
         ".making-00ff-1",
         ".making-00ff-1.log",
     ]
+
+
+def as_data(tmp_path: Path, wheels: Path, digest: str) -> Path:
+    """The wheels as the controller has brought them."""
+    folder = tmp_path / "work dir" / "data" / digest / "wheels"
+    shutil.copytree(wheels, folder)
+    return folder
+
+
+def test_wheels_stay_where_that_is_wanted_and_of_older_ones_none(tmp_path: Path, wheels: Path) -> None:
+    data = tmp_path / "work dir" / "data"
+    first, second, third = (as_data(tmp_path, wheels, f"{place}" * 32) for place in "abc")
+    with AgentClient(tmp_path / "state") as agent:
+
+        def kept(name: str, folder: Path, *, keep: bool) -> object:
+            wanted = fields(tmp_path, folder, name=name * 16, keep=keep)
+            return agent.request("env_make", LOCK, **wanted)["kept"]
+
+        assert kept("1", first, keep=True) is True
+        assert kept("1", first, keep=True) is True, "by another one meanwhile"
+        assert kept("2", second, keep=False) is False, "then it is the controller's to remove"
+        assert kept("3", wheels, keep=True) is False, "a folder that is no data here"
+        assert sorted(os.listdir(data)) == ["a" * 32, "b" * 32, "c" * 32]
+        os.utime(first.parent, (0, 0))  # nobody has looked for it lately
+        assert kept("4", third, keep=True) is True
+        assert sorted(os.listdir(data)) == ["b" * 32, "c" * 32]
+
+
+def test_wheels_do_not_stay_where_there_is_little_room(tmp_path: Path, wheels: Path) -> None:
+    folder = as_data(tmp_path, wheels, "a" * 32)
+    environment = tmp_path / "work dir" / "envs" / "b1"
+    environment.mkdir(parents=True)
+    free = os.statvfs(environment)
+    wheelhouse.keep(str(environment), str(folder), room=(free.f_bavail + 1_000_000) * free.f_frsize)
+    assert not wheelhouse.is_kept(str(environment), str(folder))
+    wheelhouse.keep(str(environment), str(folder), room=0)
+    assert wheelhouse.is_kept(str(environment), str(folder))
 
 
 def test_two_that_want_the_same_make_it_once(tmp_path: Path, wheels: Path) -> None:

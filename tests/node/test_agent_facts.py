@@ -28,7 +28,6 @@ def test_the_training_python_and_its_packages(lab: Lab) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     assert found["python"] == {"path": sys.executable, "version": version, "ok": True, "error": ""}
     assert found["packages"] == {"pytest": pytest.__version__, "no-such-package": None}
-    assert found["prefix"] == sys.prefix
 
 
 def test_packages_are_found_by_any_spelling_and_as_importlib_finds_them(lab: Lab) -> None:
@@ -94,10 +93,9 @@ def test_a_working_folder_is_made_and_measured(lab: Lab) -> None:
     found = facts(lab)["disk"]
     room = shutil.disk_usage(lab.folder)
     assert (found["workdir"]["writable"], found["workdir"]["path"]) == (True, str(lab.workdir))
-    assert found["workdir"]["total"] == room.total
     assert 0 < found["workdir"]["free"] <= room.total
     assert names_in(lab.workdir) == []
-    assert set(found["state"]) == {"free", "total", "fstype"}
+    assert set(found["state"]) == {"free"}
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/x", "/dev/null/x"])
@@ -121,7 +119,6 @@ def test_what_the_kernel_tells(lab: Lab) -> None:
     before = _addresses()  # networks of containers come and go
     found = facts(lab)
     assert found["cpus"] == len(os.sched_getaffinity(0))
-    assert 1 << 20 < found["memory"] <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert found["ephemeral"] == [low, high]
     assert "127.0.0.1" in found["ip"]
@@ -130,11 +127,11 @@ def test_what_the_kernel_tells(lab: Lab) -> None:
 
 def test_gpus_as_nvidia_smi_lists_them(lab: Lab) -> None:
     smi = lab.folder / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho '0, NVIDIA A100-SXM4-40GB, 40960'\necho '1, NVIDIA GB10, [N/A]'\n")
+    smi.write_text("#!/bin/sh\necho '0, NVIDIA A100-SXM4-40GB'\necho 'no devices'\necho '1, NVIDIA GB10'\n")
     smi.chmod(0o755)
     assert facts(lab, env_={"PATH": f"{lab.folder}:{os.environ['PATH']}"})["gpus"] == [
-        {"index": 0, "name": "NVIDIA A100-SXM4-40GB", "memory": 40960 << 20},
-        {"index": 1, "name": "NVIDIA GB10", "memory": None},
+        {"index": 0, "name": "NVIDIA A100-SXM4-40GB"},
+        {"index": 1, "name": "NVIDIA GB10"},
     ]
 
 

@@ -106,6 +106,14 @@ def test_a_full_queue_times_out(lab: Lab) -> None:
     assert (found["tcp"], found["tcp_ms"], found["why"]) == (False, None, "timed out")
 
 
+def test_a_numeric_address_needs_no_tables_of_international_names() -> None:
+    target = {"address": "127.0.0.1", "port": 22}
+    code = f"import sys; from orchestrator.node.look import probe; print(probe._resolve([{target}], 9e9)); "
+    code += "print('encodings.idna' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split("\n")[:2] == ["[[(<AddressFamily.AF_INET: 2>, ('127.0.0.1', 22))]]", "False"]
+
+
 def test_a_name_that_does_not_resolve(lab: Lab) -> None:
     found = look(lab.agent(), 1, "no-such-host.invalid", timeout=2.0)
     assert (found["tcp"], found["why"], found["icmp"]) == (False, "does not resolve", None)

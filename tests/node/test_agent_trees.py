@@ -32,10 +32,11 @@ NASTY = [
 ]
 
 Files = dict[str, bytes]
+Entries = list[dict[str, Any]]
 
 
-def manifest(files: Files, links: dict[str, str] | None = None, executable: str = "") -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = [
+def manifest(files: Files, links: dict[str, str] | None = None, executable: str = "") -> Entries:
+    entries: Entries = [
         {
             "path": name,
             "mode": 0o755 if name == executable else 0o644,
@@ -63,11 +64,19 @@ def tar(files: Files, links: dict[str, str] | None = None, executable: str = "")
     return out.getvalue()
 
 
+def begin(
+    lab: Lab, agent: AgentClient, entries: Entries, along: bytes = b"", *, digest: str = DIGEST
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "digest": digest, "reuse": True}
+    return agent.request("tree_begin", along, manifest=entries, **fields)
+
+
 def put(
-    lab: Lab, agent: AgentClient, data: bytes, chunk: int = 10_000, digest: str = DIGEST
+    lab: Lab, agent: AgentClient, entries: Entries, data: bytes, *, digest: str = DIGEST
 ) -> dict[str, Any]:
     """Begin a tree and send its tar, several chunks under way at a time."""
-    agent.request("tree_begin", workdir=str(lab.workdir), digest=digest)
+    begin(lab, agent, entries, digest=digest)
+    chunk = 10_000
     asked = [
         agent.send(
             "tree_tar",
@@ -83,8 +92,15 @@ def put(
     return agent.reply(asked[-1])[0]
 
 
-def seal(lab: Lab, agent: AgentClient, entries: list[dict[str, Any]], digest: str = DIGEST) -> dict[str, Any]:
-    return agent.request("tree_seal", workdir=str(lab.workdir), digest=digest, manifest=entries)
+def seal(lab: Lab, agent: AgentClient, digest: str = DIGEST) -> dict[str, Any]:
+    return agent.request("tree_seal", workdir=str(lab.workdir), digest=digest)
+
+
+def make_tree(
+    lab: Lab, agent: AgentClient, files: Files, digest: str, links: dict[str, str] | None = None
+) -> None:
+    put(lab, agent, manifest(files, links), tar(files, links), digest=digest)
+    assert seal(lab, agent, digest)["ok"]
 
 
 def tree(lab: Lab, digest: str = DIGEST) -> Path:
@@ -97,11 +113,6 @@ def make(lab: Lab, agent: AgentClient, *digests: str) -> Path:
     )
 
 
-def present(lab: Lab, agent: AgentClient) -> list[str]:
-    found: list[str] = agent.request("tree_has", workdir=str(lab.workdir), digests=[DIGEST, "ff"])["present"]
-    return found
-
-
 def read_all(folder: Path) -> Files:
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
@@ -111,12 +122,13 @@ def test_a_tree_arrives_byte_by_byte_whatever_its_names(lab: Lab) -> None:
     agent = lab.agent()
     files = {name: f"{n}".encode() * (n * 5000) for n, name in enumerate(NASTY)}
     links = {"link": "plain.py", "dangling": "/nowhere/\udcff", "é/up": "../plain.py"}
-    assert present(lab, agent) == []
-    sent = put(lab, agent, tar(files, links, executable="-rf"))
+    assert not tree(lab).exists()
+    entries = manifest(files, links, executable="-rf")
+    sent = put(lab, agent, entries, tar(files, links, executable="-rf"))
     assert sent == {"files": len(files) + len(links), "bytes": sum(map(len, files.values()))}
-    assert present(lab, agent) == []  # not before it is sealed
-    assert seal(lab, agent, manifest(files, links, executable="-rf"))["ok"]
-    assert present(lab, agent) == [DIGEST]
+    assert not tree(lab).exists()  # not before it is sealed
+    assert seal(lab, agent)["ok"]
+    assert tree(lab).exists()
     assert read_all(tree(lab)) == files
     assert link(str(tree(lab) / "dangling")) == "/nowhere/\udcff"
     modes = {name: (tree(lab) / name).stat().st_mode & 0o777 for name in ("-rf", "plain.py")}
@@ -126,17 +138,17 @@ def test_a_tree_arrives_byte_by_byte_whatever_its_names(lab: Lab) -> None:
 
 def test_an_empty_tree_is_a_tree(lab: Lab) -> None:
     agent = lab.agent()
-    put(lab, agent, tar({}))
-    assert seal(lab, agent, [])["ok"]
-    assert present(lab, agent) == [DIGEST]
+    put(lab, agent, [], tar({}))
+    assert seal(lab, agent)["ok"]
+    assert tree(lab).exists()
 
 
 def test_an_unchanged_digest_needs_nothing(lab: Lab) -> None:
     first, second = lab.agent(), lab.agent()
     for agent in (first, second):
-        put(lab, agent, tar({"a": b"1"}))
-    assert seal(lab, first, manifest({"a": b"1"})) == {"ok": True, "already": False}
-    assert seal(lab, second, manifest({"a": b"1"})) == {"ok": True, "already": True}
+        put(lab, agent, manifest({"a": b"1"}), tar({"a": b"1"}))
+    assert seal(lab, first) == {"ok": True, "already": False}
+    assert seal(lab, second) == {"ok": True, "already": True}
     assert names_in(lab.workdir / "trees") == [DIGEST]
 
 
@@ -144,11 +156,8 @@ def test_many_hosts_may_seal_one_tree_on_a_shared_folder_at_once(lab: Lab) -> No
     files = {f"{n}.txt": bytes([n]) * 1000 for n in range(50)}
     agents = [lab.agent() for _ in range(4)]
     for agent in agents:
-        put(lab, agent, tar(files))
-    asked = [
-        agent.send("tree_seal", workdir=str(lab.workdir), digest=DIGEST, manifest=manifest(files))
-        for agent in agents
-    ]
+        put(lab, agent, manifest(files), tar(files))
+    asked = [agent.send("tree_seal", workdir=str(lab.workdir), digest=DIGEST) for agent in agents]
     sealed = [agent.reply(request)[0] for agent, request in zip(agents, asked, strict=True)]
     assert [one["ok"] for one in sealed] == [True] * 4
     assert sum(not one["already"] for one in sealed) == 1
@@ -170,50 +179,52 @@ def test_a_tree_that_is_not_what_was_sent_is_refused_by_name(
     lab: Lab, sent: Files, links: dict[str, str], wrong: str
 ) -> None:
     agent = lab.agent()
-    put(lab, agent, tar(sent, links))
+    entries = manifest({"a": b"1", "b": b"2"})
+    put(lab, agent, entries, tar(sent, links))
     with pytest.raises(AgentError, match=wrong) as caught:
-        seal(lab, agent, manifest({"a": b"1", "b": b"2"}))
+        seal(lab, agent)
     assert caught.value.kind == "tree"
-    assert present(lab, agent) == []
-    put(lab, agent, tar({"a": b"1", "b": b"2"}))  # and can be sent again
-    assert seal(lab, agent, manifest({"a": b"1", "b": b"2"}))["ok"]
+    assert not tree(lab).exists()
+    put(lab, agent, entries, tar({"a": b"1", "b": b"2"}))  # and can be sent again
+    assert seal(lab, agent)["ok"]
 
 
 @pytest.mark.parametrize("path", ["../file", "/etc/passwd", "a/../../b"])
 def test_a_manifest_that_leaves_the_tree_is_refused(lab: Lab, path: str) -> None:
     agent = lab.agent()
-    put(lab, agent, tar({}))
+    put(lab, agent, manifest({path: b""}), tar({}))
     with pytest.raises(AgentError, match="out of the tree"):
-        seal(lab, agent, manifest({path: b""}))
+        seal(lab, agent)
 
 
 @pytest.mark.parametrize(
-    ("found", "wrong"),
-    [({}, "l: missing"), ({"l": "other"}, "l: a link to other")],
+    ("data", "wrong"),
+    [(tar({"l": b""}), "l: not a symbolic link"), (tar({}, {"l": "other"}), "l: a link to other")],
+    ids=["file", "other"],
 )
-def test_a_wrong_link_is_named(lab: Lab, found: dict[str, str], wrong: str) -> None:
+def test_a_wrong_link_is_named(lab: Lab, data: bytes, wrong: str) -> None:
     agent = lab.agent()
-    put(lab, agent, tar({}, found))
+    put(lab, agent, manifest({}, {"l": "target"}), data)
     with pytest.raises(AgentError, match=wrong):
-        seal(lab, agent, manifest({}, {"l": "target"}))
+        seal(lab, agent)
 
 
 def test_wrong_files_are_counted_and_the_first_shown(lab: Lab) -> None:
     agent = lab.agent()
-    put(lab, agent, tar({}))
+    put(lab, agent, manifest({f"{n:02}": b"" for n in range(20)}), tar({}))
     with pytest.raises(AgentError, match=r"^tree: 20 files.*00: missing.*04: missing; \.\.\."):
-        seal(lab, agent, manifest({f"{n:02}": b"" for n in range(20)}))
+        seal(lab, agent)
 
 
 def test_the_mode_of_a_file_of_its_own_is_set_and_that_of_a_shared_one_refused(lab: Lab) -> None:
     agent = lab.agent()
-    incoming = Path(agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)["incoming"])
+    incoming = Path(begin(lab, agent, manifest({"own": b"x", "shared": b"x"}))["incoming"])
     for name in ("own", "shared"):
         (incoming / name).write_bytes(b"x")
         (incoming / name).chmod(0o600)
     os.link(incoming / "shared", lab.workdir / "elsewhere")
     with pytest.raises(AgentError, match="shared: mode 600 instead of 644"):
-        seal(lab, agent, manifest({"own": b"x", "shared": b"x"}))
+        seal(lab, agent)
     assert (incoming / "own").stat().st_mode & 0o777 == 0o644
     assert (lab.workdir / "elsewhere").stat().st_mode & 0o777 == 0o600
 
@@ -225,31 +236,32 @@ def test_the_mode_of_a_file_of_its_own_is_set_and_that_of_a_shared_one_refused(l
         tar({"b": b"2"})[:700],
         tar({"c": b"3"}),
         tar({"../b": b"2"}),
-        tar({"b": b"2", "a": b"1"}),
     ],
-    ids=["garbage", "cut", "another", "outside", "more"],
+    ids=["garbage", "cut", "another", "outside"],
 )
-def test_what_comes_along_is_taken_where_it_is_all_that_is_missing(lab: Lab, along: bytes) -> None:
+def test_what_comes_along_is_not_taken_where_it_is_not_what_is_missing(lab: Lab, along: bytes) -> None:
     agent = lab.agent()
-    put(lab, agent, tar({"a": b"1"}), digest="aa")
-    seal(lab, agent, manifest({"a": b"1"}), "aa")
-    wanted = manifest({"a": b"1", "b": b"2"})
-    begun = agent.request("tree_begin", along, workdir=str(lab.workdir), digest="bb", manifest=wanted)
-    if "incoming" in begun:
-        assert begun["missing"] == [1]
-        assert names_in(Path(begun["incoming"])) == ["a"]
-        assert names_in(lab.workdir / "trees") == [Path(begun["incoming"]).name, "aa"]
-    else:
-        assert along == tar({"b": b"2", "a": b"1"})
-        assert read_all(tree(lab, "bb")) == {"a": b"1", "b": b"2"}
-        assert (tree(lab, "bb") / "a").samefile(tree(lab, "aa") / "a")
+    make_tree(lab, agent, {"a": b"1"}, "aa")
+    begun = begin(lab, agent, manifest({"a": b"1", "b": b"2"}), along, digest="bb")
+    assert begun["missing"] == [1]
+    assert names_in(Path(begun["incoming"])) == ["a"]
+    assert names_in(lab.workdir / "trees") == [Path(begun["incoming"]).name, "aa"]
+
+
+@pytest.mark.parametrize("more", [{}, {"a": b"1"}], ids=["exactly", "more"])
+def test_what_comes_along_is_taken_where_it_is_all_that_is_missing(lab: Lab, more: Files) -> None:
+    agent = lab.agent()
+    make_tree(lab, agent, {"a": b"1"}, "aa")
+    along = tar({"b": b"2", **more})
+    assert begin(lab, agent, manifest({"a": b"1", "b": b"2"}), along, digest="bb")["made"]
+    assert read_all(tree(lab, "bb")) == {"a": b"1", "b": b"2"}
+    assert (tree(lab, "bb") / "a").samefile(tree(lab, "aa") / "a")
 
 
 def test_what_comes_along_is_compared_with_the_manifest(lab: Lab) -> None:
     agent = lab.agent()
-    wanted = manifest({"b": b"2"})
     with pytest.raises(AgentError, match="b: other content"):
-        agent.request("tree_begin", tar({"b": b"x"}), workdir=str(lab.workdir), digest="bb", manifest=wanted)
+        begin(lab, agent, manifest({"b": b"2"}), tar({"b": b"x"}), digest="bb")
     assert not tree(lab, "bb").exists()
 
 
@@ -257,11 +269,10 @@ def test_what_was_changed_back_is_found_in_an_old_tree(lab: Lab) -> None:
     agent = lab.agent()
     base = {f"{n}": bytes([n]) for n in range(40)}
     for number in range(5):
-        files = {**base, "edited": b"%d" % number}
-        put(lab, agent, tar(files), digest=f"a{number}")
-        seal(lab, agent, manifest(files), f"a{number}")
+        make_tree(lab, agent, {**base, "edited": b"%d" % number}, f"a{number}")
     back = manifest({**base, "edited": b"1", "new": b"new"})
-    begun = agent.request("tree_begin", workdir=str(lab.workdir), digest="bb", manifest=back)
+    begun = begin(lab, agent, back, digest="bb")
+    assert begun["base"] is None  # no tree has another version of what is missing
     assert [back[place]["path"] for place in begun["missing"]] == ["new"]
     incoming = Path(begun["incoming"])
     assert (incoming / "edited").samefile(tree(lab, "a1") / "edited")
@@ -273,23 +284,19 @@ def test_what_was_changed_back_is_found_in_an_old_tree(lab: Lab) -> None:
 )
 def test_a_damaged_note_of_a_tree_lends_nothing(lab: Lab, text: str) -> None:
     agent = lab.agent()
-    put(lab, agent, tar({"a": b"1"}), digest="aa")
-    seal(lab, agent, manifest({"a": b"1"}), "aa")
+    make_tree(lab, agent, {"a": b"1"}, "aa")
     (note,) = (path for path in lab.folder.rglob("aa") if path.parent.name == "trees" and path.is_file())
     note.write_text(text.replace("TREE", str(tree(lab, "aa"))))
-    wanted = manifest({"a": b"1"})
-    begun = agent.request("tree_begin", workdir=str(lab.workdir), digest="bb", manifest=wanted)
-    assert begun["missing"] == [0]
+    assert begin(lab, agent, manifest({"a": b"1"}), digest="bb")["missing"] == [0]
 
 
 def test_the_newest_tree_is_the_base(lab: Lab) -> None:
     agent = lab.agent()
     bases = []
     for digest in ("aa", "bb", "cc"):
-        begun = agent.request("tree_begin", workdir=str(lab.workdir), digest=digest)
-        bases.append(begun["base"])
-        put(lab, agent, tar({"a": b"1"}), digest=digest)
-        seal(lab, agent, manifest({"a": b"1"}), digest)
+        files = {"a": digest.encode()}
+        bases.append(begin(lab, agent, manifest(files), digest=digest)["base"])
+        make_tree(lab, agent, files, digest)
     assert bases == [None, str(tree(lab, "aa")), str(tree(lab, "bb"))]
 
 
@@ -342,16 +349,16 @@ def through_a_link() -> bytes:
 def test_a_tar_stream_that_would_harm_is_refused(lab: Lab, data: bytes, said: str) -> None:
     agent = lab.agent()
     with pytest.raises(AgentError, match=said):
-        put(lab, agent, data)
+        put(lab, agent, manifest({"a": b"1"}), data)
     assert not list(lab.workdir.parent.rglob("escaped"))
     assert not Path("/tmp/escaped").exists()
-    assert put(lab, agent, tar({"a": b"1"}))  # the next stream is a new one
-    assert seal(lab, agent, manifest({"a": b"1"}))["ok"]
+    assert put(lab, agent, manifest({"a": b"1"}), tar({"a": b"1"}))  # the next stream is a new one
+    assert seal(lab, agent)["ok"]
 
 
 def test_a_refused_stream_answers_each_of_its_chunks(lab: Lab) -> None:
     agent = lab.agent()
-    agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)
+    begin(lab, agent, [])
     fields: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
     asked = [agent.send("tree_tar", b"garbage" * 10_000, more=n < 19, **fields) for n in range(20)]
     agent.until(lambda: set(asked) <= set(agent.replies))
@@ -360,15 +367,16 @@ def test_a_refused_stream_answers_each_of_its_chunks(lab: Lab) -> None:
 
 def test_a_workdir_that_cannot_be_written_is_an_error_of_its_own(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    workdir = str(tmp_path / "file")
     with pytest.raises(AgentError) as caught:
-        lab.agent().request("tree_begin", workdir=str(tmp_path / "file"), digest=DIGEST)
+        lab.agent().request("tree_begin", workdir=workdir, digest=DIGEST, manifest=[], reuse=True)
     assert (caught.value.kind, caught.value.why) == ("workdir", "Not a directory")
 
 
 @pytest.mark.parametrize("digest", ["", "..", "a/b", "ABC", "../../etc"])
 def test_only_a_digest_names_a_tree(lab: Lab, digest: str) -> None:
     with pytest.raises(AgentError, match="not a digest"):
-        lab.agent().request("tree_begin", workdir=str(lab.workdir), digest=digest)
+        begin(lab, lab.agent(), [], digest=digest)
 
 
 def two_trees(lab: Lab, agent: AgentClient) -> None:
@@ -376,8 +384,7 @@ def two_trees(lab: Lab, agent: AgentClient) -> None:
         ("aa", {"a": b"1", "both": b"first", "sub/x": b"x"}),
         ("bb", {"b": b"2", "both": b"second", "sub/y": b"y"}),
     ):
-        put(lab, agent, tar(files, {"link": "a"} if digest == "aa" else None), digest=digest)
-        seal(lab, agent, manifest(files, {"link": "a"} if digest == "aa" else None), digest)
+        make_tree(lab, agent, files, digest, {"link": "a"} if digest == "aa" else {})
 
 
 def test_work_is_a_copy_of_the_trees_and_the_first_wins(lab: Lab) -> None:
@@ -461,7 +468,7 @@ def test_what_was_given_up_long_ago_is_removed(lab: Lab) -> None:
         (lab.workdir / name).mkdir(parents=True)
         then = time.time() - hours * 3600
         os.utime(lab.workdir / name, (then, then))
-    incoming = agent.request("tree_begin", workdir=str(lab.workdir), digest=DIGEST)["incoming"]
+    incoming = begin(lab, agent, [])["incoming"]
     agent.request("share_write", workdir=str(lab.workdir), nonce="z", host="h")
     assert names_in(lab.workdir / "trees") == sorted([".incoming-bb-1", Path(incoming).name])
     assert names_in(lab.workdir) == [".share-y", ".share-z", "trees"]

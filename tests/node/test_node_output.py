@@ -75,8 +75,9 @@ def _ticks(leader: int) -> int:
 
 
 def test_the_index_tells_when_bytes_came(node: Node) -> None:
-    os.mkfifo(node.folder / "go")
-    node.start("sh", "-c", "echo one; read x < go; echo two; read x < go; echo three")
+    for name in ("go1", "go2"):  # one each: the task may open it again while our end is not closed yet
+        os.mkfifo(node.folder / name)
+    node.start("sh", "-c", "echo one; read x < go1; echo two; read x < go2; echo three")
     index = Path(node.task().idx)
 
     def records() -> list[tuple[int, int]]:
@@ -88,7 +89,7 @@ def test_the_index_tells_when_bytes_came(node: Node) -> None:
 
     for count in (1, 2):
         until(functools.partial(later, count), what=f"some time after line {count} was read")
-        (node.folder / "go").write_text("\n")
+        (node.folder / f"go{count}").write_text("\n")
     found = node.final()
     assert [offset for offset, _ in records()] == [0, 4, 8]
     times = [found["started_ns"], *(ns for _, ns in records()), found["ended_ns"]]

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.node.base import procs
 from orchestrator.node.base.fault import NodeError
 from tests.node.harness import until
+from tests.node.identity import identify
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_name_with_brackets_and_blanks_hides_nothing(tmp_path: Path) -> None:
 
 def test_an_identity_dies_with_its_process_and_a_zombie_is_not_alive() -> None:
     child = subprocess.Popen(["sleep", "600"])
-    identity = procs.identify(child.pid)
+    identity = identify(child.pid)
     assert identity is not None
     assert identity.alive()
     child.kill()
@@ -66,14 +67,14 @@ def test_an_identity_dies_with_its_process_and_a_zombie_is_not_alive() -> None:
     assert procs.look(child.pid) is not None
     child.wait()
     assert not identity.alive()
-    assert procs.identify(child.pid) is None
+    assert identify(child.pid) is None
 
 
 def test_the_same_pid_with_another_start_or_in_another_incarnation_is_not_touched(
     children: list[subprocess.Popen[bytes]],
 ) -> None:
     pid = sleeper(children, {})
-    process, identity = procs.look(pid), procs.identify(pid)
+    process, identity = procs.look(pid), identify(pid)
     assert process is not None
     assert identity is not None
     for other in (process._replace(start_ticks=process.start_ticks - 1), process._replace(pid=2**22 + 5)):
@@ -93,13 +94,14 @@ def test_a_pid_that_is_used_again_is_not_touched() -> None:
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from orchestrator.node.base import procs
+from tests.node.identity import identify
 def child():
     pid = os.fork()
     if pid == 0: signal.pause()
     return pid
 first = child()
 before = procs.look(first)
-identity = procs.identify(first)
+identity = identify(first)
 os.kill(first, 9); os.waitpid(first, 0)
 while True:  # until the clock has ticked
     open("/proc/sys/kernel/ns_last_pid", "w").write(str(first - 1))
@@ -108,7 +110,7 @@ while True:  # until the clock has ticked
     if procs.look(second).start_ticks != before.start_ticks: break
     os.kill(second, 9); os.waitpid(second, 0)
 assert not procs.send(before, 9) and not identity.alive()
-assert procs.identify(second).alive()
+assert identify(second).alive()
 print(procs.incarnation())
 """
     root = Path(procs.__file__).parents[3]

@@ -96,22 +96,23 @@ def send_tree(lab: Lab, agent: AgentClient, files: dict[str, bytes]) -> dict[str
             member.size, member.mode = len(data), 0o777
             made.addfile(member, io.BytesIO(data))
     where: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
-    agent.request("tree_begin", **where)
-    agent.request("tree_tar", out.getvalue(), more=False, **where)
     manifest = [
         {"path": name, "mode": 0o644, "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in files.items()
     ]
-    return agent.request("tree_seal", manifest=manifest, **where)
+    agent.request("tree_begin", manifest=manifest, reuse=True, **where)
+    agent.request("tree_tar", out.getvalue(), more=False, **where)
+    return agent.request("tree_seal", **where)
 
 
 def make_work(lab: Lab, agent: AgentClient) -> dict[str, Any]:
     return agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=[DIGEST])
 
 
-def present(lab: Lab, agent: AgentClient) -> list[str]:
-    found: list[str] = agent.request("tree_has", workdir=str(lab.workdir), digests=[DIGEST])["present"]
-    return found
+def is_present(lab: Lab, agent: AgentClient) -> bool:
+    """Whether a launch would take the tree as it is."""
+    where: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
+    return "present" in agent.request("tree_begin", manifest=[], reuse=True, **where)
 
 
 def writable_by_others(root: Path) -> list[str]:
@@ -148,7 +149,7 @@ def test_code_that_another_user_planted_under_the_right_name_is_not_run(lab: Lab
     planted = shared / "trees" / DIGEST
     assert as_nobody(planted.mkdir)
     agent = lab.agent()
-    for ask in (lambda: present(lab, agent), lambda: make_work(lab, agent)):
+    for ask in (lambda: is_present(lab, agent), lambda: make_work(lab, agent)):
         with pytest.raises(AgentError, match=r"will not run code from .*uid 65534") as caught:
             ask()
         assert caught.value.kind == "workdir"
@@ -182,14 +183,14 @@ def test_a_folder_of_another_user_is_refused_at_the_first_look(lab: Lab, shared:
 def test_a_tree_of_ours_that_others_could_write_is_sent_again(lab: Lab, shared: Path, spoil: str) -> None:
     agent = lab.agent()
     send_tree(lab, agent, {"package/model.py": b"1"})
-    assert present(lab, agent) == [DIGEST]
+    assert is_present(lab, agent)
     model = shared / "trees" / DIGEST / "package" / "model.py"
     model.write_bytes(b"evil")
     if spoil == "owner":
         os.chown(model, NOBODY, NOBODY)
     else:
         (model if spoil == "mode" else model.parent).chmod(0o777)
-    assert present(lab, agent) == []
+    assert not is_present(lab, agent)
     assert make_work(lab, agent)["missing"] == [DIGEST]
     assert send_tree(lab, agent, {"package/model.py": b"1"}) == {"ok": True, "already": False}
     assert model.read_bytes() == b"1"

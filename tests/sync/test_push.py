@@ -236,7 +236,7 @@ def begin(session: Session, tree: Tree, workdir: str) -> str:
     begun = session.request(
         wire.TreeBegin(workdir=workdir, digest=tree.digest, manifest=manifest, reuse=True)
     )
-    piece = wire.TreeTar(workdir=workdir, digest=tree.digest, part=True, more=True)
+    piece = wire.TreeTar(workdir=workdir, digest=tree.digest, more=True)
     session.request(piece, next(iter(tree.stream())))
     assert begun.incoming is not None
     return begun.incoming

@@ -9,6 +9,7 @@ stdin ends, so does everything that was forked.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import random
@@ -90,9 +91,12 @@ def become(request: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     os.environ.update(ENVIRONMENT)
+    gc.disable()
     import tensorflow as tf
 
     tf.keras.Model  # noqa: B018 - tf_keras is loaded when first asked for
+    gc.freeze()  # as in a task; and pages that no collection writes to stay shared
+    gc.enable()
     asked = serve()
     if asked is not None:
         become(asked)

@@ -522,7 +522,7 @@ def test_an_address_is_read_once_however_many_hosts_have_it(monkeypatch: pytest.
         for one in hosts
         for other in hosts
     ]
-    pairs = [replace(pair, resolved=pair.address.partition(":")[0]) for pair in pairs]
+    pairs = [msgspec.structs.replace(pair, resolved=pair.address.partition(":")[0]) for pair in pairs]
     found = list(of_addresses(hosts, pairs))
     assert {(check.check, check.level, check.found) for check in found} == {("address", Level.OK, "eth0")}
     assert not disturbed(hosts, pairs)

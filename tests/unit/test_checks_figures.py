@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from orchestrator import wire
@@ -32,7 +33,7 @@ def test_a_host_with_a_slow_link_is_named_and_not_its_partners() -> None:
     hosts = ("a", "b", "c", "d")
     pairs = [pair(x, y, 1e7 if "c" in (x, y) else 1e9) for x in hosts for y in hosts if x != y]
     assert said(list(of_bandwidth(pairs)), W) == [("c", "bandwidth", "10 MB/s")]
-    assert said(list(of_bandwidth([replace(one, bandwidth=1e8) for one in pairs])), W) == []
+    assert said(list(of_bandwidth([msgspec.structs.replace(one, bandwidth=1e8) for one in pairs])), W) == []
     assert list(of_bandwidth([pair("a", "b")])) == []
 
 
@@ -48,7 +49,7 @@ def test_no_host_is_in_two_pairs_that_are_measured_at_once() -> None:
 
 
 def test_closed_ports_beside_the_task_port_are_an_error_of_nccl() -> None:
-    closed = replace(pair("a", "b"), tcp=False, why="timed out")
+    closed = msgspec.structs.replace(pair("a", "b"), tcp=False, why="timed out")
     (check,) = of_extra([closed, pair("b", "a")])
     assert (check.host, check.check, check.found) == (
         "b",

@@ -16,6 +16,7 @@ from orchestrator.cli.desk import code, program
 from orchestrator.errors import UsageError
 from orchestrator.model import Host, Inventory
 from orchestrator.program import lint, sources
+from orchestrator.program.project import Code
 
 FILES: Mapping[str, str] = {
     "train.py": "import lib\nprint('trained')\n",
@@ -69,7 +70,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def look(project: Path, env: Mapping[str, str] | None = None) -> lint.Code:
+def look(project: Path, env: Mapping[str, str] | None = None) -> Code:
     inventory = Inventory((Host("gpu-1", "gpu-1", "gpu-1"),))
     return program.look(inventory, code.project(inventory, None, project), env or {}, project)
 

@@ -12,11 +12,12 @@ from orchestrator import findings
 from orchestrator.cli.desk import code, program
 from orchestrator.model import Host, Inventory
 from orchestrator.planning import plan
-from orchestrator.program import lint, paths
+from orchestrator.program import paths
+from orchestrator.program.project import Code
 
 
 @pytest.fixture
-def around(tmp_path: Path) -> lint.Code:
+def around(tmp_path: Path) -> Code:
     for name in ("train.py", "data/a.csv", "conf/lr.json", "runs/1", "elsewhere/b"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
@@ -43,7 +44,7 @@ def around(tmp_path: Path) -> lint.Code:
     ],
 )
 def test_what_only_this_machine_has(
-    line: str, own: list[str], unsent: list[str], around: lint.Code, tmp_path: Path
+    line: str, own: list[str], unsent: list[str], around: Code, tmp_path: Path
 ) -> None:
     def here(text: str) -> str:
         return text.replace("HERE", str(tmp_path))
@@ -53,16 +54,14 @@ def test_what_only_this_machine_has(
     assert list(paths.unsent(command, around)) == unsent
 
 
-def test_a_home_that_no_shell_has_read(
-    around: lint.Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_no_shell_has_read(around: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     command = ("train.py", "--data", "~/data", "--more=~/conf", "--out", "~/elsewhere", "~/nothing", "~")
     assert paths.own(command, around) == ("~/data", "~/conf")
     assert paths.unsent(command, around) == ()
 
 
-def test_where_the_hosts_see_the_same_files_nothing_is_said(around: lint.Code, tmp_path: Path) -> None:
+def test_where_the_hosts_see_the_same_files_nothing_is_said(around: Code, tmp_path: Path) -> None:
     everywhere = replace(around, everywhere=lambda path: path == str(tmp_path / "data"))
     assert paths.own(("train.py", str(tmp_path / "data")), everywhere) == ()
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import os
 import re
@@ -11,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from rich.text import Text
 
@@ -342,7 +342,7 @@ def test_every_line_with_its_time_where_that_is_asked_for(terminal: Terminal) ->
 
 def test_notes_of_the_last_launch_are_not_given_again(terminal: Terminal) -> None:
     display = Live(terminal.stream, Look(notes=frozenset({"old", "gone"})))
-    show(display, dataclasses.replace(PLAN, notes=("old", "new")))
+    show(display, msgspec.structs.replace(PLAN, notes=("old", "new")))
     display.close()
     lines = terminal.wait_for(lambda lines: len(lines) > 3)
     assert lines[1:3] == ["  note: new", "  note: 1 note as at the last launch: launch --dry-run"]

@@ -295,6 +295,11 @@ def test_the_display_is_chosen_by_where_stdout_goes() -> None:
     assert isinstance(choose(out, json=False, stderr=err), Plain)
 
 
+def show_one(renderer: Plain) -> None:
+    renderer.handle(Stamped(1.0, ev.LogLine("worker/0", "gpu-01", "x", 1.0)))
+    renderer.tick()
+
+
 @pytest.mark.parametrize("make", [Plain, lambda out, _: Jsonl(out)])
 def test_a_pipe_without_a_reader_is_said_once_and_harms_nothing_later(make: type[Plain]) -> None:
     reader, writer = os.pipe()
@@ -302,7 +307,7 @@ def test_a_pipe_without_a_reader_is_said_once_and_harms_nothing_later(make: type
     with os.fdopen(writer, "w") as out:
         renderer = make(out, io.StringIO())
         with pytest.raises(DisplayGoneError):
-            renderer.handle(Stamped(1.0, ev.LogLine("worker/0", "gpu-01", "x", 1.0)))
+            show_one(renderer)
         out.write("a print of someone else")  # the flush at exit must not fail
 
 
@@ -315,7 +320,9 @@ def test_a_closed_stream_is_a_gone_display() -> None:
 
 def test_what_the_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w", encoding="ascii") as out:
-        Plain(out, io.StringIO()).handle(Stamped(1.0, ev.LogLine("worker/0", "g", "gr\xf6\xdfer", 1.0)))
+        renderer = Plain(out, io.StringIO())
+        renderer.handle(Stamped(1.0, ev.LogLine("worker/0", "g", "gr\xf6\xdfer", 1.0)))
+        renderer.tick()
     assert (tmp_path / "out").read_bytes() == b"worker/0 g | gr\\xf6\\xdfer\n"
 
 
@@ -498,9 +505,36 @@ def test_colours_in_a_pipe(environ: dict[str, str], colour: bool, monkeypatch: p
         renderer.handle(Stamped(0.0, event))
     renderer.handle(Stamped(0.0, ev.PhaseEnded(Phase.PREFLIGHT, ok=True, seconds=0.1)))
     renderer.handle(Stamped(0.0, ev.LogLine("worker/1", "gpu-2", "\x1b[31mred\x1b[2J", 1.0)))
+    renderer.tick()
     if colour:
         assert out.getvalue() == "\x1b[32mworker/1 gpu-2  | \x1b[0m\x1b[31mred\x1b[0m\n"
         assert "\x1b[1;33mwarning:\x1b[0m" in err.getvalue()
     else:
         assert out.getvalue() == "worker/1 gpu-2  | red\n"
         assert "\x1b" not in err.getvalue()
+
+
+class Writes(io.StringIO):
+    """Keeps each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.each.append(text)
+        return len(text)
+
+
+def test_lines_of_a_burst_are_written_together_and_before_what_is_said_after_them() -> None:
+    both = Writes()
+    renderer = Plain(both, both)
+    exited = ev.TaskExited("worker/0", "gpu-01", "1", 0, None, "", 2.0, 3.0, stopped=False)
+    for event in (*TWO, *LINES[2:], exited, LINES[3]):
+        renderer.handle(Stamped(1.0, event))
+    assert both.each[-2] == "worker/0 gpu-01 | Epoch 1/3\nworker/1 gpu-2  | Epoch 1/3\n"
+    assert "worker/0 gpu-01: finished" in both.each[-1]
+    renderer.tick()
+    assert both.each[-1] == "worker/1 gpu-2  | Epoch 1/3\n"
+    renderer.handle(Stamped(1.0, ev.LogLine("worker/0", "gpu-01", "x" * 40_000, 1.0)))
+    assert both.each[-1].endswith("x\n")  # no burst grows without end

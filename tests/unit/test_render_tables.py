@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from orchestrator import events as ev
@@ -286,7 +286,7 @@ def test_what_lives_on_a_host_that_was_replaced_is_shown() -> None:
 
 
 def test_status_shows_the_verdict_again() -> None:
-    ended = replace(
+    ended = msgspec.structs.replace(
         ENDED,
         kind=ev.Kind.OUT_OF_MEMORY,
         cause_host="gpu-02",
@@ -323,5 +323,5 @@ def test_status_as_json_is_one_object() -> None:
 
 
 def test_a_run_that_was_never_started_has_no_kind_beside_that() -> None:
-    ended = replace(ENDED, outcome=Outcome.CLUSTER, kind=Kind.START)
+    ended = msgspec.structs.replace(ENDED, outcome=Outcome.CLUSTER, kind=Kind.START)
     assert "  not started  " in runs_table([RunRow(plan(), view(ended), kept=False)], json=False)[1]

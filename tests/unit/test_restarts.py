@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,7 +48,7 @@ def exited(*, code: int | None = None, signal: int | None = None, lost: str = ""
         (exited(code=7), (), "status #, signal None"),
         (exited(signal=11), (), "status None, signal #"),
         (exited(signal=9), (), ""),
-        (replace(exited(signal=9), oom_kills=1), (), "out of memory"),
+        (msgspec.structs.replace(exited(signal=9), oom_kills=1), (), "out of memory"),
         (exited(code=137), (), ""),
         (exited(code=143), (), ""),
         (exited(lost="rebooted"), (), ""),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.phases.speeds import _hint
+from orchestrator.phases.pace import _hint
 from orchestrator.run.speeds import BUSY, IDLE, PROCESSOR, QUOTA, Sample, Window, better, loss, parse, slow
 
 # Windows of equal work on a machine of two processors with ten processes that wanted them, as measured.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -243,11 +244,16 @@ def test_one_keeper_at_a_time(folder: RunFolder) -> None:
 
 
 def test_a_plan_that_changes_nothing_needs_no_room_and_one_that_does_says_so(folder: RunFolder) -> None:
-    """A disk that is full: here a folder stands where the new file is to be made."""
-    (folder.path / f".plan.json.{os.getpid()}").mkdir()
-    folder.write_plan(plan_of(folder.run))
-    with pytest.raises(RunError, match="cannot write the plan") as refused:
-        folder.write_plan(plan_of(folder.run, name="another"))
+    """A disk that is full: here no file may have a byte."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        folder.write_plan(plan_of(folder.run))
+        with pytest.raises(RunError, match="cannot write the plan") as refused:
+            folder.write_plan(plan_of(folder.run, name="another"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(folder.path.glob(".plan*"))
     assert str(folder.plan) in refused.value.why
     assert folder.read_plan() == plan_of(folder.run)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from orchestrator.events import Outcome, RunEnded, Stamped
@@ -56,7 +56,7 @@ def test_what_is_alive_somewhere_or_kept_here_stays(tmp_path: Path) -> None:
     assert prune((), (), older=MONTH, keep_bytes=0, dry=False, root=tmp_path).gone == ("a", "b")
 
 
-@pytest.mark.parametrize("end", [None, replace(ENDED, unproven=("gpu-2",))])
+@pytest.mark.parametrize("end", [None, msgspec.structs.replace(ENDED, unproven=("gpu-2",))])
 def test_an_end_that_nobody_told_is_proven_by_its_hosts(tmp_path: Path, end: RunEnded | None) -> None:
     made(tmp_path, "a", days=50, ended=end)
     silent = prune((), {"gpu-1"}, older=MONTH, keep_bytes=None, dry=False, root=tmp_path)

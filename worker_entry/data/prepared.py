@@ -43,9 +43,7 @@ def load(name: str, data_dir: str | None, *, download: bool | None, tell: Tell) 
         if why := _unwanted(builder, download):
             raise _absent(name, builder, why)
         _fetch(tfds, name, builder, None, tell)
-        builder = _builder(
-            tfds, name, data_dir
-        )  # what another process has prepared, it reads when it is made
+        builder = _builder(tfds, name, data_dir)  # it reads what is prepared when it is made
     return _source(name, builder)
 
 
@@ -89,9 +87,8 @@ def prepare(name: str, data_dir: str | None, files: int | None, tell: Tell) -> P
 
 
 def _tfds(name: str) -> Any:
-    os.environ.setdefault(
-        "NO_GCE_CHECK", "true"
-    )  # else a look for Google's metadata server, offline: seconds
+    # Else it looks for a metadata server, which takes seconds offline.
+    os.environ.setdefault("NO_GCE_CHECK", "true")
     try:
         import tensorflow_datasets as tfds
     except ModuleNotFoundError as error:

@@ -8,14 +8,14 @@ import time
 
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, HostError
-from orchestrator.phases.awaited import due, words
 from orchestrator.phases.command import Ended, Failed, Output, Started, Word
 from orchestrator.render.commands import Answer, folded
+from orchestrator.run import latecomers
 from orchestrator.text import count
 
 _SHORT = 2.0  # seconds that an answer is held back, so that it can be folded
 _OFTEN = 0.5  # seconds between looks at what may be shown
-_AWAITED = 1.0  # seconds after which a person is told who has not answered
+_LATE = 1.0  # seconds after which a person is told who has not answered
 
 
 class Answers:
@@ -33,7 +33,7 @@ class Answers:
         self._next_look = 0.0
         self._began = time.monotonic()
         self._last_answer: float | None = None  # seconds until the slowest of those that have answered did
-        self._quiet = as_json or not sys.stderr.isatty()  # who is awaited is said once, to a person
+        self._named = as_json or not sys.stderr.isatty()  # latecomers are named once, to a person
 
     def take(self, word: Word | None) -> None:
         if isinstance(word, Started | Failed):
@@ -58,7 +58,7 @@ class Answers:
             if self._ended and time.monotonic() - self._first_ended >= _SHORT:
                 self.show_ended()
             self._show_running()
-            self._say_awaited()
+            self._name_latecomers()
 
     def show_ended(self) -> None:
         """The answers that are whole, equal ones once."""
@@ -82,11 +82,12 @@ class Answers:
             self._first_ended = self._first_ended if self._ended else time.monotonic()
             self._ended.append(answer)
 
-    def _say_awaited(self) -> None:
+    def _name_latecomers(self) -> None:
         silent = sorted(self.waiting - self.running.keys())
-        if not self._quiet and silent and due(time.monotonic() - self._began, _AWAITED, self._last_answer):
-            self._quiet = True
-            tell(f"note: {words(silent)}")
+        waited = time.monotonic() - self._began
+        if not self._named and silent and latecomers.due(waited, _LATE, self._last_answer):
+            self._named = True
+            tell(f"note: {latecomers.words(silent)}")
 
     def _show_running(self) -> None:
         """The lines of commands that take long, as they come."""

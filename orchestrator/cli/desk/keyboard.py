@@ -25,8 +25,8 @@ class Keyboard:
     `hide` is told (True) before the user's shell has the terminal, and (False) when it is ours again.
     """
 
-    def __init__(self, hide: Callable[[bool], None] = lambda _hidden: None, fd: int = -1) -> None:
-        self._fd = fd if fd >= 0 else _stdin()
+    def __init__(self, hide: Callable[[bool], None] = lambda _hidden: None) -> None:
+        self._fd = _stdin()
         self._hide = hide
         self._found: list[Any] | None = None  # the terminal's settings before ours
         self._before: dict[signal.Signals, Any] = {}
@@ -100,12 +100,9 @@ class Keyboard:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._found)
         self._found = None
 
-    def _on_stop(self, number: int, _frame: FrameType | None) -> None:
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
         """Ctrl-Z: the terminal as it was, then the stop that everybody expects."""
-        self._hide(True)
-        self._give_back()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        self._on_end(number, frame)
         signal.signal(number, self._on_stop)  # here again after `fg` or `bg`
 
     def _on_continue(self, _number: int, _frame: FrameType | None) -> None:

@@ -1,54 +1,30 @@
-"""How a run starts here: its plan, its folder, its keeper, and who watches it."""
+"""How a run starts here: its plan, its folder, its keeper."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from orchestrator import findings
-from orchestrator.cli.desk import code, keeping, notebook, notified, program, watch
+from orchestrator.cli.desk import code, keeping, notebook, notified, program
 from orchestrator.cli.desk.data import check_data, with_own_set
 from orchestrator.cli.desk.environment import planned_environment
 from orchestrator.cli.desk.out import tell
 from orchestrator.cli.desk.retyped import keep_line
 from orchestrator.errors import UsageError
-from orchestrator.model import Admission, Fold, Inventory, OnHang, Revalidate, RunPlan, TaskId
+from orchestrator.model import Admission, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
 from orchestrator.program import grammar, lint, paths
-from orchestrator.render import Look, choose
-from orchestrator.store import RunFolder, RunReader, new_run_id, runs_root
+from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
-from orchestrator.store.notes import Notes
 
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
-BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
-
-
-def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: watch.Interrupts) -> int:
-    """Watch a run that was started here until it ends."""
-    tasks = {str(task) for task in arguments.task}
-
-    def wanted(task: str) -> bool:
-        return not tasks or task in tasks
-
-    fold = Fold(arguments.fold) if arguments.fold else None
-    notes = Notes(Path.cwd())
-    look = Look(fold=fold, notes=notes.read(), wanted=wanted)
-    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
-    if not sys.stdout.isatty() or arguments.json:
-        return watch.own(folder, RunReader(folder, wanted=wanted), renderer, interrupts)
-    reader = RunReader(folder, wanted=wanted, drop_behind=BEHIND)
-    try:
-        return watch.own(folder, reader, renderer, interrupts, heard=notes.hear)
-    finally:
-        notes.write()  # the next launch need not give them again
 
 
 def wanted_tasks(tasks: Iterable[TaskId], plan: RunPlan, whose: str) -> set[str]:

@@ -15,7 +15,8 @@ from orchestrator.cli.desk import code
 from orchestrator.findings.flow import Source
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.program import invocation, lint, sources
+from orchestrator.program import invocation, sources
+from orchestrator.program.project import Code
 from orchestrator.sync.builtin import builtin_parser
 
 _LIBRARY = re.compile(r"^library\(['\"]?([A-Za-z][A-Za-z0-9.]*)['\"]?\)", re.MULTILINE)
@@ -27,7 +28,7 @@ def look(
     project: code.Project | None,
     env: Collection[str] = (),
     here: Path | None = None,
-) -> lint.Code:
+) -> Code:
     """What the checks may ask; `project` is None for worker_entry, `env` are the variables of `--env`.
 
     Paths are relative to the current folder (`here`), where the tasks run.
@@ -35,7 +36,7 @@ def look(
     job, here = inventory.job, here or Path.cwd()
     hosts = {name for host in inventory.hosts for name in host.env}
     local = all(host.is_local for host in inventory.hosts)
-    return lint.Code(
+    return Code(
         root=str(here),
         sent=frozenset() if project is None else _sent(project),
         read=lambda path: _text(here / path),
@@ -53,7 +54,7 @@ def _sent(project: code.Project) -> frozenset[str]:
     return frozenset(posixpath.relpath(path, project.root.cwd or ".") for path in project.listing.paths)
 
 
-def read(command: Sequence[str], around: lint.Code) -> tuple[Source, ...]:
+def read(command: Sequence[str], around: Code) -> tuple[Source, ...]:
     """The program, and the modules beside it that it imports, if it is Python or a shell runs it."""
     words = tuple(command)
     if not words:
@@ -72,7 +73,7 @@ def read(command: Sequence[str], around: lint.Code) -> tuple[Source, ...]:
     return tuple(Source(path, text) for path, text in sources.closure(name, around.read))
 
 
-def r_packages(command: Sequence[str], around: lint.Code) -> tuple[str, ...]:
+def r_packages(command: Sequence[str], around: Code) -> tuple[str, ...]:
     """What an R script surely loads; nothing of one that installs what it needs."""
     name = invocation.program(tuple(command))
     text = around.read(name) if name is not None and name.endswith((".R", ".r")) else None

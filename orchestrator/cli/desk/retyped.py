@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UsageError
+from orchestrator.ranges import fold
 
 
 def keep_line(error: UsageError, ours: Sequence[str], inventory: str) -> UsageError:
@@ -26,6 +27,18 @@ def keep_words(error: UsageError, verb: str, words: Sequence[str]) -> UsageError
     return UsageError(
         error.what, why=error.why, hint=error.hint.replace(f"`orchestrate {verb} ", f"`{line} ")
     )
+
+
+def leaving_out(
+    out: Collection[str], words: Sequence[str], exclude: str | None, command: Sequence[str] = ()
+) -> str:
+    """The line that leaves these hosts out, too.
+
+    `words` are its verb and options; `exclude` is what they leave out already.
+    """
+    left_out = f"{exclude},{fold(out)}" if exclude else fold(out)
+    line = [*_without(words, ("--exclude",)), "--exclude", left_out, *(("--", *command) if command else ())]
+    return shlex.join(["orchestrate", *line])
 
 
 def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:

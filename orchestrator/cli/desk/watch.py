@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Self
 
 from orchestrator.cli.desk import keeping
 from orchestrator.cli.desk.history import history
+from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.keyboard import Keyboard
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError
 from orchestrator.events import (
     HostConnected,
     HostFailed,
+    LogLine,
     PhaseEnded,
     PhaseStarted,
     RunAdopted,
@@ -47,41 +46,6 @@ _MOST_KEEPERS = 3  # that come to nothing
 _OF_A_START = (RunAdopted, RunPlanned, PhaseStarted, PhaseEnded, HostConnected, HostFailed, StopRequested)
 
 
-class Interrupts:
-    """A context in which Ctrl-C and SIGTERM are counted and passed on, none lost.
-
-    Those that come before `pass_on` is called are passed on then.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._told: Callable[[int], None] | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._came)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def pass_on(self, told: Callable[[int], None]) -> None:
-        self._told = told
-        if self.count:
-            told(self.count)
-
-    def add(self) -> None:
-        """As if Ctrl-C had been pressed."""
-        self._came(signal.SIGINT, None)
-
-    def _came(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        if self._told is not None:
-            self._told(self.count)
-
-
 def own(
     folder: RunFolder,
     reader: RunReader,
@@ -94,7 +58,7 @@ def own(
     """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
 
     A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already;
-    `heard` gets each event that is shown.
+    `heard` gets each event that is shown, but for lines of logs.
     """
 
     def wanted() -> Order | None:
@@ -248,30 +212,40 @@ class _Watch:
         drawn = False
         for stamped in self.reader.poll():
             drawn = True
-            if isinstance(stamped.event, StopRequested):
-                self._stopped |= stamped.event.by is StopBy.USER
-            if isinstance(stamped.event, RunEnded):
-                self._status = stamped.event.status
-            if isinstance(stamped.event, RunLeft):
-                self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
-                continue
-            if not isinstance(stamped.event, _OF_A_START):
+            if isinstance(stamped.event, LogLine):  # most of them are
                 self._keepers = 0
-            self._show(stamped)
+                self._show(stamped)
+            else:
+                self._hear(stamped)
             if self.leave():
                 break
-        self._use(self.renderer.tick)
+        if self._shown:
+            try:
+                self.renderer.tick()
+            except DisplayGoneError:
+                self._shown = False
         return drawn
+
+    def _hear(self, stamped: Stamped) -> None:
+        """Remember what an event says about the run, and show it."""
+        event = stamped.event
+        if isinstance(event, RunLeft):
+            self._left = stamped  # of an earlier viewer's keeper, perhaps: only the last one is news
+            return
+        if isinstance(event, StopRequested):
+            self._stopped |= event.by is StopBy.USER
+        if isinstance(event, RunEnded):
+            self._status = event.status
+        if not isinstance(event, _OF_A_START):
+            self._keepers = 0
+        if self._shown:
+            self.heard(stamped)
+        self._show(stamped)
 
     def _show(self, stamped: Stamped) -> None:
         if self._shown:
-            self.heard(stamped)
-        self._use(lambda: self.renderer.handle(stamped))
-
-    def _use(self, show: Callable[[], None]) -> None:
-        if self._shown:
             try:
-                show()
+                self.renderer.handle(stamped)
             except DisplayGoneError:  # `| head` has seen enough
                 self._shown = False
 

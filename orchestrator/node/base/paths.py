@@ -251,14 +251,6 @@ def digest_name(text: object) -> str:
     return text
 
 
-def listed(folder: str) -> List[str]:
-    """What is in a folder; nothing for one that cannot be read."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def _names(folder: str) -> List[str]:
     """Sorted entries that are names, not hidden ones (claims that are being made); empty for no folder."""
     try:

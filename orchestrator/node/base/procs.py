@@ -15,8 +15,9 @@ from .tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
 
+_PIECE = 1 << 14  # bytes; for much more the kernel would map and clear memory at each read
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
 
@@ -28,19 +29,6 @@ class Process(NamedTuple):
     pgrp: int
     start_ticks: int
     zombie: bool  # nothing of it runs: a first thread may end before the others
-
-
-class Identity(NamedTuple):
-    """A process that can be told from a later one with the same pid."""
-
-    pid: int
-    start_ticks: int
-    incarnation: str
-
-    def alive(self) -> bool:
-        """Whether that very process runs (a zombie does not)."""
-        process = look(self.pid) if self.incarnation == incarnation() else None
-        return process is not None and process.start_ticks == self.start_ticks and not process.zombie
 
 
 def look(pid: int) -> Optional[Process]:
@@ -56,8 +44,12 @@ def look(pid: int) -> Optional[Process]:
 
 def scan() -> List[Process]:
     """Every process that we may see."""
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    found = (look(pid) for pid in _pids())
     return [process for process in found if process is not None]
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def descendants(root: int, table: Iterable[Process]) -> List[Process]:
@@ -90,12 +82,6 @@ def began_ns() -> int:
             seconds = int(line.split()[1]) + first.start_ticks / os.sysconf("SC_CLK_TCK")
             return int(seconds * 1e9)
     return 0
-
-
-def identify(pid: int) -> Optional[Identity]:
-    """The identity of a process that is there now."""
-    process = look(pid)
-    return Identity(pid, process.start_ticks, incarnation()) if process else None
 
 
 def send(process: Process, signum: int) -> bool:
@@ -147,17 +133,23 @@ def marks(pid: int) -> Dict[str, str]:
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
 
 
-def bearers(cookie_prefix: str) -> List[Process]:
+def bearers(cookie_prefix: str, strangers: Optional[Set[int]] = None) -> List[Process]:
     """Our processes with the cookie of `run`, or `run/attempt/task`, and all their descendants.
+
+    `strangers` are pids that were seen without it a moment ago; those that are seen now are added.
 
     The entry is compared as a whole, up to a `/`: another variable that quotes the cookie, or the
     task worker/10 for worker/1, does not match. This process and its ancestors are never in it, nor
     another user's with a cookie that it has copied: that condemns nobody.
     """
     wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
+    known: Set[int] = set() if strangers is None else strangers
+    suspects = {pid for pid in _pids() if pid not in known and _bears(pid, wanted, known)}
+    if not suspects:
+        return []  # without the whole table, which costs as much again
     table = scan()
     spared = _ancestors(os.getpid(), table)
-    first = [p for p in table if not p.zombie and _bears(p.pid, wanted) and is_own(p.pid)]
+    first = [p for p in table if p.pid in suspects and not p.zombie and is_own(p.pid)]
     return with_descendants(first, table, spared)
 
 
@@ -181,7 +173,15 @@ def is_own(pid: int) -> bool:
 
 def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
     """End every bearer of a cookie; see `end_all`."""
-    return end_all(lambda: bearers(cookie_prefix), cookie_prefix.strip("/"), patience)
+    strangers: Set[int] = set()
+
+    def find() -> List[Process]:
+        found = bearers(cookie_prefix, strangers)
+        if found:
+            strangers.clear()  # they may go, and their pids to others, while we wait for the end of these
+        return found
+
+    return end_all(find, cookie_prefix.strip("/"), patience)
 
 
 def end_all(find: Callable[[], List[Process]], whose: str, patience: float = 5.0) -> List[Dict[str, Any]]:
@@ -240,9 +240,13 @@ def _open_handle(pid: int) -> Optional[int]:
         return None
 
 
-def _bears(pid: int, wanted: bytes) -> bool:
+def _bears(pid: int, wanted: bytes, strangers: Set[int]) -> bool:
     environ = _environ(pid)
-    return environ.startswith(wanted) or b"\0" + wanted in environ
+    if environ.startswith(wanted) or b"\0" + wanted in environ:
+        return True
+    if environ:  # between two programs it is empty
+        strangers.add(pid)
+    return False
 
 
 def _environ(pid: int) -> bytes:
@@ -278,11 +282,9 @@ def read(path: str, limit: int) -> bytes:
     except OSError:
         return b""
     try:
-        data = os.read(fd, limit)
-        while data and len(data) < limit:
-            more = os.read(fd, limit - len(data))
-            if not more:
-                break
+        data = more = os.read(fd, min(limit, _PIECE))
+        while more and len(data) < limit:
+            more = os.read(fd, min(limit - len(data), _PIECE))
             data += more
         return data
     except OSError:

@@ -6,11 +6,11 @@ of what was asked for. In: `files_begin`, pieces by `files_put`, then `files_swa
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections import deque
 
+from ..base import lenient
 from ..base.fault import NodeError
 from ..serve.jobs import failure
 from ..serve.loop import READ
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .archive import Wanted
 
 _SECONDS = 24 * 3600.0  # a large checkpoint on a slow line takes hours
-_PIPE = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 _SHOWN = 8  # names
 
 
@@ -141,7 +140,7 @@ class _Outgoing:
         self._outcome: Any = None
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
-        _enlarge(writer)
+        lenient.enlarge(writer, archive.CHUNK)
         try:
             agent.jobs.run(
                 "files_open",
@@ -204,13 +203,6 @@ def _pack(writer: int, root: str, wanted: Wanted, *, growing: bool) -> Tuple[Dic
                 raise
             return failure(_unreadable(str(error.filename or root), error))
     return {"ok": True, "result": {"end": True, "gone": gone}}, b""
-
-
-def _enlarge(pipe: int) -> None:
-    try:
-        fcntl.fcntl(pipe, _PIPE, archive.CHUNK)
-    except OSError:
-        pass  # this user has many large pipes already
 
 
 def _absolute(path: str) -> str:

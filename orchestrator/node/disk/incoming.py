@@ -12,8 +12,9 @@ import os
 
 from ..base import locks
 from ..base.fault import NodeError
+from ..base.lenient import discard
 from ..base.paths import make_private
-from .removing import discard, remove
+from .removing import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

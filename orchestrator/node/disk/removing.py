@@ -59,14 +59,6 @@ def _empty(top: int, errors: List[OSError]) -> None:
             errors.append(error)
 
 
-def discard(path: str) -> None:
-    """Remove a file where that can be done; what cannot be removed does no harm where this is called."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
 def _unlink_files(folder: int, errors: List[OSError]) -> List[str]:
     """Remove what is no folder; return the folders."""
     folders = []

@@ -24,15 +24,13 @@ _SECONDS = 24 * 3600.0  # a large checkpoint on a slow line takes hours
 
 
 def receive(agent: Agent, request: Request) -> None:
-    incoming = incoming_of(agent, request)
-    if request.get("part"):
-        incoming = part_of(incoming)
+    part = part_of(incoming_of(agent, request))
     streams = agent.rooms.setdefault("untar", {})
-    if incoming not in streams:
-        streams[incoming] = Stream(agent, incoming, "tree_tar", any_link=True)  # `tree_seal` compares them
-    stream = streams[incoming]
+    if part not in streams:
+        streams[part] = Stream(agent, part, "tree_tar", any_link=True)  # `tree_seal` compares them
+    stream = streams[part]
     if not request.get("more", False):
-        del streams[incoming]
+        del streams[part]
     stream.take(request)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import socket
-import struct
 import time
+
+from .call import unacknowledged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ _PIECE = 1 << 20
 _MOST = 2 << 30  # bytes; a line on which that takes less than a second is fast enough
 _SECONDS = 1.0
 _WARM = 0.25  # of the time, in which TCP finds its pace
-_SIOCOUTQ = 0x5411  # bytes that the peer's kernel has not acknowledged
 _CONNECT = 5.0
 
 
@@ -47,7 +46,7 @@ def _rate(peer: socket.socket) -> Optional[float]:
     while True:
         now = time.monotonic() - began
         if now >= _SECONDS * _WARM or sent >= _MOST:
-            marks.append((now, sent - _unacknowledged(peer)))
+            marks.append((now, sent - unacknowledged(peer)))
         if now >= _SECONDS or sent >= _MOST:
             break
         poll.poll(50)
@@ -59,7 +58,3 @@ def _rate(peer: socket.socket) -> Optional[float]:
     if len(marks) == 1 or last <= first:
         return after / last if last > 0 else None
     return (after - before) / (last - first)
-
-
-def _unacknowledged(peer: socket.socket) -> int:
-    return int(struct.unpack("i", fcntl.ioctl(peer.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])

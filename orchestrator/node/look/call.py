@@ -21,6 +21,7 @@ _SIOCOUTQ = 0x5411  # bytes that the peer's kernel has not acknowledged
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 _FOREIGN = "answered by something else"
 _LINE = 1024
+_PIECE = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer anew each time
 
 
 class Call:
@@ -163,7 +164,7 @@ class Call:
             pass  # nothing gets out: what comes in is to be heard all the same
 
     def _hear(self, peer: socket.socket) -> None:
-        data = peer.recv(1 << 18)
+        data = peer.recv(_PIECE)
         if self._answered:
             self._received += len(data)
             if data:
@@ -193,7 +194,7 @@ class Call:
         if not self._back and self._received >= len(self._large):
             self._back = True
             self._large_ms = round((time.monotonic() - self._began) * 1000, 3)
-        self._out = not self._unsaid and _unacknowledged(peer) == 0
+        self._out = not self._unsaid and unacknowledged(peer) == 0
         if self._back and self._out:
             self.hang_up()
 
@@ -207,7 +208,8 @@ def _info(peer: socket.socket, offset: int) -> Optional[int]:
         return None
 
 
-def _unacknowledged(peer: socket.socket) -> int:
+def unacknowledged(peer: socket.socket) -> int:
+    """The bytes that were sent and not confirmed so far."""
     return int(struct.unpack("i", fcntl.ioctl(peer.fileno(), _SIOCOUTQ, b"\0\0\0\0"))[0])
 
 

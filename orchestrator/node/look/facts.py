@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 
 from ..base import procs
-from ..base.paths import filesystem
 from ..task import environ
 from . import interfaces, python, rscript
 
@@ -31,7 +29,6 @@ def facts(agent: Agent, request: Request) -> Dict[str, Any]:
         "disk": {"state": _disk(state) if state else None, "workdir": _workdir(request["workdir"])},
         "cpus": _cpus(),
         "load": os.getloadavg()[0],
-        "memory": memory(),
         "available": _available(),
         "shm": _shm(),
         "gpus": _gpus(),
@@ -40,17 +37,12 @@ def facts(agent: Agent, request: Request) -> Dict[str, Any]:
         "ip": _addresses(),
         "interfaces": interfaces.addresses(),
         "gateways": interfaces.gateways(),
-        "time_ns": time.time_ns(),
     }
 
 
 def _disk(path: str) -> Dict[str, Any]:
     room = os.statvfs(path)
-    return {
-        "free": room.f_bavail * room.f_frsize,
-        "total": room.f_blocks * room.f_frsize,
-        "fstype": filesystem(path),
-    }
+    return {"free": room.f_bavail * room.f_frsize}
 
 
 def _workdir(path: str) -> Dict[str, Any]:
@@ -87,13 +79,6 @@ def _cpus() -> float:
     return round(number, 2)
 
 
-def memory() -> int:
-    """Bytes that this login may use: the machine's, or less in a container."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = procs.text("/sys/fs/cgroup/memory.max").strip()
-    return min(total, int(limit)) if limit.isdigit() else total
-
-
 def _available() -> Optional[int]:
     """Bytes that a process could still get; None where the kernel does not say."""
     found = None
@@ -119,13 +104,12 @@ def _shm() -> Optional[int]:
 
 
 def _gpus() -> List[Dict[str, Any]]:
-    text = run_program(["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"])
+    text = run_program(["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"])
     found = []
     for line in (text or "").splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 3 and fields[0].isdigit():
-            memory = int(fields[2]) << 20 if fields[2].isdigit() else None
-            found.append({"index": int(fields[0]), "name": fields[1], "memory": memory})
+        index, comma, name = line.partition(",")
+        if comma and index.strip().isdigit():
+            found.append({"index": int(index), "name": name.strip()})
     return found
 
 

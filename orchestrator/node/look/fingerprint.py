@@ -10,7 +10,7 @@ import os
 
 from ..base import procs
 from ..base.fault import NodeError
-from . import facts, question
+from . import question
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,8 +121,15 @@ def _machine() -> Iterator[str]:
     yield from os.uname()
     yield str(os.getuid())
     yield repr(sorted(os.sched_getaffinity(0)))
-    yield str(facts.memory())
+    yield str(_memory())
     yield _stat("/etc/ld.so.cache")
+
+
+def _memory() -> int:
+    """Bytes that this login may use: the machine's, or less in a container."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = procs.text("/sys/fs/cgroup/memory.max").strip()
+    return min(total, int(limit)) if limit.isdigit() else total
 
 
 def devices(root: str) -> Iterator[str]:

@@ -61,9 +61,7 @@ def _identity() -> int:
 
 def _keep_own(sock: socket.socket, family: int) -> None:
     """Let the kernel drop what answers others: a raw socket hears every ping of the machine."""
-    start = (
-        [(0xB1, 0, 0, 0)] if family == socket.AF_INET else [(0x01, 0, 0, 0)]
-    )  # X = length of the IP header
+    start = [(0xB1, 0, 0, 0)] if family == socket.AF_INET else [(0x01, 0, 0, 0)]  # X = IP header's length
     program = [
         *start,
         (0x50, 0, 0, 0),  # A = type

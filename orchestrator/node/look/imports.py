@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 
+from ..base import lenient
 from ..task import environ
 
 TYPE_CHECKING = False
@@ -24,7 +24,8 @@ _LINES = 3
 
 # Any Python can run it. What it says stands between marks: libraries print, too.
 _PROGRAM = """
-import importlib, json, os, sys
+import gc, importlib, json, os, sys
+gc.disable()  # it takes a fifth of an import, for nothing: the process ends soon
 mark = sys.argv[1]
 def say(what):
     os.write(1, (mark + json.dumps(what) + mark).encode("utf-8"))
@@ -93,7 +94,7 @@ def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Any:
     if late:
         return text, f"no answer within {_SECONDS:g} s"
     if process.returncode < 0:
-        return text, f"killed by {_signal(-process.returncode)}"
+        return text, f"killed by {lenient.signal_name(-process.returncode)}"
     return text, _tail(err) or f"exit status {process.returncode}" if process.returncode else ""
 
 
@@ -126,13 +127,6 @@ def _threads() -> int:
         except OSError:
             continue  # it has ended
     return number
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _tail(err: bytes) -> str:

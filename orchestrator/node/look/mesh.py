@@ -16,6 +16,7 @@ import socket
 import struct
 import time
 
+from ..base import tcp
 from ..base.fault import NodeError
 from ..serve.loop import READ, WRITE
 from . import turnstile
@@ -31,6 +32,7 @@ _PEERS = 512  # connections at a time; more than that are no peers
 _PATIENCE = 30.0  # seconds for one of them
 _MOST = 1 << 20  # bytes each way
 _SINK_SECONDS = 10.0
+_HEARD = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer anew each time
 _PIECE = 1 << 20
 _NOWHERE = bytearray(_PIECE)
 _QUESTION = 200  # bytes
@@ -46,12 +48,13 @@ class Mesh:
         self.open: Dict[int, _Peer] = {}
         self._listeners: List[socket.socket] = []
         self._turns: List[socket.socket] = []
+        self._payload = b""
 
     def listen(self, port: int) -> bool:
         """False when somebody has the port; raise `turnstile.Taken` when another preflight looks at it."""
         turn = turnstile.pass_through(turnstile.LOOK, port)
         try:
-            listener = _bind(port)
+            listener = tcp.listen(port, _PEERS)
         except OSError as error:
             turn.close()
             if error.errno == errno.EADDRINUSE:
@@ -63,9 +66,15 @@ class Mesh:
 
     def listen_anywhere(self) -> int:
         """A port that the kernel chooses, as NCCL and others take theirs."""
-        listener = _bind(0)
+        listener = tcp.listen(0, _PEERS)
         self._serve(listener)
         return int(listener.getsockname()[1])
+
+    def payload(self, size: int) -> bytes:
+        """Bytes that no VPN on the way can compress, made once for all peers."""
+        if len(self._payload) < size:
+            self._payload = os.urandom(size)
+        return self._payload[:size]
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -77,6 +86,7 @@ class Mesh:
             turn.close()
 
     def _serve(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
         self._listeners.append(listener)
         self.agent.loop.watch(listener.fileno(), READ, lambda: self._accept(listener))
 
@@ -125,7 +135,7 @@ class _Peer:
             if self._sinks:
                 self._sink()
                 return
-            data = self._socket.recv(1 << 18)
+            data = self._socket.recv(_HEARD)
         except BlockingIOError:
             return
         except OSError:
@@ -149,8 +159,7 @@ class _Peer:
         if wish == b"sink":
             self._ends = time.monotonic() + _SINK_SECONDS
             self._sinks = True
-        # Not zeros: a VPN may compress.
-        self._unsaid = os.urandom(min(int(wish), _MOST) if wish.isdigit() else 0)
+        self._unsaid = self._mesh.payload(min(int(wish), _MOST) if wish.isdigit() else 0)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.send(self._mesh.answer)  # in a small packet of its own, which gets through anyway
@@ -202,26 +211,3 @@ def unlisten(agent: Agent, _request: Request) -> Dict[str, Any]:
     if mesh is not None:
         mesh.close()
     return {}
-
-
-def _bind(port: int) -> socket.socket:
-    """As TensorFlow binds: every address, both families where the machine has both."""
-    families = [socket.AF_INET6, socket.AF_INET] if socket.has_ipv6 else [socket.AF_INET]
-    for family in families:
-        try:
-            listener = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:
-            continue  # a kernel without this family
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind(("::" if family == socket.AF_INET6 else "", port))
-            listener.listen(_PEERS)
-            listener.setblocking(False)
-            return listener
-        except OSError as error:
-            listener.close()
-            if family == socket.AF_INET or error.errno in (errno.EADDRINUSE, errno.EACCES):
-                raise
-    raise OSError(errno.EAFNOSUPPORT, "no TCP on this machine")

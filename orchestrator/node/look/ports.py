@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from ..base import locks
+from ..base import lenient, locks
 from . import turnstile
 
 TYPE_CHECKING = False
@@ -66,9 +66,9 @@ def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
     inode, uid = sockets[0]
     process = _owner_of(inode)
     if process is None:
-        return f"a process of user {_user(uid)}"
+        return f"a process of user {lenient.user(uid)}"
     pid, name = process
-    return f"{name} pid {pid} (user {_user(uid)})"
+    return f"{name} pid {pid} (user {lenient.user(uid)})"
 
 
 def leased(port: int, paths: Optional[Paths], asker: str = "") -> Optional[Dict[str, Any]]:
@@ -160,12 +160,3 @@ def _open_files(folder: str) -> Iterator[str]:
             yield os.readlink(f"{folder}/{fd}")
         except FileNotFoundError:
             continue  # closed since it was listed: that hides no other
-
-
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

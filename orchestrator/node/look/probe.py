@@ -12,7 +12,7 @@ from .call import Call, payload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Set
+    from typing import Any, Dict, List, Set, Union
 
     from ..serve.agent import Agent, Request
     from .call import Addresses
@@ -111,5 +111,8 @@ def _look_up_name(target: Dict[str, Any], found: List[Addresses], number: int) -
 
 
 def _look_up(target: Dict[str, Any], flags: int) -> Addresses:
-    entries = socket.getaddrinfo(target["address"], int(target["port"]), type=socket.SOCK_STREAM, flags=flags)
+    name: Union[str, bytes] = target["address"]
+    if flags & socket.AI_NUMERICHOST and target["address"].isascii():
+        name = target["address"].encode()  # for text, the tables of international names are loaded
+    entries = socket.getaddrinfo(name, int(target["port"]), type=socket.SOCK_STREAM, flags=flags)
     return [(family, address) for family, _, _, _, address in entries]

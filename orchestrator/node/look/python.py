@@ -25,21 +25,20 @@ for folder in sys.path:
         name, _, version = stem.partition("-")
         if kind in ("dist-info", "egg-info") and found.get(plain(name)) == "":
             found[plain(name)] = version.partition("-")[0]
-said = [sys.executable, sys.version.split()[0], sys.prefix] + [found[plain(name)] for name in sys.argv[2:]]
+said = [sys.executable, sys.version.split()[0]] + [found[plain(name)] for name in sys.argv[2:]]
 os.write(1, (sys.argv[1] + "\\0".join(said) + sys.argv[1]).encode("utf-8", "surrogateescape"))
 """
 
 
 def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any]:
-    """{"python", "packages", "prefix"} of `facts`; one process, and nothing big is imported."""
+    """{"python", "packages"} of `facts`; one process, and nothing big is imported."""
     fields, error = question.ask(lambda mark: [python, "-c", _QUESTION, mark, *packages], python, setup)
     if fields is None:
         return _unknown(packages, error)
-    path, version, prefix, *versions = fields
+    path, version, *versions = fields
     return {
         "python": {"path": path, "version": version, "ok": True, "error": ""},
         "packages": {name: version or None for name, version in zip(packages, versions)},  # noqa: B905
-        "prefix": prefix,
     }
 
 
@@ -47,5 +46,4 @@ def _unknown(packages: List[str], error: str) -> Dict[str, Any]:
     return {
         "python": {"path": None, "version": None, "ok": False, "error": error},
         "packages": dict.fromkeys(packages),
-        "prefix": None,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ..base import trust
+from ..base import lenient, trust
 from ..base.fault import NodeError
 from ..base.paths import plain_name
 from ..disk.removing import remove
@@ -66,15 +66,8 @@ def _forget_stale(folder: str) -> None:
     workdir, now = os.path.dirname(folder), os.stat(folder).st_mtime
     for name in os.listdir(workdir):
         path = os.path.join(workdir, name)
-        if name.startswith(".share-") and now - _changed(path, now) > _STALE:
+        if name.startswith(".share-") and now - lenient.changed(path, now) > _STALE:
             remove(path)
-
-
-def _changed(path: str, now: float) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:
-        return now  # somebody else's, on its way
 
 
 def _folder(request: Request) -> str:

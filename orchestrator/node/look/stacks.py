@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ..base import procs
+from ..base import lenient, procs
 from ..task import control, state
 from . import dumps
 
@@ -80,15 +80,8 @@ def _facts(process: procs.Process) -> Dict[str, Any]:
         "state": fields[0].decode() if fields else "",
         "waits": procs.read(f"/proc/{pid}/wchan", 256).decode("ascii", "replace").strip("0"),
         "cpu": ticks / os.sysconf("SC_CLK_TCK"),
-        "cwd": _link(f"/proc/{pid}/cwd"),
+        "cwd": lenient.link(f"/proc/{pid}/cwd"),
         "how": "none",
         "text": "",
         "why": "",
     }
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""

@@ -11,6 +11,8 @@ import errno
 import socket
 import struct
 
+from ..base import lenient
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
@@ -52,17 +54,8 @@ def holder(kind: str, port: int) -> Optional[str]:
             return "?"  # its queue is full
         except OSError:
             return None
-    return _user(struct.unpack("iII", credentials)[1])
+    return lenient.user(struct.unpack("iII", credentials)[1])
 
 
 def _name(kind: str, port: int) -> str:
     return f"\0orchestrate/{kind}/{port}"
-
-
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from ..base import trust
+from ..base import lenient, trust
 from ..base.fault import NodeError
 from ..disk import incoming
 from . import frames, ops
@@ -156,24 +156,17 @@ class Agent:
 
 
 def hello(agent: Agent) -> Dict[str, Any]:
-    from ..base import procs
-
-    uid = os.getuid()
     error = agent.state_error
     return {
         "protocol": PROTOCOL,
         "pid": os.getpid(),
         "python": sys.version.split()[0],
-        "uid": uid,
-        "user": _user(uid),
-        "hostname": os.uname().nodename,
+        "user": lenient.user(os.getuid()),
         "boot_id": _boot_id(),
-        "netns": _link("/proc/self/ns/net"),
-        "incarnation": procs.incarnation(),
+        "netns": lenient.link("/proc/self/ns/net"),
         "time_ns": time.time_ns(),
         "state": agent.paths.root if error is None else None,
         "state_error": None if error is None else error.as_dict(),
-        "home": os.path.expanduser("~"),
     }
 
 
@@ -210,25 +203,9 @@ def _open_state(path: Optional[str]) -> Tuple[Optional[Paths], Optional[NodeErro
         return None, error
 
 
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
     except OSError:
         return ""

@@ -16,6 +16,7 @@ if sys.version_info < (3, 8):
         % (sys.executable, sys.version.split()[0])
     )
 
+import gc
 import json
 import marshal
 import os
@@ -27,6 +28,7 @@ from importlib.machinery import ModuleSpec
 PACKAGE = "orchestrate_node"
 INIT = ".__init__"  # behind the name of a package: its own code
 FORGET = 7 * 24 * 3600  # seconds after which the code of another version goes
+OBJECTS = 50_000  # between two looks for garbage: what is imported is none, and each look costs
 
 
 TYPE_CHECKING = False
@@ -47,10 +49,9 @@ class Bundle:
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Optional[ModuleSpec]":  # noqa: ARG002
         if name == PACKAGE or name.startswith(PACKAGE + "."):
-            for source in (name, name + INIT):
-                if source in self._codes or source in self._unpacked():
-                    room = source is not name
-                    return ModuleSpec(name, self, is_package=room)  # type: ignore[arg-type] # a loader by its methods
+            here = self._codes if name in self._codes or name + INIT in self._codes else self._unpacked()
+            if name in here or name + INIT in here:
+                return ModuleSpec(name, self, is_package=name not in here)  # type: ignore[arg-type] # a loader by its methods
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -135,6 +136,7 @@ def checksum(data: bytes) -> bytes:
 
 
 def run() -> None:
+    gc.set_threshold(OBJECTS)
     stdin = sys.stdin.buffer
     settings, packed, digest = stdin.readline().decode().split()
     config = json.loads(stdin.read(int(settings)))

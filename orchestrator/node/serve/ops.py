@@ -38,7 +38,6 @@ OPS = {
     "probe": ("look.probe", "probe", 120.0),
     "bandwidth": ("look.bandwidth", "measure", 30.0),
     "lease": ("look.ports", "lease", HERE),
-    "tree_has": ("stock.trees", "has", 600.0),
     "tree_begin": ("stock.trees", "begin", HERE),
     "tree_tar": ("disk.untar", "receive", HERE),
     "tree_seal": ("stock.trees", "seal", HERE),

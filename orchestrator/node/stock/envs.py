@@ -14,10 +14,10 @@ import time
 
 from ..base import locks, trust
 from ..base.fault import NodeError
-from ..base.paths import listed, plain_name
-from ..disk.removing import discard, remove
-from . import uvwords
-from .pipconf import in_words_of_uv
+from ..base.lenient import discard, listed
+from ..base.paths import plain_name
+from ..disk.removing import remove
+from . import uv, wheelhouse
 from .trees import unwritable
 
 TYPE_CHECKING = False
@@ -68,16 +68,16 @@ def look(_agent: Agent, request: Request) -> Dict[str, Any]:
 def find(_agent: Agent, request: Request) -> Dict[str, Any]:
     """The interpreter that fits `python` (a version or a program), by uv's own search."""
     wanted = str(request["python"])
-    done = _uv(request, ["python", "find", os.path.expanduser(wanted)])
+    done = uv.call(request, ["python", "find", os.path.expanduser(wanted)])
     if done.returncode < 0:
-        raise uvwords.killed("uv", done.returncode)
+        raise uv.killed("uv", done.returncode)
     if done.returncode:
-        raise uvwords.no_python(wanted, done.stderr)
+        raise uv.no_python(wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
     code = "import sys; print(*sys.version_info[:3], sys.implementation.name)"
     said = _output([path, "-I", "-S", "-c", code]).split()
     if len(said) != 4:
-        raise uvwords.no_python(wanted, b"%s does not run" % os.fsencode(path))
+        raise uv.no_python(wanted, b"%s does not run" % os.fsencode(path))
     return {"path": path, "version": ".".join(said[:3]), "implementation": said[3]}
 
 
@@ -103,7 +103,7 @@ def progress(agent: Agent, request: Request) -> Dict[str, Any]:
 
 def _make(path: str, making: str, request: Request) -> Dict[str, Any]:
     began = time.monotonic()
-    folder = os.path.dirname(path)
+    folder, wheels = os.path.dirname(path), request.get("wheels")
     try:
         os.makedirs(folder, exist_ok=True)
         trust.check_way(*os.path.split(folder))
@@ -112,45 +112,34 @@ def _make(path: str, making: str, request: Request) -> Dict[str, Any]:
             _forget_dead(folder, os.path.basename(path))
             _forget_others(folder, os.path.basename(path))
             if _whole(path):
-                return {"made": False, "path": path, "versions": {}, "seconds": time.monotonic() - began}
+                return _made(path, {}, began, kept=wheelhouse.is_kept(path, wheels), made=False)
             versions = _build(path, making, request)
+            if wheels and request.get("keep"):
+                wheelhouse.keep(path, wheels)
     except OSError as error:
         raise unwritable(folder, error) from None
-    return {"made": True, "path": path, "versions": versions, "seconds": time.monotonic() - began}
+    return _made(path, versions, began, kept=wheelhouse.is_kept(path, wheels))
+
+
+def _made(
+    path: str, versions: Dict[str, str], began: float, *, kept: bool, made: bool = True
+) -> Dict[str, Any]:
+    seconds = time.monotonic() - began
+    return {"made": made, "path": path, "versions": versions, "seconds": seconds, "kept": kept}
 
 
 def _build(path: str, making: str, request: Request) -> Dict[str, str]:
-    python = str(request["interpreter"])
     try:
         os.mkdir(making, 0o700)
         _check_room(os.path.dirname(making))
         lock = os.path.join(making, LOCK + ".new")
         with open(lock, "wb") as file:
             file.write(request.payload)
-        _step(
-            request,
-            making,
-            [
-                "venv",
-                "--quiet",
-                "--allow-existing",
-                "--relocatable",
-                "--no-project",
-                "--python",
-                python,
-                making,
-            ],
-        )
+        shape = ["--quiet", "--allow-existing", "--relocatable", "--no-project"]
+        _step(request, making, ["venv", *shape, "--python", str(request["interpreter"]), making])
         if request.get("ask_first"):
             _ask_index(request, making)
-        install = [
-            "pip",
-            "install",
-            "--no-deps",
-            "--compile-bytecode",
-            "--python",
-            os.path.join(making, "bin", "python"),
-        ]
+        install = ["pip", "install", "--no-deps", "--compile-bytecode", "--python", _python(making)]
         _step(request, making, [*install, *_sources(request, making), "--requirement", lock])
         versions = _check(making, request.payload)
         remove(os.path.join(making, ".cache"))
@@ -171,11 +160,11 @@ def _ask_index(request: Request, making: str) -> None:
     pin = next((line.partition(";")[0].strip() for line in lines if "==" in line.partition(";")[0]), "")
     if not pin:
         return
-    question = ["pip", "install", "--dry-run", "--no-deps", "--python", os.path.join(making, "bin", "python")]
+    question = ["pip", "install", "--dry-run", "--no-deps", "--python", _python(making)]
     try:
         _step(request, making, [*question, *_sources(request, making), pin], UV_HTTP_RETRIES="0")
     except NodeError as error:
-        if error.kind == uvwords.NO_INDEX:
+        if error.kind == uv.NO_INDEX:
             raise
         # Anything else is for the installation to say: it knows which of the packages this machine needs.
 
@@ -192,11 +181,11 @@ def _sources(request: Request, making: str) -> List[str]:
 
 def _step(request: Request, making: str, arguments: List[str], **settings: str) -> None:
     with open(making + ".log", "ab") as log:
-        done = _uv(request, arguments, log, **settings)
+        done = uv.call(request, arguments, log, **settings)
     if done.returncode < 0:
-        raise uvwords.killed("uv", done.returncode)
+        raise uv.killed("uv", done.returncode)
     if done.returncode:
-        raise uvwords.failed(arguments, _read(making + ".log"))
+        raise uv.failed(arguments, _read(making + ".log"))
 
 
 def _check(making: str, lock: bytes) -> Dict[str, str]:
@@ -204,7 +193,7 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
     names = {line.partition("==")[0].strip().lower() for line in lock.decode("utf-8", "replace").split("\n")}
     modules = sorted({module for name, module in _IMPORTS.items() if name in names})
     done = subprocess.run(
-        [os.path.join(making, "bin", "python"), "-c", _CHECK, *modules],
+        [_python(making), "-c", _CHECK, *modules],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -213,39 +202,16 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
         check=False,
     )
     if done.returncode < 0:
-        raise uvwords.killed("the import of what was installed", done.returncode)
+        raise uv.killed("the import of what was installed", done.returncode)
     if done.returncode:
         raise NodeError(
             "env",
             "cannot import what was installed",
-            uvwords.tail(done.stderr.decode("utf-8", "replace")),
+            uv.tail(done.stderr.decode("utf-8", "replace")),
             "change the packages under [env], then run `orchestrate setup`",
         )
     versions: Dict[str, str] = json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1])
     return versions
-
-
-def _uv(
-    request: Request, arguments: List[str], log: Any = subprocess.PIPE, **settings: str
-) -> subprocess.CompletedProcess[bytes]:
-    uv = os.path.expanduser(str(request["uv"]))
-    return subprocess.run(
-        [uv, *arguments],
-        env={**environment(os.environ), **settings},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        cwd="/",  # uv reads the configuration of the project that it is called in
-        check=False,
-    )
-
-
-def environment(login: Any) -> Dict[str, str]:
-    """The login's environment, with what pip knows in the words of uv where uv was told nothing itself."""
-    made = {**login, **in_words_of_uv(login)}
-    made.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", NO_COLOR="1")
-    made.pop("VIRTUAL_ENV", None)
-    return made
 
 
 def _forget_dead(folder: str, name: str) -> None:
@@ -272,7 +238,7 @@ def _forget_others(folder: str, name: str) -> None:
 
 
 def _whole(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, LOCK)) and _runs(os.path.join(path, "bin", "python"))
+    return os.path.isfile(os.path.join(path, LOCK)) and _runs(_python(path))
 
 
 def _runs(python: str) -> bool:
@@ -323,6 +289,10 @@ def _libc() -> str:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
         return ""
+
+
+def _python(environment: str) -> str:
+    return os.path.join(environment, "bin", "python")
 
 
 def _read(path: str) -> str:

@@ -17,10 +17,10 @@ import stat
 import time
 
 from ..base import locks
-from ..base.paths import filesystem, is_remote, listed
+from ..base.lenient import discard, listed
+from ..base.paths import filesystem, is_remote
 from ..base.tuples import NamedTuple
 from ..disk import copies
-from ..disk.removing import discard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import ssl
 import struct
 import threading
 
+from ..base import tcp
 from ..base.fault import NodeError
 
 TYPE_CHECKING = False
@@ -208,21 +209,12 @@ class Pullers:
 
 def _listen(ports: Sequence[int]) -> socket.socket:
     """On the first port that is free: one that tasks will use passes the firewalls that tasks pass."""
-    for port in (*ports, 0):
-        for family in (socket.AF_INET6, socket.AF_INET):
-            listener = None
-            try:
-                listener = socket.socket(family, socket.SOCK_STREAM)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                listener.bind(("::" if family == socket.AF_INET6 else "", port))
-                listener.listen(_MOST)
-                return listener
-            except OSError:
-                if listener is not None:
-                    listener.close()
-    raise OSError("no port is free")
+    for port in ports:
+        try:
+            return tcp.listen(port, _MOST)
+        except OSError:
+            continue
+    return tcp.listen(0, _MOST)
 
 
 def _exactly(stream: ssl.SSLSocket, size: int) -> bytes:

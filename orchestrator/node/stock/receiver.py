@@ -11,7 +11,8 @@ import threading
 
 from ..base import locks, trust
 from ..base.fault import NodeError
-from ..disk.removing import discard, remove
+from ..base.lenient import discard
+from ..disk.removing import remove
 from ..serve import frames
 from . import reuse, wholeness
 from .pieces import Pieces, map_of

@@ -11,9 +11,9 @@ import json
 import os
 import stat
 
+from ..base.lenient import discard
 from ..base.tuples import NamedTuple
 from ..disk import copies
-from ..disk.removing import discard
 from .lending import LARGE
 
 TYPE_CHECKING = False
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
     Manifest = List[Dict[str, Any]]
     Stat = Tuple[int, int, int, int]  # device, inode, size, time
-    Held = Dict[
-        Tuple[str, int], Tuple[str, Stat]
-    ]  # where there is what content and mode, and what it is like
+    # Where there is a file of a content and mode, and what it is like.
+    Held = Dict[Tuple[str, int], Tuple[str, Stat]]
 
 _MOST = 64  # trees that are looked through, the newest first
 _MOST_BYTES = 64 << 20  # of their notes
@@ -38,9 +37,7 @@ class Filled(NamedTuple):
     """What came of `fill`."""
 
     missing: List[int]  # places in the manifest
-    base: Optional[
-        str
-    ]  # the newest tree with the most of the missing paths: those are changes of what it has
+    base: Optional[str]  # the newest tree with the most of the missing paths: it has earlier versions
     known: Dict[Stat, str]  # the contents of the files that are links to another tree's
 
 

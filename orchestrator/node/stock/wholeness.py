@@ -7,9 +7,10 @@ import os
 import stat
 
 from ..base import trust
-from ..disk.removing import discard, remove
+from ..base.lenient import discard
+from ..disk.removing import remove
 from . import reuse
-from .trees import _sha256
+from .comparison import sha256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def right(folder: str, manifest: Manifest, *, linked: bool = False) -> Set[str]:
             continue
         if linked and found.st_nlink < 2 and stat.S_ISREG(found.st_mode):
             continue  # pieces of it are there: the map says which
-        if _is_file(found, one) and _sha256(path) == one["sha256"]:
+        if _is_file(found, one) and sha256(path) == one["sha256"]:
             good.add(one["path"])
         else:
             remove(path)
@@ -56,7 +57,7 @@ def _wrong(folder: str, manifest: Manifest) -> List[str]:
     for one in manifest:
         path = os.path.join(folder, one["path"])
         try:
-            good = _is_file(os.lstat(path), one) and _sha256(path) == one["sha256"]
+            good = _is_file(os.lstat(path), one) and sha256(path) == one["sha256"]
         except OSError:
             good = False
         if not good:
@@ -88,7 +89,7 @@ def noted(notes: Optional[str], path: str) -> Optional[List[Tuple[str, str, Any]
 def is_same(path: str, known: Any, digest: Optional[str]) -> bool:
     try:
         found = os.lstat(path)
-        return reuse.stat_of(found) == known and (digest is None or _sha256(path) == digest)
+        return reuse.stat_of(found) == known and (digest is None or sha256(path) == digest)
     except OSError:
         return False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from ..base import lenient
 from ..base.paths import TaskFolder
 from ..base.tuples import NamedTuple
 from . import state
@@ -51,7 +52,7 @@ class Lifeline:
             return None
         self._next_look = now + self.tick
         clock = time.clock_gettime(_BOOTTIME)
-        word, own = _mtime(self._keeper), (printed, _size(self._launch.folder.report))
+        word, own = _mtime(self._keeper), (printed, lenient.size(self._launch.folder.report))
         if word != self._word:
             self._word, self._heard = word, clock
         if own != self._own:
@@ -82,12 +83,5 @@ def _failed(folder: TaskFolder) -> bool:
 def _mtime(path: str) -> int:
     try:
         return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
     except OSError:
         return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import select
 import signal
 import time
 
-from ..base import prctl
+from ..base import lenient, prctl
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder
 from ..hook import site as site_rules
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
 
 _PIPE_SIZE = 256 << 10  # 64 tasks of one user stay far below the 64 MiB that pipes of a user may take
-_F_SETPIPE_SZ = 1031
 
 
 def start(  # noqa: PLR0917 - named by the protocol
@@ -93,7 +91,7 @@ def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: List[int]) -> 
     handles = Handles(claimed.lock, claimed.control, log_read, log_write, said, list(lease_fds))
     try:
         try:
-            _enlarge(log_write)
+            lenient.enlarge(log_write, _PIPE_SIZE)
             _detach(lambda: guard.main(launch, handles), handles.all())
         finally:
             for fd in (log_read, log_write, said):
@@ -185,11 +183,3 @@ def _result(launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
     control.wait_until_over(folder, 5.0)
     found = control.settle(paths, folder.run, folder.attempt, folder.task)
     raise NodeError("start", f"{folder.task} was lost while it was started", found["message"])
-
-
-def _enlarge(pipe: int) -> None:
-    """A larger buffer makes fewer and larger reads; the usual one will do."""
-    try:
-        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE_SIZE)
-    except OSError:
-        pass

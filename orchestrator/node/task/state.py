@@ -9,6 +9,7 @@ import json
 import os
 import time
 
+from ..base import lenient
 from ..base.paths import TaskFolder
 
 TYPE_CHECKING = False
@@ -37,6 +38,7 @@ REMOVED = "its folder on this machine was removed while it ran, and the task was
 FOR_GAP = "reserve.gap"  # room kept for the word that the disk is full,
 FOR_END = "reserve.end"  # and for the last one: how a task ended must be told on a full disk too
 
+_PATIENCE = 600.0  # seconds for room on the disk
 _RESERVE = 8192
 
 
@@ -91,7 +93,7 @@ def write_last(folder: TaskFolder, state: State) -> None:
     prepared = _prepare(folder, state, FOR_END)
     for name in (FOR_GAP, FOR_END):
         if os.path.join(folder, name) != prepared:
-            _discard(os.path.join(folder, name))
+            lenient.discard(os.path.join(folder, name))
     os.replace(prepared, folder.state)
 
 
@@ -101,7 +103,7 @@ def _prepare(folder: TaskFolder, state: State, reserve: str) -> str:
     try:
         _put(beside, _encode(state), os.O_CREAT | os.O_TRUNC)
     except OSError:
-        _discard(beside)
+        lenient.discard(beside)
         if not reserve:
             raise
         beside = os.path.join(folder, reserve)
@@ -109,9 +111,9 @@ def _prepare(folder: TaskFolder, state: State, reserve: str) -> str:
     return beside
 
 
-def conclude(folder: TaskFolder, state: State, patience: float = 600.0) -> None:
+def conclude(folder: TaskFolder, state: State) -> None:
     """Write the final state, waiting for room; the lock is held for so long: it is not told yet."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             write_last(folder, state)
@@ -130,7 +132,7 @@ def set_aside(folder: TaskFolder) -> None:
             try:
                 _put(path, b" " * _RESERVE, os.O_CREAT)
             except OSError:
-                _discard(path)  # half of it keeps no room
+                lenient.discard(path)  # half of it keeps no room
                 raise
 
 
@@ -165,10 +167,3 @@ def _fitting(state: State) -> bytes:
             gaps = [*gaps, {**others[0], "bytes": sum(gap["bytes"] for gap in others)}]
         data = _encode({**state, "gaps": gaps, "message": state["message"][:1000]})
     return data.ljust(_RESERVE)
-
-
-def _discard(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -10,15 +10,15 @@ import os
 import time
 
 from ..base import locks
-from ..base.paths import listed
+from ..base.lenient import changed, listed
 from ..base.tuples import NamedTuple
 from ..disk.removing import remove
-from ..stock import lending, work
+from ..stock import lending, wheelhouse, work
 from ..stock.envs import MAKING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
+    from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
     from ..base.paths import Paths
 
@@ -66,6 +66,15 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
             _forget_locks(envs)
             lending.forget(trees)
     scraps = [*_hidden(runs), *shared]
+    wheels = wheelhouse.noted(envs)
+    environments = _prune(
+        "envs",
+        (measure(path)._replace(used=changed(path, time.time())) for path in _plain(envs)),
+        rules._replace(older=0.0, keep_bytes=None),
+        _is_unnamed(rules),
+    )
+    gone = {one["name"] for one in environments["gone"]}
+    unneeded = set(wheels.values()) - {digest for name, digest in wheels.items() if name not in gone}
     return {
         "state": _prune("state", map(measure, _plain(runs)), rules, _is_over(rules), _locked),
         "work": _prune(
@@ -78,18 +87,14 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
             kind: _prune(
                 kind,
                 # The files of a tree have the times of their sources: whoever uses one touches its top.
-                (measure(path)._replace(used=_time(path)) for path in _plain(folder)),
+                (measure(path)._replace(used=changed(path, time.time())) for path in _plain(folder)),
                 rules,
                 (lambda folder: _name(folder) not in wanted) if rules.shared else _never,
+                unneeded=unneeded if kind == "data" else (),
             )
             for kind, folder in (("code", trees), ("data", data))
         },
-        "envs": _prune(
-            "envs",
-            (measure(path)._replace(used=_time(path)) for path in _plain(envs)),
-            rules._replace(older=0.0, keep_bytes=None),
-            _is_unnamed(rules),
-        ),
+        "envs": environments,
         "scraps": _prune("scraps", map(measure, scraps), rules._replace(older=_DAY, keep_bytes=None)),
     }
 
@@ -161,8 +166,10 @@ def _prune(
     rules: Rules,
     may_go: Callable[[Folder], bool] = lambda _: True,
     take_away: Optional[Callable[[Folder], bool]] = None,
+    *,
+    unneeded: Collection[str] = (),
 ) -> Dict[str, Any]:
-    """The oldest first: those that are too old, and those that are too much."""
+    """The oldest first: those that are too old, those that are too much, and the unneeded of any age."""
     folders = sorted(found, key=lambda folder: folder.used)
     total = left = sum(folder.size for folder in folders)
     gone: List[Dict[str, Any]] = []
@@ -170,7 +177,8 @@ def _prune(
     for folder in folders:
         idle = time.time() - folder.used
         too_much = rules.keep_bytes is not None and left > rules.keep_bytes
-        if idle < _FRESH[kind] or not (idle >= rules.older or too_much) or not may_go(folder):
+        is_old = idle >= rules.older or _name(folder) in unneeded
+        if idle < _FRESH[kind] or not (is_old or too_much) or not may_go(folder):
             continue
         if not rules.dry:
             try:
@@ -204,7 +212,7 @@ def _unused(folder: Folder) -> bool:
         os.rename(folder.path, hidden)
     except FileNotFoundError:
         return False
-    if _time(hidden) > folder.used:
+    if changed(hidden, time.time()) > folder.used:
         try:
             os.rename(hidden, folder.path)
             return False
@@ -247,7 +255,7 @@ def _entries(folder: str) -> List[str]:
 
 def measure(path: str) -> Folder:
     """Its newest change, however deep, and its size; a file with several names counts in parts."""
-    newest, total = _time(path), 0
+    newest, total = changed(path, time.time()), 0
     waiting = [path]
     while waiting:
         try:
@@ -265,10 +273,3 @@ def measure(path: str) -> Folder:
         except OSError:
             continue  # gone, no folder, or not ours to read
     return Folder(path, newest, total)
-
-
-def _time(path: str) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:
-        return time.time()  # somebody else's, on its way

@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from ..base import locks
+from ..base import lenient, locks
 from ..base.fault import NodeError
 from ..task import control, state
 from ..task.tasks import store_plan
@@ -93,7 +93,7 @@ def _task(paths: Paths, folder: TaskFolder) -> Dict[str, Any]:
         "task": folder.task,
         "state": found,
         "alive": not state.is_final(found) and control.is_locked(folder),
-        "log_size": _size(folder.log),
+        "log_size": lenient.size(folder.log),
     }
 
 
@@ -113,10 +113,3 @@ def _text(path: str) -> Optional[str]:
             return file.read()
     except OSError:
         return None
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

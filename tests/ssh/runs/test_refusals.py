@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -179,6 +181,27 @@ def test_hosts_that_fail_in_their_own_ways_get_a_block_each(desk: Desk) -> None:
         assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
         assert f"error: {first.name} has no /no/such/python" in viewer.stderr
         assert f"error: {second.name} has no identity file /no/such/key" in viewer.stderr
+
+
+def test_the_line_that_leaves_the_others_out_can_be_typed(desk: Desk) -> None:
+    first, second = desk.cluster.hosts
+    desk.write_hosts([first, replace(second, agent_python="/no/such/python")])
+    refused = desk.launch("--", "sh", "-c", 'echo "got $1"', "sh", "two words")
+    assert refused.wait() == ExitStatus.CLUSTER, refused.stderr
+    said = re.search(r"on the other 1 of 2 hosts, without (\S+): `orchestrate (.*)`\n\Z", refused.stderr)
+    assert said, refused.stderr
+    assert said[1] == second.name
+    again = desk.start(*shlex.split(said[2]))
+    assert again.wait() == ExitStatus.OK, again.stderr
+    assert again.stdout.count("got two words") == 1
+    assert "on the other" not in again.stderr
+
+
+def test_without_any_host_there_is_no_such_line(desk: Desk) -> None:
+    every(desk, agent_python="/no/such/python")
+    refused = desk.launch("--", "true")
+    assert refused.wait() == ExitStatus.CLUSTER, refused.stderr
+    assert "on the other" not in refused.stderr
 
 
 # --- what their logins do ---

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator.phases.wheels import Brought
 from tests.ssh.runs.desk import Desk
 from tests.wheels import wheel
 
@@ -88,6 +91,28 @@ def test_another_recipe_is_another_environment(desk: Desk, wheels: Path) -> None
     viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
     assert viewer.wait(LIMIT) == 0, viewer.stderr
     assert len(environments(desk)) == 3, "the first one may be in use"
+
+
+def test_a_replaced_host_gets_its_wheels_from_one_that_kept_them(desk: Desk, wheels: Path) -> None:
+    """What this machine has is no longer what it was: whatever came from here would be an error."""
+    write(desk, 'packages = ["small"]', 'via = "controller"')
+    first = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert first.wait(LIMIT) == 0, first.stderr
+    shutil.rmtree(Path(desk.cluster.hosts[1].workdir).expanduser())
+    (cached,) = (desk.folder / "cache" / "orchestrate" / "wheels").glob("*/*.whl")
+    there = cached.stat()
+    cached.write_bytes(bytes(there.st_size))
+    os.utime(cached, ns=(there.st_atime_ns, there.st_mtime_ns))
+    again = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+    assert again.wait(LIMIT) == 0, again.stderr
+    assert again.stderr.count("environment made in") == 1
+    assert len(environments(desk)) == 2
+
+
+def test_of_many_hosts_two_keep_the_wheels() -> None:
+    names = ("a", "b", "c", "d")
+    kept = [Brought(dict.fromkeys(names, "/data"), {}, helpers=number).keepers() for number in range(4)]
+    assert kept == [{"a", "b"}, {"a"}, set(), set()]
 
 
 def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wheels: Path) -> None:

@@ -1,17 +1,44 @@
-"""Why an environment could not be made: uv's words, and what to do about them. Pure."""
+"""uv on a node: how it is called, and what to do about what it says."""
 
 from __future__ import annotations
 
-import signal
+import os
+import subprocess
 
 from ..base.fault import NodeError
+from ..base.lenient import signal_name
+from .pipconf import in_words_of_uv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List
+    from typing import Any, Dict, List
+
+    from ..serve.agent import Request
 
 NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
 _LINES = 12  # of uv's words in an error
+
+
+def call(
+    request: Request, arguments: List[str], log: Any = subprocess.PIPE, **settings: str
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [os.path.expanduser(str(request["uv"])), *arguments],
+        env={**environment(os.environ), **settings},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        cwd="/",  # uv reads the configuration of the project that it is called in
+        check=False,
+    )
+
+
+def environment(login: Any) -> Dict[str, str]:
+    """The login's environment, with what pip knows in the words of uv where uv was told nothing itself."""
+    made = {**login, **in_words_of_uv(login)}
+    made.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", NO_COLOR="1")
+    made.pop("VIRTUAL_ENV", None)
+    return made
 
 
 def failed(arguments: List[str], log: str) -> NodeError:
@@ -34,10 +61,7 @@ def failed(arguments: List[str], log: str) -> NodeError:
 
 def killed(what: str, returncode: int) -> NodeError:
     """It has said nothing of it: whoever ended it did not ask."""
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
+    name = signal_name(-returncode)
     return NodeError(
         "env",
         f"cannot make the environment: {what} was killed by {name}",

@@ -20,7 +20,7 @@ _NOW = 120.0  # seconds for which a measurement is of this launch
 _LOOK = "look what runs there: `orchestrate exec --only {} -- uptime`"
 
 
-def asked(run: Run, spec: TaskSpec) -> TaskSpec:
+def measuring(run: Run, spec: TaskSpec) -> TaskSpec:
     """The validation of a host, which measures its speed where others wait for it."""
     if run.plan.admission.validate_command is not None or spec.host not in _waited_for(run):
         return spec
@@ -29,16 +29,16 @@ def asked(run: Run, spec: TaskSpec) -> TaskSpec:
     return dataclasses.replace(spec, argv=(*spec.argv[:place], *more, *spec.argv[place:]))
 
 
-def said(result: TaskReported | None) -> Sample | None:
+def sample_of(result: TaskReported | None) -> Sample | None:
     """What a task has measured."""
     if result is None or result.kind is not Last.RESULT:
         return None
     return speeds.parse(result.data.get("speed"), time.time())
 
 
-def odd(run: Run, samples: Mapping[str, Sample], measured: Collection[str]) -> set[str]:
-    """Of the hosts that were measured just now those that seem slow."""
-    return {one.host for group in _groups(run, samples) for one in _slow(run, group)} & set(measured)
+def suspects(run: Run, samples: Mapping[str, Sample], fresh: Collection[str]) -> set[str]:
+    """Of the hosts that were measured just now (`fresh`) those that seem slow."""
+    return {one.host for group in _groups(run, samples) for one in _slow(run, group)} & set(fresh)
 
 
 def best(first: Mapping[str, Sample], second: Mapping[str, Sample]) -> dict[str, Sample]:

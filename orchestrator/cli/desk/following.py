@@ -1,0 +1,60 @@
+"""Watching a run that was started here: loaded once its keeper is at work, which does not wait for it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from orchestrator.cli.desk import watch
+from orchestrator.cli.desk.interrupts import Interrupts
+from orchestrator.cli.desk.out import tell
+from orchestrator.cli.desk.readiness import Readiness
+from orchestrator.cli.desk.retyped import leaving_out
+from orchestrator.events import Stamped
+from orchestrator.model import Fold
+from orchestrator.ranges import fold
+from orchestrator.render import Look, choose
+from orchestrator.store import RunFolder, RunReader
+from orchestrator.store.notes import Notes
+from orchestrator.text import count
+
+BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
+
+
+def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
+    """Watch a run that was started here until it ends."""
+    tasks = {str(task) for task in arguments.task}
+
+    def wanted(task: str) -> bool:
+        return not tasks or task in tasks
+
+    folding = Fold(arguments.fold) if arguments.fold else None
+    notes = Notes(Path.cwd())
+    look = Look(fold=folding, notes=notes.read(), wanted=wanted)
+    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
+    drawn = sys.stdout.isatty() and not arguments.json
+    reader = RunReader(folder, wanted=wanted, drop_behind=BEHIND if drawn else None)
+    hosts = folder.read_plan().hosts
+    readiness = Readiness(hosts)
+
+    def hear(stamped: Stamped) -> None:
+        readiness.hear(stamped)
+        if drawn:
+            notes.hear(stamped)
+
+    try:
+        status = watch.own(folder, reader, renderer, interrupts, heard=hear)
+    finally:
+        if drawn:
+            notes.write()  # the next launch need not give them again
+    if (out := readiness.out()) and not arguments.json and arguments.verb == "launch":
+        tell(_without(len(hosts), out, arguments))
+    return status
+
+
+def _without(total: int, out: Collection[str], arguments: argparse.Namespace) -> str:
+    """The line for the other hosts. Not that they are ready: they were perhaps not looked at any more."""
+    line = leaving_out(out, arguments.ours, arguments.exclude, arguments.command)
+    return f"on the other {total - len(out)} of {count(total, 'host')}, without {fold(out)}: `{line}`"

@@ -1,0 +1,43 @@
+"""Ctrl-C and SIGTERM while a run is being started and watched."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Self
+
+
+class Interrupts:
+    """A context in which Ctrl-C and SIGTERM are counted and passed on, none lost.
+
+    Those that come before `pass_on` is called are passed on then.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._told: Callable[[int], None] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pass_on(self, told: Callable[[int], None]) -> None:
+        self._told = told
+        if self.count:
+            told(self.count)
+
+    def add(self) -> None:
+        """As if Ctrl-C had been pressed."""
+        self._came(signal.SIGINT, None)
+
+    def _came(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self._told is not None:
+            self._told(self.count)

@@ -1,0 +1,48 @@
+"""The folder that goes to the hosts, and the script of a command in it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from orchestrator.program import invocation
+
+
+@dataclass(frozen=True)
+class Code:
+    """The folder that goes to the hosts, as far as checks ask; paths are relative to it, with /."""
+
+    root: str
+    sent: frozenset[str]
+    read: Callable[[str], str | None]  # the text of a file, None when there is none
+    raw: Callable[[str], bytes | None]  # the same as its bytes
+    exists: Callable[[str], bool]  # also of what is not sent; absolute paths and `~/` too
+    folder: Callable[[str], bool]  # whether it is one
+    executable: Callable[[str], bool]
+    installed: Callable[[str], bool]  # whether this machine has a program or a Python package of that name
+    everywhere: Callable[[str], bool]  # whether the hosts see the same file under an absolute path
+    pythonpath: bool = False  # whether tasks look for modules elsewhere, too
+
+
+def script_of(command: tuple[str, ...]) -> str | None:
+    """The file of it that a command runs; None for a program that is looked for on PATH."""
+    name = invocation.program(command)
+    bare_shell = name is not None and name.endswith((".sh", ".bash")) and name == command[0]
+    if bare_shell and name is not None and "/" not in name:
+        return None  # a program of that name may be on PATH
+    known = (*invocation.SCRIPTS, ".ipynb")
+    if name is not None and invocation.PYTHON.match(PurePosixPath(invocation.unwrapped(command)[0]).name):
+        return name  # Python takes a file of any name
+    return name if name is not None and name.endswith(known) else None
+
+
+def normal(name: str) -> str:
+    """A path as the names of what is sent are written."""
+    parts: list[str] = []
+    for part in PurePosixPath(name).parts:
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
