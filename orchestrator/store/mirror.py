@@ -7,6 +7,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterable
+from itertools import starmap
 from pathlib import Path
 
 from orchestrator.plainfile import make_way, open_plain
@@ -27,6 +28,7 @@ class Mirror:
         self._log = _File(folder.log(attempt, slug))
         self._times = _File(folder.times(attempt, slug))
         self._report = _File(folder.report(attempt, slug))
+        self._timed = _last_record(folder.times(attempt, slug))  # the offset in the last record; -1: none
 
     @property
     def log_size(self) -> int:
@@ -41,11 +43,26 @@ class Mirror:
 
         What is here already is skipped (a resumed stream may overlap); raise ValueError for a hole, and
         OSError without room: what found room stays, and counts.
+
+        The times come first: whoever reads a byte finds when it was printed.
         """
-        records = b"".join(INDEX_RECORD.pack(start, when) for start, when in times)
-        self._log.add(offset, data)
-        if records:
-            self._times.append(records, whole=INDEX_RECORD.size)
+        self._log.expect(offset)
+        try:
+            self._add_times(times)
+        finally:
+            self._log.add(offset, data)
+
+    def _add_times(self, times: Iterable[tuple[int, int]]) -> None:
+        """Append the records behind the last one: those of bytes that found no room come again."""
+        new = sorted(record for record in times if record[0] > self._timed)
+        if not new:
+            return
+        try:
+            self._times.append(b"".join(starmap(INDEX_RECORD.pack, new)), whole=INDEX_RECORD.size)
+        except OSError:
+            self._timed = _last_record(self._times.path)
+            raise
+        self._timed = new[-1][0]
 
     def add_report(self, offset: int, data: bytes) -> None:
         """The same for the task's report."""
@@ -61,7 +78,7 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.size = 0
-        self._path = path
+        self.path = path
         self._fd = -1
         try:
             self._open()  # empty at first: a task that prints nothing has a log, too
@@ -72,16 +89,20 @@ class _File:
 
     def add(self, offset: int, data: bytes) -> None:
         """Append what stands at `offset` and is not here yet; raise ValueError for a hole, or OSError."""
+        self.expect(offset)
+        self.append(data[self.size - offset :])
+
+    def expect(self, offset: int) -> None:
+        """Raise ValueError where bytes at `offset` would leave a hole, or OSError."""
         self._open()
         if offset > self.size:
             raise ValueError(f"bytes at {offset} would leave a hole after {self.size}")
-        self.append(data[self.size - offset :])
 
     def append(self, data: bytes, *, whole: int = 1) -> None:
         """Append what finds room, in pieces of `whole` bytes; raise OSError for the rest."""
         self._open()
-        if data and not has_room(self._path.parent):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        if data and not has_room(self.path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         try:
             _write_all(self._fd, data)
         finally:
@@ -97,12 +118,24 @@ class _File:
 
     def _open(self) -> None:
         if self._fd < 0:
-            for folder in (self._path.parent.parent, self._path.parent):
+            for folder in (self.path.parent.parent, self.path.parent):
                 make_way(folder, folder=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
-            make_way(self._path)
-            self._fd = open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            make_way(self.path)
+            self._fd = open_plain(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self.size = os.fstat(self._fd).st_size
+
+
+def _last_record(times: Path) -> int:
+    """The offset in the last whole record of an index; -1 where none can be read."""
+    try:
+        with os.fdopen(open_plain(times, os.O_RDONLY), "rb") as file:
+            end = file.seek(0, os.SEEK_END) // INDEX_RECORD.size * INDEX_RECORD.size
+            file.seek(max(0, end - INDEX_RECORD.size))
+            found = file.read(INDEX_RECORD.size)
+    except OSError:
+        return -1
+    return int(INDEX_RECORD.unpack(found)[0]) if len(found) == INDEX_RECORD.size else -1
 
 
 def has_room(folder: Path) -> bool:

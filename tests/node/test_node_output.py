@@ -8,7 +8,6 @@ import functools
 import os
 import random
 import resource
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 from orchestrator.node.base import paths
 from orchestrator.node.task import state
 from orchestrator.node.task.logfile import RECORD, LogFile
+from tests.limits import limited_files
 from tests.node.harness import Node, until
 
 
@@ -192,22 +192,38 @@ def test_a_file_size_limit_is_a_gap_too(node: Node) -> None:
 
 def test_a_log_that_resumes_says_each_gap_and_stops_after_too_many(tmp_path: Path) -> None:
     """The file alone, with a clock of our own and a limit that comes and goes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     log = LogFile(str(tmp_path / "log"), str(tmp_path / "idx"), None, [])
     now = 10**18
-    try:
-        for turn in range(3):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (log.size + 3, hard))
+    for turn in range(3):
+        with limited_files(log.size + 3):
             log.append(b"abcde", now)
             log.append(b"fgh", now + 1)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            log.append(b"ij", now + 2)  # too early to look again
-            now += 10**9
-            log.append(b"%d\n" % turn, now)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, old)
-        log.close()
+        log.append(b"ij", now + 2)  # too early to look again
+        now += 10**9
+        log.append(b"%d\n" % turn, now)
+    log.close()
     assert (tmp_path / "log").read_bytes() == b"abc0\nabc1\nabc2\n"
     assert [(gap["offset"], gap["bytes"]) for gap in log.gaps] == [(3, 7), (8, 7), (13, 7)]
+
+
+def test_the_time_of_bytes_is_there_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the log at any moment finds the record of what is there, and none of what found no room."""
+    path, index = tmp_path / "log", tmp_path / "idx"
+    log = LogFile(str(path), str(index), None, [])
+    written = os.write
+
+    def watched(fd: int, data: bytes) -> int:
+        count = written(fd, data)
+        assert index.stat().st_size // RECORD.size >= path.stat().st_size // len(b"abc")
+        return count
+
+    monkeypatch.setattr(os, "write", watched)
+    for turn in range(4):
+        log.append(b"abc", 10**18 + turn * 10**9)
+    with limited_files(path.stat().st_size):
+        log.append(b"def", 10**18 + 10**10)
+    log.append(b"ghi", 10**18 + 2 * 10**10)
+    log.close()
+    records = list(RECORD.iter_unpack(index.read_bytes()))
+    assert [offset for offset, _ in records] == [0, 3, 6, 9, 12]
+    assert records[-1] == (12, 10**18 + 2 * 10**10)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from pathlib import Path
 
 import pytest
@@ -26,10 +25,11 @@ from orchestrator.store import RunFolder, RunReader, find, new_run_id
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.memory import Memory
-from orchestrator.store.mirror import Mirror
+from orchestrator.store.mirror import INDEX_RECORD, Mirror
 from orchestrator.store.prune import prune
 from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_lines
+from tests.limits import limited_files
 
 STARTED = TaskStarted("worker/0", "gpu-1", "1", 42)
 EXITED = TaskExited("worker/0", "gpu-1", "1", 0, None, "", 1.0, 2.0, stopped=False)
@@ -183,6 +183,50 @@ def open_files() -> int:
     return len(os.listdir("/dev/fd"))
 
 
+def test_who_reads_between_two_writes_finds_the_time_of_every_byte(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that polls before each write of the mirror shows no line without its node's time."""
+    EventLog(folder)(Stamped(1.0, STARTED))
+    mirror, reader = Mirror(folder, "1", "worker-0"), RunReader(folder)
+    seen: list[LogLine] = []
+    written = os.write
+
+    def watched(fd: int, data: memoryview) -> int:
+        count = written(fd, data)
+        seen.extend(one.event for one in reader.poll() if isinstance(one.event, LogLine))
+        return count
+
+    monkeypatch.setattr(os, "write", watched)
+    for number in range(3):
+        mirror.add_log(4 * number, b"one\n", [(4 * number, 10**9 * (5 + number))])
+    assert [line.sent for line in seen] == [5.0, 6.0, 7.0]
+
+
+def test_a_time_whose_bytes_found_no_room_is_noted_once(folder: RunFolder) -> None:
+    """The index is written first; what comes again with the bytes is not noted again."""
+    mirror = Mirror(folder, "1", "worker-0")
+    mirror.add_log(0, b"x" * 96, [(0, 1)])
+    with limited_files(100), pytest.raises(OSError, match="too large"):
+        mirror.add_log(96, b"one\ntwo\n", [(96, 2), (100, 3)])
+    for one in (mirror, Mirror(folder, "1", "worker-0")):
+        one.add_log(96, b"one\ntwo\n", [(96, 2), (100, 3)])
+        one.close()
+    assert folder.log("1", "worker-0").read_bytes()[96:] == b"one\ntwo\n"
+    assert list(INDEX_RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
+        (0, 1),
+        (96, 2),
+        (100, 3),
+    ]
+
+
+def test_a_hole_leaves_no_time(folder: RunFolder) -> None:
+    mirror = Mirror(folder, "1", "worker-0")
+    with pytest.raises(ValueError, match="hole"):
+        mirror.add_log(1, b"one\n", [(1, 5)])
+    assert folder.times("1", "worker-0").read_bytes() == b""
+
+
 def test_a_mirror_holds_files_open_only_for_what_came(folder: RunFolder) -> None:
     before = open_files()
     mirrors = [Mirror(folder, "1", f"worker-{n}") for n in range(20)]
@@ -245,14 +289,10 @@ def test_one_keeper_at_a_time(folder: RunFolder) -> None:
 
 def test_a_plan_that_changes_nothing_needs_no_room_and_one_that_does_says_so(folder: RunFolder) -> None:
     """A disk that is full: here no file may have a byte."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
+    with limited_files(0):
         folder.write_plan(plan_of(folder.run))
         with pytest.raises(RunError, match="cannot write the plan") as refused:
             folder.write_plan(plan_of(folder.run, name="another"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(folder.path.glob(".plan*"))
     assert str(folder.plan) in refused.value.why
     assert folder.read_plan() == plan_of(folder.run)

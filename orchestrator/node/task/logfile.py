@@ -44,10 +44,12 @@ class LogFile:
             return
         allowed = data if self._cap is None else data[: max(0, self._cap - self.size)]
         start = self.size
+        stamped = bool(allowed) and self._stamp(start, now_ns)  # first: who reads the bytes finds their time
         why = self._write(allowed) if allowed else ""
         if self.size > start:
             self._missing = None
-            self._stamp(start, now_ns)
+        elif stamped:
+            self._unstamp()
         lost = len(data) - (self.size - start)
         if lost:
             self._tried_ns = now_ns
@@ -88,13 +90,24 @@ class LogFile:
         self._missing["bytes"] += count
         self.changed = True
 
-    def _stamp(self, offset: int, now_ns: int) -> None:
+    def _stamp(self, offset: int, now_ns: int) -> bool:
+        """Note when the bytes from an offset on came, unless it was just done; whether a record was added."""
         if abs(now_ns - self._indexed_ns) < RECORD_EVERY_NS:
-            return
+            return False
         self._indexed_ns = now_ns
         try:
-            if os.write(self._index, RECORD.pack(offset, now_ns)) != RECORD.size:
-                size = os.fstat(self._index).st_size
-                os.ftruncate(self._index, size - size % RECORD.size)
+            if os.write(self._index, RECORD.pack(offset, now_ns)) == RECORD.size:
+                return True
+            size = os.fstat(self._index).st_size
+            os.ftruncate(self._index, size - size % RECORD.size)
         except OSError:
             pass  # a time is missing, no byte
+        return False
+
+    def _unstamp(self) -> None:
+        """Take the last record back: none of its bytes found room, and what comes there comes later."""
+        self._indexed_ns = 0
+        try:
+            os.ftruncate(self._index, os.fstat(self._index).st_size - RECORD.size)
+        except OSError:
+            pass
