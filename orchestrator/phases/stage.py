@@ -126,9 +126,9 @@ def _stage(run: Run, trees: list[Tree], shared: Mapping[str, str]) -> None:
     leaders = [host.name for host in run.hosts if shared.get(host.name, host.name) == host.name]
     others = [host.name for host in run.hosts if host.name not in leaders]
     missing = _make_work(run, trees, leaders)
-    if missing:
-        _push(run, trees, missing)
-    unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
+    done = _push(run, trees, missing) if missing else set()
+    left = [name for name in (*missing, *others) if name not in done]
+    unseen = _make_work(run, trees, left) if left else {}
     fail_on(run.bus, Phase.STAGE, {name: _unseen(run, name, trees) for name, trees in unseen.items()})
     for host in run.hosts:
         run.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
@@ -167,23 +167,21 @@ def _read(run: Run, pinned: Collection[str]) -> Tree:
 
 def _make_work(run: Run, trees: list[Tree], hosts: list[str]) -> dict[str, list[Tree]]:
     """Make the run's folder from the first tree where all trees are there; return what is missing where."""
-    first, *others = [tree.digest for tree in trees]
+    first = trees[0].digest
     answers = run.fleet.ask(
         lambda session: wire.WorkMake(
             workdir=session.host.workdir,
             run=run.id,
             digests=[first],
-            also=others,
-            data=list(filter(None, [run.plan.data_digest])),
+            also=[tree.digest for tree in trees[1:]],
+            data=_data(run),
         ),
         hosts=hosts,
     )
     fail_on(run.bus, Phase.STAGE, answers.bad)
     missing: dict[str, list[Tree]] = {}
     for name, reply in answers.good.items():
-        run.work[name] = "/".join(filter(None, (reply.work, run.plan.cwd)))
-        if reply.made:
-            run.made.add(name)
+        _take_work(run, name, reply)
         absent = [tree for tree in trees if tree.digest in reply.missing]
         if absent:
             missing[name] = absent
@@ -192,6 +190,17 @@ def _make_work(run: Run, trees: list[Tree], hosts: list[str]) -> dict[str, list[
                 run.synced[name].add(tree.digest)
                 run.bus.emit(TreeSynced(name, tree.digest, tree.files, 0, 0.0, reused=True))
     return missing
+
+
+def _data(run: Run) -> list[str]:
+    return list(filter(None, [run.plan.data_digest]))
+
+
+def _take_work(run: Run, name: str, made: wire.Work) -> None:
+    """Remember where a host's tasks work."""
+    run.work[name] = "/".join(filter(None, (made.work, run.plan.cwd)))
+    if made.made:
+        run.made.add(name)
 
 
 def _unseen(run: Run, name: str, trees: list[Tree]) -> HostError:
@@ -204,19 +213,26 @@ def _unseen(run: Run, name: str, trees: list[Tree]) -> HostError:
     )
 
 
-def _push(run: Run, trees: list[Tree], missing: Mapping[str, list[Tree]]) -> None:
-    meter = Meter(run.bus.emit)
+def _push(run: Run, trees: list[Tree], missing: Mapping[str, list[Tree]]) -> set[str]:
+    """Send what is missing; return the hosts that made the run's folder along with it."""
+    meter, done = Meter(run.bus.emit), set[str]()
+    first, *others = trees
+    for_run = wire.ForRun(run=run.id, also=[tree.digest for tree in others], data=_data(run))
 
     def one(item: tuple[Session, Tree]) -> TreeResult:
         session, tree = item
-        result = push(session, tree, session.host.workdir, progress=meter)
-        run.synced.setdefault(session.host.name, set()).add(tree.digest)
-        run.bus.emit(
-            TreeSynced(session.host.name, tree.digest, tree.files, result.sent, result.seconds, result.reused)
-        )
+        name, work = session.host.name, for_run if tree is first else None
+        result = push(session, tree, session.host.workdir, progress=meter, work=work)
+        run.synced.setdefault(name, set()).add(tree.digest)
+        run.bus.emit(TreeSynced(name, tree.digest, tree.files, result.sent, result.seconds, result.reused))
         return result
 
-    for tree in trees:  # two trees of one host go one after the other, hosts side by side
+    for tree in (*others, first):  # two trees of one host go one after the other, hosts side by side
         items = [(run.fleet.sessions[name], tree) for name, absent in missing.items() if tree in absent]
         answers = run.fleet.each(items, lambda item: item[0].host.name, one)
         fail_on(run.bus, Phase.STAGE, answers.bad)
+        for name, result in answers.good.items():
+            if result.work is not None and not result.work.missing:
+                _take_work(run, name, result.work)
+                done.add(name)
+    return done

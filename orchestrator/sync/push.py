@@ -55,6 +55,7 @@ class TreeResult:
     sent: int  # bytes of the transfer
     seconds: float
     reused: bool  # it was there already
+    work: wire.Work | None = None  # the folder of the run it is for, where it was made along with it
 
 
 def push(
@@ -64,13 +65,15 @@ def push(
     *,
     tar_up_to: int = TAR_UP_TO,
     progress: Progress | None = None,
+    work: wire.ForRun | None = None,
 ) -> TreeResult:
     """Make `trees/<digest>` exist in the host's workdir; raise HostError, or ChangedError for all hosts
     when a file has changed since the tree was read. Sent are the files that no tree there has: as one tar
     stream; by rsync files with holes, and those above `tar_up_to` bytes of which a version may be there.
+    The folder of the run `work` is made in the same step, unless the tree is there already.
     """
     began = time.monotonic()
-    one = _Push(session, tree, workdir, progress)
+    one = _Push(session, tree, workdir, progress, work)
     try:
         sent = one.attempt(tar_up_to, reuse=True)
     except HostError as error:
@@ -78,17 +81,21 @@ def push(
             raise
         # What was there is not what it was when it came, and a stream of everything cannot be wrong.
         sent = one.attempt(tar_up_to, reuse=False)
-    return TreeResult(one.sent, time.monotonic() - began, reused=not sent)
+    return TreeResult(one.sent, time.monotonic() - began, reused=not sent, work=one.work)
 
 
 class _Push:
     """One tree on its way to one host."""
 
-    def __init__(self, session: Session, tree: Tree, workdir: str, progress: Progress | None) -> None:
+    def __init__(
+        self, session: Session, tree: Tree, workdir: str, progress: Progress | None, work: wire.ForRun | None
+    ) -> None:
         self._session = session
         self._tree = tree
         self._workdir = workdir
         self._progress = progress
+        self._for = work
+        self.work: wire.Work | None = None
         self.sent = 0
 
     def attempt(self, tar_up_to: int, *, reuse: bool) -> bool:
@@ -98,10 +105,12 @@ class _Push:
             digest=self._tree.digest,
             manifest=self._tree.manifest.as_json,
             reuse=reuse,
+            work=self._for,
         )
         along = self._tree.newest if reuse else b""
         begun = self._session.request(request, along, timeout=_VERIFY)
         if begun.incoming is None:
+            self.work = begun.work
             if begun.made:
                 self.sent += len(along)
                 self._expect(len(along))
@@ -181,8 +190,8 @@ class _Push:
 
     def _seal(self) -> None:
         try:
-            request = wire.TreeSeal(workdir=self._workdir, digest=self._tree.digest)
-            self._session.request(request, timeout=_VERIFY)
+            request = wire.TreeSeal(workdir=self._workdir, digest=self._tree.digest, work=self._for)
+            self.work = self._session.request(request, timeout=_VERIFY).work
         except HostError as error:
             if error.kind == Trouble.TREE:
                 self._blame_changes(error)

@@ -110,7 +110,7 @@ from orchestrator.wire.tasks import (
     news,
 )
 from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuUser, Orphan
-from orchestrator.wire.trees import TreeBegin, TreeDrop, TreeSeal, TreeTar, WorkMake
+from orchestrator.wire.trees import ForRun, TreeBegin, TreeDrop, TreeSeal, TreeTar, Work, WorkMake
 
 __all__ = [
     "HEAD",
@@ -155,6 +155,7 @@ __all__ = [
     "FilesSwap",
     "Fingerprint",
     "Follow",
+    "ForRun",
     "From",
     "GpuHeld",
     "GpuProcess",
@@ -223,6 +224,7 @@ __all__ = [
     "Vitals",
     "VitalsAsk",
     "Want",
+    "Work",
     "WorkMake",
     "answer",
     "header",

@@ -4,13 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from orchestrator.wire.fields import Count, Digest, Folder, Reply
 from orchestrator.wire.request import LARGE, Nothing, Request, expect
+
+_TOO_MUCH = "it misses trees that nobody asked for"
+
+
+class Work(Reply, frozen=True):
+    work: Folder
+    missing: tuple[Digest, ...]
+    made: bool
+
+
+class Sealed(Reply, frozen=True):
+    """A tree has its name."""
+
+    work: Work | None = None  # where it was asked for
+
+
+class ForRun(Struct, frozen=True, kw_only=True):
+    """The run that a tree is for: its folder is made as soon as the tree is there, as by `work_make`."""
+
+    run: str
+    also: Sequence[str]
+    data: Sequence[str] = ()
 
 
 class Incoming(Reply, frozen=True):
     present: bool = False  # the tree is there: nothing is to be sent
     made: bool = False  # of what came along
+    work: Work | None = None  # made, too
     incoming: Folder | None = None
     base: Folder | None = None  # a tree that has versions of files that are missing
     missing: tuple[Count, ...] = ()  # places in the manifest
@@ -19,6 +44,7 @@ class Incoming(Reply, frozen=True):
         super().__post_init__()
         expect(self.present == (self.incoming is None), "a tree is there and is not")
         expect(self.present or not self.made, "a tree was made and is not there")
+        expect(self.made or self.work is None, "a folder was made from a tree that was not")
 
 
 class TreeBegin(Request[Incoming], frozen=True, kw_only=True):
@@ -34,8 +60,10 @@ class TreeBegin(Request[Incoming], frozen=True, kw_only=True):
     digest: str
     manifest: Sequence[Mapping[str, object]]
     reuse: bool
+    work: ForRun | None = None
 
     def check(self, reply: Incoming) -> None:
+        _check(self.work, reply.work, self.digest)
         expect(
             all(place < len(self.manifest) for place in reply.missing), "it misses what is not in the tree"
         )
@@ -52,13 +80,17 @@ class TreeTar(Request[Nothing], frozen=True, kw_only=True):
     more: bool
 
 
-class TreeSeal(Request[Nothing], frozen=True, kw_only=True):
+class TreeSeal(Request[Sealed], frozen=True, kw_only=True):
     """Verify what has come against the manifest of `tree_begin`, and give it its name."""
 
     OP = "tree_seal"
-    REPLY = Nothing
+    REPLY = Sealed
     workdir: str
     digest: str
+    work: ForRun | None = None
+
+    def check(self, reply: Sealed) -> None:
+        _check(self.work, reply.work, self.digest)
 
 
 class TreeDrop(Request[Nothing], frozen=True, kw_only=True):
@@ -68,12 +100,6 @@ class TreeDrop(Request[Nothing], frozen=True, kw_only=True):
     REPLY = Nothing
     workdir: str
     digest: str
-
-
-class Work(Reply, frozen=True):
-    work: Folder
-    missing: tuple[Digest, ...]
-    made: bool
 
 
 class WorkMake(Request[Work], frozen=True, kw_only=True):
@@ -88,4 +114,10 @@ class WorkMake(Request[Work], frozen=True, kw_only=True):
     data: Sequence[str] = ()  # that the run reads: `clean` leaves it alone while the run lives
 
     def check(self, reply: Work) -> None:
-        expect(set(reply.missing) <= {*self.digests, *self.also}, "it misses trees that nobody asked for")
+        expect(set(reply.missing) <= {*self.digests, *self.also}, _TOO_MUCH)
+
+
+def _check(asked: ForRun | None, made: Work | None, digest: str) -> None:
+    if made is not None:
+        expect(asked is not None, "it made a folder that nobody asked for")
+        expect(asked is None or set(made.missing) <= {digest, *asked.also}, _TOO_MUCH)

@@ -132,9 +132,23 @@ def _launch() -> Iterator[Row]:
         ("a relative folder", "result['work'] = '../../x'", 3, PROTOCOL),
         ("trees that nobody asked for", "result['missing'] = ['ab' * 32]", 3, PROTOCOL),
         ("a tree named by a path", "result['missing'] = ['../../x']", 3, PROTOCOL),
-        ("a folder of hostile words", "result['work'] = '/' + words", 1, ""),
-        ("code that is never there", "result['missing'] = ask['digests']", 3, "does not see the code"),
     )
+    alone = "".join(when(op, "result.pop('work', None)") for op in ("tree_begin", "tree_seal"))
+    hostile, never = f"{_ESCAPES}\nresult['work'] = '/' + words", "result['missing'] = ask['digests']"
+    of_tree = f"{_ESCAPES}\nresult['work']['work'] = '/' + words"
+    lacking = "result['work']['missing'] = [ask['digest']]"
+    for name, lie, status, told in (
+        ("a folder of hostile words (work_make)", alone + when("work_make", hostile), 1, ""),
+        (
+            "code that is never there (work_make)",
+            alone + when("work_make", never),
+            3,
+            "does not see the code",
+        ),
+        ("a folder of hostile words (tree_seal)", when("tree_seal", of_tree), 1, ""),
+        ("a folder and none (tree_seal)", when("tree_seal", lacking), 0, ""),
+    ):
+        yield Row(name, launch, lie, status, told)
     yield from _of(
         launch,
         "start",
@@ -163,12 +177,17 @@ def _launch() -> Iterator[Row]:
         ("a place twice", "'missing': [0, 0], 'incoming': '/x'", 3, PROTOCOL),
         ("a tree that is there and is not", "'present': True, 'incoming': '/x'", 3, PROTOCOL),
         ("a tree that was made and is not there", "'made': True, 'incoming': '/x'", 3, PROTOCOL),
+        ("a folder made of a tree that was not", "'incoming': '/x', 'work': WORK", 3, PROTOCOL),
+        ("a folder that lacks what nobody asked for", "'present': True, 'made': True, 'work': {**WORK, 'missing': ['77' * 32]}", 3, PROTOCOL),
+        ("a folder for a shell with its tree", "'present': True, 'made': True, 'work': {**WORK, 'work': '/x; touch ' + CANARY}", 1, "liar"),
+        ("a folder that is no path", "'present': True, 'made': True, 'work': {**WORK, 'work': 7}", 3, PROTOCOL),
         ("an incoming folder that is an option", "'incoming': '--rsh=touch ' + CANARY", 3, PROTOCOL),
         ("a folder for a shell", "'missing': HOLES, 'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')'", 3, "liar"),
         ("a base for a shell", "'missing': HOLES, 'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),
     ):  # fmt: skip
         holes = "[n for n, one in enumerate(ask['manifest']) if 'holes' in json.dumps(one)]"
-        lie = when("work_make", send) + when("tree_begin", f"result = {{{begun.replace('HOLES', holes)}}}")
+        told = begun.replace("HOLES", holes).replace("WORK", "{'work': '/x', 'missing': [], 'made': True}")
+        lie = when("work_make", send) + when("tree_begin", f"result = {{{told}}}")
         yield Row(f"{name} (tree_begin)", launch, lie, status, words)
 
 

@@ -403,8 +403,15 @@ def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: p
 
     monkeypatch.setattr(work, "_copy", slow)
     fields = {"workdir": str(lab.workdir), "run": "run-a", "digests": [DIGEST]}
-    agent = SimpleNamespace(state_error=None, paths=open_root(str(lab.state)), rooms={})
-    reply = work.make(agent, Request(fields, b""))  # type: ignore[arg-type]
+    replies: list[dict[str, Any]] = []
+    agent = SimpleNamespace(
+        state_error=None,
+        paths=open_root(str(lab.state)),
+        rooms={},
+        in_child=lambda _request, job, *, seconds: replies.append(job()),  # noqa: ARG005 - a name of it
+    )
+    assert work.make(agent, Request(fields, b"")) is None  # type: ignore[arg-type]
+    (reply,) = replies
     assert reply["missing"] == [DIGEST]
     assert not Path(reply["work"]).exists()
 

@@ -408,6 +408,50 @@ def test_work_is_made_once_and_nothing_in_it_is_touched_again(lab: Lab) -> None:
     assert read_all(work) == {"both": b"first", "sub/x": b"x", "checkpoint": b"precious"}
 
 
+@pytest.mark.parametrize("along", [True, False])
+def test_the_folder_of_a_run_is_made_with_the_tree(lab: Lab, *, along: bool) -> None:
+    """In one step with what came along, else with the seal."""
+    agent, files = lab.agent(), {"main.py": b"1", "pkg/a.py": b"2"}
+    fields: dict[str, Any] = {
+        "workdir": str(lab.workdir),
+        "digest": DIGEST,
+        "work": {"run": lab.run, "also": []},
+    }
+    sent = tar(files) if along else b""
+    begun = agent.request("tree_begin", sent, manifest=manifest(files), reuse=True, **fields)
+    if not along:
+        assert "work" not in begun
+        agent.request("tree_tar", tar(files), workdir=str(lab.workdir), digest=DIGEST, more=False)
+        begun = agent.request("tree_seal", **fields)
+    made = begun["work"]
+    assert (made["made"], made["missing"]) == (True, [])
+    assert read_all(Path(made["work"])) == files == read_all(tree(lab))
+    again = agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=[DIGEST])
+    assert again == {**made, "made": False}
+
+
+def test_the_folder_of_a_run_is_not_made_while_another_tree_is_missing(lab: Lab) -> None:
+    agent, files = lab.agent(), {"main.py": b"1"}
+    fields: dict[str, Any] = {
+        "workdir": str(lab.workdir),
+        "digest": DIGEST,
+        "work": {"run": lab.run, "also": ["bb"]},
+    }
+    begun = agent.request("tree_begin", tar(files), manifest=manifest(files), reuse=True, **fields)
+    assert begun["made"]
+    assert (begun["work"]["made"], begun["work"]["missing"]) == (False, ["bb"])
+    assert not Path(begun["work"]["work"]).exists()
+
+
+def test_what_a_run_is_told_of_is_looked_at_before_anything_is_made(lab: Lab) -> None:
+    agent, files = lab.agent(), {"main.py": b"1"}
+    for told in ({"run": "../x", "also": []}, {"run": lab.run, "also": ["../x"]}):
+        fields: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST, "work": told}
+        with pytest.raises(AgentError, match="x"):
+            agent.request("tree_begin", tar(files), manifest=manifest(files), reuse=True, **fields)
+        assert not tree(lab).exists()
+
+
 def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:
     agents = [lab.agent() for _ in range(4)]
     two_trees(lab, agents[0])

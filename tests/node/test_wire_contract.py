@@ -224,7 +224,10 @@ def _trees(ask: Asker) -> None:
     assert ask(begin).incoming is not None
     ask(wire.TreeTar(workdir=workdir, digest=digest, more=True), _tar({"a.py": b"1"}))
     ask(wire.TreeTar(workdir=workdir, digest=digest, more=False))
-    ask(wire.TreeSeal(workdir=workdir, digest=digest))
+    run = wire.ForRun(run="r0", also=["cd"], data=["ef"])
+    sealed = ask(wire.TreeSeal(workdir=workdir, digest=digest, work=run))
+    assert sealed.work is not None
+    assert (sealed.work.made, sealed.work.missing) == (False, ("cd",))
     assert ask(begin).present
     made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digests=[digest], also=[], data=[]))
     assert (made.made, made.missing) == (True, ())

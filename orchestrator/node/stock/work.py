@@ -9,6 +9,7 @@ import os
 
 from ..base import trust
 from ..base.paths import digest_name, plain_name
+from ..base.tuples import NamedTuple
 from ..disk import copies, incoming
 from ..disk.removing import remove
 from .lending import ChangedError, Lender, is_large, is_whole
@@ -16,45 +17,88 @@ from .trees import folder_of, unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Callable, Dict, List, Optional
 
     from ..serve.agent import Agent, Request
 
+_SECONDS = 600.0  # for the copies
 
-def make(agent: Agent, request: Request) -> Dict[str, Any]:
+
+def make(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     """Copy the trees, but for what is lent; the first one wins.
 
     Once per run, also when hosts that share the folder all ask.
     Nothing is made while a tree is missing, or one of `also`: the reply then names what is.
     """
-    trees = folder_of(request)
-    work = os.path.join(run_folder(request["workdir"], request["run"]), "work")
-    made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
-    digests = [digest_name(digest) for digest in request["digests"]]
-    wanted = digests + [digest_name(digest) for digest in request.get("also", ())]
-    data = [digest_name(digest) for digest in request.get("data", ())]
-    workdir = os.path.dirname(trees)
-    trust.check_way(workdir, "trees")
-    trust.check_way(workdir, "runs", os.path.basename(os.path.dirname(work)), "work")
+    order = _order(request, request["workdir"], request["digests"])
+    if not os.path.lexists(order.tree(order.digests[0])) and not os.path.lexists(order.work):
+        return _make(agent, order)  # there is nothing to copy
+    agent.in_child(request, lambda: _make(agent, order), seconds=_SECONDS)
+    return None
+
+
+def after(agent: Agent, request: Request) -> Callable[[], Dict[str, Any]]:
+    """What a child does when it has sealed a tree for the run `work`: the same, in that child."""
+    wanted = request.get("work")
+    if wanted is None:
+        return dict
+    order = _order(wanted, request["workdir"], [request["digest"]])
+    return lambda: {"work": _make(agent, order, sealed=True)}
+
+
+class _Order(NamedTuple):
+    """A run's folder that is to be made."""
+
+    run: str  # the folder that it is in
+    trees: str  # the folder of the trees
+    digests: List[str]  # that it is made from; the first one wins
+    also: List[str]  # that are to be there
+    data: List[str]  # that the run reads
+
+    @property
+    def work(self) -> str:
+        return os.path.join(self.run, "work")
+
+    @property
+    def wanted(self) -> List[str]:
+        return self.digests + self.also
+
+    def tree(self, digest: str) -> str:
+        return os.path.join(self.trees, digest)
+
+
+def _order(told: Any, workdir: str, digests: List[str]) -> _Order:
+    """What a request tells of a run; raise NodeError for names that are none."""
+    also, data = ([digest_name(one) for one in told.get(name, ())] for name in ("also", "data"))
+    folder = run_folder(workdir, told["run"])
+    return _Order(folder, folder_of(workdir), [digest_name(one) for one in digests], also, data)
+
+
+def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> Dict[str, Any]:
+    """With `sealed` the first tree has just been verified."""
+    work = order.work
+    trust.check_way(os.path.dirname(order.trees), "trees")
+    trust.check_way(os.path.dirname(order.trees), "runs", os.path.basename(order.run), "work")
     there = os.path.isdir(work)  # and nothing of a tree is needed for it any more
-    missing = [digest for digest in wanted if not _use(os.path.join(trees, digest), there)]
+    unsure = order.wanted[1:] if sealed else order.wanted
+    missing = [digest for digest in unsure if not _use(order.tree(digest), there)]
     if missing or there:
         return {"work": work, "missing": missing, "made": False}
-    sources = [os.path.join(trees, digest) for digest in digests]
-    lender = Lender(trees, None if agent.state_error else agent.paths)
+    lender = Lender(order.trees, None if agent.state_error else agent.paths)
+    made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
     try:
         os.makedirs(made)
         incoming.hold(agent, made)
-        _note(os.path.dirname(work), wanted + data)
-        for source in sources:
-            _copy(source, made, lender)
+        _note(order.run, order.wanted + order.data)
+        for digest in order.digests:
+            _copy(order.tree(digest), made, lender)
         os.rename(made, work)
     except ChangedError as error:
         remove(made)
         return {"work": work, "missing": [os.path.basename(error.tree)], "made": False}
     except OSError as error:
         remove(made)
-        missing = [digest for digest in wanted if not os.path.isdir(os.path.join(trees, digest))]
+        missing = [digest for digest in order.wanted if not os.path.isdir(order.tree(digest))]
         if not missing and not os.path.isdir(work):
             raise unwritable(work, error) from None
         return {"work": work, "missing": missing, "made": False}

@@ -1,0 +1,133 @@
+"""The begin of a tree on a node: what is here already and what came along, and the run's folder from it."""
+
+from __future__ import annotations
+
+import io
+import os
+
+from ..base import trust
+from ..base.fault import NodeError
+from ..base.lenient import discard
+from ..base.tuples import NamedTuple
+from ..disk import archive
+from ..disk import incoming as receiving
+from ..disk.removing import remove
+from . import lending, reuse, work
+from .trees import (
+    STALE,
+    VERIFY_SECONDS,
+    age,
+    drop_it,
+    folder_of,
+    incoming_of,
+    is_there,
+    part_of,
+    seal_it,
+    unwritable,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from ..base.paths import Paths
+    from ..serve.agent import Agent, Request
+
+
+def begin(agent: Agent, request: Request) -> None:
+    """Make the folder that is to be a tree, and fill it with what is here already; the reply names the rest.
+
+    The payload is a tar stream of files that will probably be it: where they are all of it, the tree is
+    sealed at once, and the folder of the run `work` made from it.
+    """
+    incoming, manifest = incoming_of(agent, request), request["manifest"]
+    tree = os.path.join(folder_of(request["workdir"]), request["digest"])
+    agent.rooms.setdefault("manifests", {})[incoming] = manifest
+    if is_there(tree):
+        agent.reply(request, {"present": True})
+        return
+    paths = None if agent.state_error else agent.paths
+    order = _Order(tree, incoming, manifest, paths, bool(request["reuse"]), request.payload)
+    after = work.after(agent, request)
+
+    def child() -> Dict[str, Any]:
+        reply = _begin(order)
+        return {**reply, **after()} if reply.get("made") else reply
+
+    agent.in_child(request, child, seconds=VERIFY_SECONDS)
+
+
+def seal(agent: Agent, request: Request) -> None:
+    """Compare what has come with the manifest (that of `begin`) and give it its name; then as `begin`."""
+    incoming = incoming_of(agent, request)
+    tree = os.path.join(folder_of(request["workdir"]), request["digest"])
+    manifest = agent.rooms.get("manifests", {}).get(incoming, [])
+    state = None if agent.state_error else agent.paths.root
+    after = work.after(agent, request)
+
+    def child() -> Dict[str, Any]:
+        return {**seal_it(incoming, tree, manifest, state), **after()}
+
+    agent.in_child(request, child, seconds=VERIFY_SECONDS)
+
+
+class _Order(NamedTuple):
+    """A tree that is to be begun."""
+
+    tree: str
+    incoming: str
+    manifest: List[Dict[str, Any]]
+    paths: Optional[Paths]  # of the state folder
+    reusing: bool  # what other trees have
+    likely: bytes  # to be missing, as a tar stream
+
+
+def _begin(order: _Order) -> Dict[str, Any]:
+    incoming, trees = order.incoming, os.path.dirname(order.tree)
+    if order.paths is not None:
+        receiving.remove_dead(order.paths)
+    trust.check_way(*os.path.split(trees))
+    try:
+        drop_it(incoming)  # what an earlier try left
+        os.makedirs(incoming)
+        trust.check_way(*os.path.split(trees))
+        names = os.listdir(trees)
+    except OSError as error:
+        raise unwritable(trees, error) from None
+    for name in names:
+        path = os.path.join(trees, name)
+        if name.startswith(".incoming-") and not path.startswith(incoming) and age(path) > STALE:
+            remove(path)
+    try:
+        return _fill(order)
+    except OSError as error:
+        drop_it(incoming)
+        raise unwritable(trees, error) from None
+
+
+def _fill(order: _Order) -> Dict[str, Any]:
+    trees, incoming, manifest = os.path.dirname(order.tree), order.incoming, order.manifest
+    lender = lending.Lender(trees, order.paths)
+    state = order.paths.root if order.paths is not None else None
+    filled = reuse.fill(state if order.reusing else None, trees, incoming, manifest, lender)
+    missing = [manifest[place]["path"] for place in filled.missing]
+    if order.likely and _takes_all(order.likely, incoming, missing):
+        seal_it(incoming, order.tree, manifest, state, filled.known)
+        return {"present": True, "made": True}
+    return {"incoming": incoming, "base": filled.base, "missing": filled.missing}
+
+
+def _takes_all(likely: bytes, incoming: str, missing: List[str]) -> bool:
+    """Unpack what came along for the seal to merge; False, and nothing, unless it is all that is missing."""
+    part = part_of(incoming)
+    try:
+        os.makedirs(part)
+        came = archive.unpack(io.BytesIO(likely), part, any_link=True)
+        if came.keys() >= set(missing):
+            for name in came.keys() - set(missing):
+                discard(os.path.join(part, name))
+            return True
+    except (OSError, NodeError):
+        pass  # the disk is full, or no stream: it is asked for
+    remove(part)
+    return False
