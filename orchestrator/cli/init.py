@@ -173,6 +173,7 @@ def _text(
     task_port: int,
     ssh_config: str | None,
 ) -> str:
+    from orchestrator.checks.states import state_for
     from orchestrator.cli.desk.choosing import hostname
     from orchestrator.config.targets import is_loopback
     from orchestrator.hostlists import write
@@ -193,6 +194,7 @@ def _text(
                 address=address,
                 task_port=task_port + ports[place],
                 tasks=candidate.tasks,
+                state=state_for(candidate.name) if ports[place] else "",
                 gpus=machine.gpus if machine else (),
                 python=pythons.each[host.name].path if pythons.each and machine else "",
                 note=f"not looked at: {host.name} {bad[host.name].what}" if host.name in bad else "",

@@ -70,6 +70,8 @@ def test_a_whole_file_from_names_alone(cluster: Cluster, tmp_path: Path) -> None
     ]
     assert {host.python for host in inventory.hosts} == {"~/.venvs/train/bin/python"}
     assert [host.task_port for host in inventory.hosts] == [int(PORT) + number for number in range(3)]
+    own = [f"/var/tmp/orchestrate-gpu-0{number}" for number in (2, 3)]
+    assert [host.state for host in inventory.hosts] == [None, *own]
     assert "gpu-[01-03]: no GPU, TensorFlow 2.99.0 in ~/.venvs/train/bin/python, " in done.stdout
     assert done.stdout.endswith("hosts.toml: 3 hosts\n")
 
