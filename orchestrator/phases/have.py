@@ -12,10 +12,12 @@ from orchestrator.fleet import Session
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.plan import is_builtin
+from orchestrator.program.invocation import started
 from orchestrator.ranges import fold
 
 _PAGE = "docs/lint.md"
 _SECONDS = 120.0
+_LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "accelerate"])
 
 
 def check(run: Run) -> None:
@@ -68,12 +70,16 @@ def _program(plan: RunPlan, spec: TaskSpec) -> str | None:
 
 def _lacks(plan: RunPlan, spec: TaskSpec, reply: wire.Had) -> HostError | None:
     if not reply.program:
+        hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
+        behind = started(plan.command)
+        if spec.argv[0] in _LAUNCHERS and behind != plan.command:
+            hint = f"leave {spec.argv[0]} out, a task starts on each host: `-- {shlex.join(behind)}`"
         return HostError(
             spec.host,
             f"has no program {spec.argv[0]}",
             kind="program",
             why=f"no program of that name is on PATH, and the job is `{shlex.join(plan.command)}`",
-            hint=f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)",
+            hint=hint,
         )
     if reply.packages:
         return HostError(

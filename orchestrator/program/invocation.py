@@ -81,6 +81,11 @@ def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
     """`nice -n 5 python train.py` without what only starts it."""
     if not command or PurePosixPath(command[0]).name not in _WRAPPERS:
         return command
+    return started(command)
+
+
+def started(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command from its interpreter or script on; all of it where there is none."""
     names = ((at, PurePosixPath(word).name) for at, word in enumerate(command))
     places = (
         at

@@ -16,6 +16,7 @@ from orchestrator.program.project import Code
 Check: TypeAlias = Callable[[tuple[str, ...], Code], UsageError | None]
 
 CHECKS: tuple[Check, ...] = (
+    shellwords.background,
     shellwords.operators,
     shellwords.shell_line,
     shellwords.assignment,

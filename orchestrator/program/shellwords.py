@@ -16,6 +16,23 @@ _OF_A_SHELL = frozenset(["source", ".", "export", "module", "ulimit", "eval", "a
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
+def background(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """`nohup python train.py &`: a shell would have ended at once, and its task with it."""
+    if command[-1] == "&":
+        rest = shlex.join(command[:-1])
+    elif len(command) == 1 and re.search(r"[^&]&$", command[0]) and not code.exists(command[0]):
+        rest = command[0][:-1].rstrip()
+    else:
+        return None
+    if PurePosixPath(command[0]).name in invocation.SHELLS or re.search(r"[|&;<>$]", rest):
+        return None
+    return UsageError(
+        "& is a word of a shell, and no shell reads the command",
+        why="a task does not hold your terminal: --detach leaves a run alone",
+        hint=f"`orchestrate launch -- {rest}`" if rest else "give a command after --",
+    )
+
+
 def operators(command: tuple[str, ...], code: Code) -> UsageError | None:
     del code
     found = next((word for word in command if word in _OPERATORS), None)

@@ -86,6 +86,13 @@ MISTAKES = [
     ),
     ("'python train.py --lr 1'", "is one word", "orchestrate launch -- python train.py --lr 1"),
     ("train.py '|' tee log", "| is a word of a shell", "-- bash -o pipefail -c 'python train.py | tee log'"),
+    ("nohup python train.py '&'", "& is a word of a shell", "`orchestrate launch -- nohup python train.py`"),
+    (
+        "'python train.py --lr 1 &'",
+        "& is a word of a shell",
+        "`orchestrate launch -- python train.py --lr 1`",
+    ),
+    ("'python train.py | tee log &'", "a line for a shell", "bash -o pipefail -c"),
     ("python train.py '>' 'my log'", "> is a word of a shell", None),
     ("python train.py '&&' echo done", "&& is a word of a shell", None),
     ("../beside.py", "lies outside of the folder", "-- beside.py"),

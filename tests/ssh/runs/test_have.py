@@ -22,6 +22,13 @@ def test_a_program_that_no_host_has(desk: Desk) -> None:
     assert nothing_was_sent(desk)
 
 
+def test_a_launcher_that_no_host_has_is_left_out(desk: Desk) -> None:
+    desk.script("train.py", "")
+    viewer = desk.launch("--", "mpirun", "-np", "4", "python", "train.py", "--lr", "1")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert "try: leave mpirun out, a task starts on each host: `-- python train.py --lr 1`" in viewer.stderr
+
+
 def test_a_setup_may_know_it(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("bin")
     (folder / "trainer").write_text("#!/bin/sh\necho trained\n")
