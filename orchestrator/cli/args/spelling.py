@@ -66,6 +66,8 @@ _SAME_OPTION: dict[tuple[str, str], str] = {
     ("tail", "--follow"): "",
     ("tail", "--lines"): "-n",
     ("tail", "--tail"): "-n",
+    ("tail", "-t"): "--timestamps",
+    ("runs", "-l"): "",
     ("status", "-w"): "--watch",
     ("launch", "-d"): "--detach",
     ("launch", "-e"): "--env",
@@ -81,6 +83,7 @@ _SAME_OPTION: dict[tuple[str, str], str] = {
     ("exec", "-x"): "--exclude",
     ("exec", "-a"): "",
     ("exec", "-b"): "",
+    ("exec", "-S"): "",
 }
 _MANY = (
     "how many tasks run is written in hosts.toml",
@@ -163,7 +166,23 @@ _OTHERS: dict[str, tuple[str, str]] = {
     "--force": ("stop has --now for that: KILL at once", "`orchestrate stop --now`"),
     "-9": ("stop has --now for that: KILL at once", "`orchestrate stop --now`"),
 }
-_OF_CLEAN = {"--force": ("clean asks before it removes anything", "write --yes, and nobody is asked")}
+_ASKS = ("clean asks before it removes anything", "write --yes, and nobody is asked")
+_AT_ONCE = ("all hosts are asked at once", "leave it out")
+_TIME_OUT = ("a command has no time limit", "write `timeout 10` before the command, behind --")
+_ONE_RUN = ("a run is stopped by its id or name", "`orchestrate runs` lists them")
+# Those that mean something else to one verb.
+_OF_ONE_VERB: dict[tuple[str, str], tuple[str, str]] = {
+    ("clean", "-f"): _ASKS,
+    ("clean", "--force"): _ASKS,
+    ("exec", "-f"): _AT_ONCE,
+    ("exec", "--fanout"): _AT_ONCE,
+    ("exec", "-t"): _TIME_OUT,
+    ("exec", "-u"): _TIME_OUT,
+    ("exec", "-l"): _OTHERS["--user"],
+    ("exec", "-g"): ("hosts.toml has no groups", "--only 'gpu-[01-03],head' names hosts"),
+    ("stop", "--all"): _ONE_RUN,
+    ("stop", "-a"): _ONE_RUN,
+}
 
 
 def ours(words: Sequence[str], verbs: Sequence[str]) -> list[str]:
@@ -208,13 +227,14 @@ def _options(verb: str, words: Sequence[str]) -> list[str]:
 def of_another_tool(words: Sequence[str], verb: str, known: Callable[[str], bool]) -> UsageError | None:
     """What to say of the first word that nobody takes, when another tool has it."""
     name, _, value = words[0].partition("=")
+    own = _OF_ONE_VERB.get((verb, name))
     if name not in _OTHERS and (short := re.fullmatch(r"(-np?|-N)([0-9]+)", name)):
         name, value = short[1], short[2]
-    if name not in _OTHERS or known(name):
+    if (name not in _OTHERS and own is None) or known(name):
         return None
     if not value and len(words) > 1 and not words[1].startswith("-"):
         value = words[1]
-    why, hint = (_OF_CLEAN if verb == "clean" else _OTHERS).get(name) or _OTHERS[name]
+    why, hint = own or _OTHERS[name]
     value = _assigned(value) if hint is _VARIABLE[1] else value if value.isdigit() else "2"
     return UsageError(f"orchestrate {verb} has no option {words[0]}", why=why, hint=hint.format(value))
 
