@@ -334,6 +334,9 @@ def test_times_and_sizes(line: str, name: str, value: float | None) -> None:
         ("tail -100 night", "tail -n 100 night"),
         ("logs --tail=5", "tail -n=5"),
         ("runs -3", "runs -n 3"),
+        ("launch -help", "launch --help"),
+        ("init -i inventory.ini", "init --hostfile inventory.ini"),
+        ("init -hostfile nodes", "init --hostfile nodes"),
         ("status -w", "status --watch"),
         ("exec -b -a -w gpu-01", "exec --only gpu-01"),
         ("ls", "runs"),
@@ -411,6 +414,12 @@ def test_words_of_other_tools_that_can_mean_one_thing(line: str, ours: str) -> N
             "orchestrate exec has no option -it",
             "`ssh` to one host gives a terminal",
         ),
+        (
+            "launch -hostfile nodes -np 4 train.py",
+            "orchestrate launch has no option -hostfile",
+            "`orchestrate init --hostfile FILE` makes one of it",
+        ),
+        ("init -H a:2,b:2", "orchestrate init has no option -H", "`orchestrate init gpu-01 gpu-02`"),
         ("exec -f 8 -- hostname", "orchestrate exec has no option -f", "leave it out"),
         (
             "exec -g all -- hostname",

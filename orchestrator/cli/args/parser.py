@@ -107,6 +107,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             why=_UNSET,
             hint="set it, or leave the argument out",
         )
+    if foreign := spelling.long_with_one_hyphen(ours, ours[0]):
+        raise foreign
     parser, verbs = _without_options(VERBS) if ours[0] in _ALONE else build(ours[:1])
     arguments, unknown = parser.parse_known_args(ours)
     if unknown:

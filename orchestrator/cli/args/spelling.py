@@ -77,6 +77,10 @@ _SAME_OPTION: dict[tuple[str, str], str] = {
     ("rehearse", "-np"): "-n",
     ("clean", "-y"): "--yes",
     ("init", "-y"): "--yes",
+    **{
+        ("init", name): "--hostfile"
+        for name in ("-i", "-f", "--inventory", "--machinefile", "-hostfile", "-machinefile")
+    },
     ("clean", "-n"): "--dry-run",
     ("preflight", "-i"): "--hosts",
     ("exec", "-w"): "--only",
@@ -104,7 +108,7 @@ _OTHERS: dict[str, tuple[str, str]] = {
         _MANY,
     ),
     **dict.fromkeys(("--nnodes", "--nodes", "-N"), (_MANY[0], "choose hosts with --only 'gpu-[01-04]'")),
-    **dict.fromkeys(("-H", "--host", "-w", "--nodelist"), _WHICH),
+    **dict.fromkeys(("-H", "-host", "--host", "-w", "--nodelist"), _WHICH),
     **dict.fromkeys(
         ("--hostfile", "--machinefile", "-hostfile", "-machinefile", "-i"),
         (_WHICH[0], "`orchestrate init --hostfile FILE` makes one of it"),
@@ -154,7 +158,6 @@ _OTHERS: dict[str, tuple[str, str]] = {
         }.items()
     },
     "--inventory": ("--hosts names the inventory", "write --hosts in its place"),
-    "--hosts": ("hosts are plain words here", "`orchestrate init gpu-01 gpu-02`"),
     "--background": ("it is called --detach here", "write --detach"),
     **dict.fromkeys(
         ("--skip-validate", "--skip-validation", "--no-validation"),
@@ -167,6 +170,7 @@ _OTHERS: dict[str, tuple[str, str]] = {
     "-9": ("stop has --now for that: KILL at once", "`orchestrate stop --now`"),
 }
 _ASKS = ("clean asks before it removes anything", "write --yes, and nobody is asked")
+_PLAIN = ("hosts are plain words here", "`orchestrate init gpu-01 gpu-02`")
 _AT_ONCE = ("all hosts are asked at once", "leave it out")
 _TIME_OUT = ("a command has no time limit", "write `timeout 10` before the command, behind --")
 _ONE_RUN = ("a run is stopped by its id or name", "`orchestrate runs` lists them")
@@ -180,6 +184,7 @@ _OF_ONE_VERB: dict[tuple[str, str], tuple[str, str]] = {
     ("exec", "-u"): _TIME_OUT,
     ("exec", "-l"): _OTHERS["--user"],
     ("exec", "-g"): ("hosts.toml has no groups", "--only 'gpu-[01-03],head' names hosts"),
+    **{("init", name): _PLAIN for name in ("-H", "-host", "--host", "-w", "--nodelist", "--hosts")},
     ("stop", "--all"): _ONE_RUN,
     ("stop", "-a"): _ONE_RUN,
 }
@@ -214,7 +219,7 @@ def _options(verb: str, words: Sequence[str]) -> list[str]:
     out: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
-        same = _SAME_OPTION.get((verb, name))
+        same = "--help" if word == "-help" else _SAME_OPTION.get((verb, name))
         if same is None and verb in ("tail", "runs") and re.fullmatch(r"-[0-9]+", word):
             out += ["-n", word[1:]]
         elif same is None:
@@ -222,6 +227,12 @@ def _options(verb: str, words: Sequence[str]) -> list[str]:
         elif same:
             out.append(f"{same}{equals}{value}")
     return out
+
+
+def long_with_one_hyphen(words: Sequence[str], verb: str) -> UsageError | None:
+    """What to say of mpirun's -hostfile: argparse reads -h in it, and says so."""
+    at = next((at for at, word in enumerate(words) if word in ("-host", "-hostfile")), None)
+    return None if at is None else of_another_tool(words[at:], verb, lambda _: False)
 
 
 def of_another_tool(words: Sequence[str], verb: str, known: Callable[[str], bool]) -> UsageError | None:
