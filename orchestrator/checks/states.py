@@ -14,7 +14,7 @@ def same_state(hellos: Iterable[tuple[str, wire.Hello]]) -> dict[str, str]:
     first: dict[tuple[str, str], str] = {}
     shared = {}
     for name, hello in hellos:
-        if hello.state_place:
+        if hello.boot_id and hello.state_place:  # without the first two machines of one image look alike
             holder = first.setdefault((hello.boot_id, hello.state_place), name)
             if holder != name:
                 shared[name] = holder

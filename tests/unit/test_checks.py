@@ -293,6 +293,8 @@ def test_one_machine_under_two_names_needs_two_state_folders() -> None:
     (failed,) = [one for one in of_hosts([first, twin], NEEDS) if one.level is F]
     assert (failed.host, failed.check, failed.found) == ("gpu-02", "state", "is that of gpu-01 too")
     assert failed.hint == 'write state = "/var/tmp/orchestrate-gpu-02" for it in hosts.toml'
+    unknown = [changed(one, hello__boot_id="") for one in (first, twin)]
+    assert ("gpu-02", "state", "is that of gpu-01 too") not in said(of_hosts(unknown, NEEDS), F)
     for apart in ({"hello__state_place": "1:3"}, {"hello__boot_id": "gpu-02"}, {"hello__state_place": ""}):
         assert not said(of_hosts([first, changed(twin, **apart)], NEEDS), F)
 
