@@ -63,6 +63,17 @@ def _foreign(pattern: str) -> str:
     return ""
 
 
+def respelled(text: str) -> str:
+    """A pattern of another tool as it is written here; "" where that is not known, or nothing is wrong."""
+    right = _FOREIGN.sub(lambda found: f"[{found[1] or found[3]}-{found[2] or found[4]}]", text)
+    right = re.sub(r"\{([0-9, ]*)\}", lambda found: f"[{found[1].replace(' ', '')}]", right)
+    try:
+        expand_all(right)
+    except ValueError:
+        return ""
+    return "" if right == text else right
+
+
 def expand_all(text: str) -> tuple[str, ...]:
     """The same for several patterns with commas between them, as `fold` writes them."""
     if right := _foreign(text):  # before commas are looked at, which {1,2} has inside

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from orchestrator.checks.limits import of_processors
 from orchestrator.checks.seen import Needs, Seen, kinds_of, minor
+from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.events import Check, CheckReported, Level
 from orchestrator.model import Role
 from orchestrator.ranges import fold
@@ -19,6 +20,7 @@ from orchestrator.text import count
 def across(seen: Sequence[Seen], needs: Needs, shared: Iterable[tuple[str, ...]]) -> Iterator[CheckReported]:
     yield from _versions(seen, needs)
     yield from _machines(seen)
+    yield from _states(seen)
     yield from _loopback(seen)
     yield from _public(seen)
     yield from _devices(seen)
@@ -125,6 +127,15 @@ def _rivals(first: Seen, one: Seen) -> CheckReported:
     why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
     hint = f"give {one.name} another `task_port`, or one entry with `tasks = 2`"
     return one.says(Check.MACHINE, Level.FAIL, f"is {first.name} under another name", why, hint, between=True)
+
+
+def _states(seen: Sequence[Seen]) -> Iterator[CheckReported]:
+    """Two entries may be one machine; of its agents only one can hold the lock of a run's keeper."""
+    for one, first in same_state([(one.name, one.hello) for one in seen]).items():
+        report = next(each for each in seen if each.name == one)
+        yield report.says(
+            Check.STATE, Level.FAIL, f"is that of {first} too", SAME_STATE, other_state(one), between=True
+        )
 
 
 def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:

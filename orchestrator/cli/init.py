@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator import config
     from orchestrator.cli.desk.choosing import choose
-    from orchestrator.cli.desk.retyped import keep_words
+    from orchestrator.cli.desk.retyped import keep_words, without
+    from orchestrator.render.errors import report
 
     if arguments.example:
         say(*example().removesuffix("\n").split("\n"))
@@ -80,6 +81,8 @@ def main(arguments: argparse.Namespace) -> int:
         candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
     except UsageError as error:
         options = [word for word in arguments.ours if word not in arguments.host]
+        if "--hostfile" in error.hint:
+            options = without(options, ("--hostfile",))
         raise keep_words(error, "init", options) from error
     hosts = _hosts(candidates, ssh_config)
 
@@ -101,6 +104,8 @@ def main(arguments: argparse.Namespace) -> int:
     _replace(file, text)
     say(*_seen(machines))
     say(f"{file}: {count(len(hosts), 'host')}")
+    if bad:
+        report(SeveralErrors(bad.values()), sys.stderr)
     made = config.load(file)  # what it cannot say by itself is said now, with its lines
     return _end(file, bad, made, arguments)
 
@@ -173,6 +178,7 @@ def _text(
     task_port: int,
     ssh_config: str | None,
 ) -> str:
+    from orchestrator.checks.states import state_for
     from orchestrator.cli.desk.choosing import hostname
     from orchestrator.config.targets import is_loopback
     from orchestrator.hostlists import write
@@ -193,6 +199,7 @@ def _text(
                 address=address,
                 task_port=task_port + ports[place],
                 tasks=candidate.tasks,
+                state=state_for(candidate.name) if ports[place] else "",
                 gpus=machine.gpus if machine else (),
                 python=pythons.each[host.name].path if pythons.each and machine else "",
                 note=f"not looked at: {host.name} {bad[host.name].what}" if host.name in bad else "",
@@ -237,12 +244,10 @@ def _end(
     """Preflight, when all could be logged in to; else what keeps us from it."""
     from orchestrator.cli import preflight
     from orchestrator.cli.desk.inventory import NAME
-    from orchestrator.render.errors import report
 
     own = None if file == Path(NAME) else str(file)
     to_name = f" --hosts {shlex.quote(own)}" if own else ""
     if bad:
-        report(SeveralErrors(bad.values()), sys.stderr)
         tell(f"{file} names them all the same; when they answer: orchestrate preflight{to_name}")
         return int(ExitStatus.CLUSTER)
     if inventory.environment is not None:

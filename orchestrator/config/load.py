@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from orchestrator.config import cluster, syntax
 from orchestrator.config.data import read_data
 from orchestrator.config.env import read_env
+from orchestrator.config.foreign import lists_hosts
 from orchestrator.config.hosts import place_of, read_entry
 from orchestrator.config.job import check_devices, check_secrets, read_job
 from orchestrator.config.mistakes import Report
@@ -72,6 +74,13 @@ def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
     report = Report()
     document = syntax.read(text, report)
     inventory = None if document is None else _inventory(document, source, report)
+    if document is None and lists_hosts(text):
+        there = " --force" if source == "hosts.toml" else ""
+        raise UsageError(
+            f"{source} is no hosts.toml",
+            why="it looks like a list of hosts that another tool reads",
+            hint=f"`orchestrate init --hostfile {shlex.quote(source)}{there}` makes a hosts.toml of it",
+        )
     if report or inventory is None:
         raise report.error(source)
     return inventory

@@ -99,6 +99,10 @@ def _in_seconds(text: str) -> str:
 def path(value: Any) -> str:
     """A path on the node, where `~` is expanded."""
     given = text(value)
+    if "$" in given:
+        home = re.sub(r"^\$(?:HOME|\{HOME\})(?=/|$)", "~", given)
+        right = f'write "{home}"' if "$" not in home else "write out what it stands for"
+        raise Wrong(f"holds $, and no shell reads it: {show(given)}; {right}")
     if not given.startswith(("/", "~")):
         rest = re.sub(r"^(\.{0,2}/)+|^\.{1,2}$", "", given) or "orchestrate"
         raise Wrong(f'must be a full path or start with ~/, not {show(given)}; write "~/{rest}"')

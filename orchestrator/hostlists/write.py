@@ -20,6 +20,7 @@ class Entry:
     address: str
     task_port: int
     tasks: int = 1
+    state: str = ""  # where another entry for the machine has the default one
     gpus: tuple[str, ...] = ()
     python: str = ""
     note: str = ""  # why it could not be looked at
@@ -90,6 +91,8 @@ def _host(entry: Entry, *, env: bool) -> list[str]:
     lines.append(f"address = {_string(entry.address)}")
     if entry.task_port != Host.task_port:
         lines.append(f"task_port = {entry.task_port}")
+    if entry.state:
+        lines.append(f"state = {_string(entry.state)}   # each entry for a machine needs its own")
     if entry.tasks != 1:
         lines.append(f"tasks = {entry.tasks}")
     if entry.python:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 import msgspec
 
 from orchestrator import wire
+from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Session
@@ -37,6 +38,9 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
         if (refused := session.hello.state_error) is not None:
             hint = "set `state` for it in hosts.toml to a folder of your own on a local disk"
             bad[name] = HostError(name, refused.said, kind="state", why=refused.told, hint=hint)
+    for name, first in same_state((name, one.hello) for name, one in run.fleet.sessions.items()).items():
+        what, hint = f"has the state folder of {first} too", other_state(name)
+        bad[name] = HostError(name, what, kind="state", why=SAME_STATE, hint=hint)
     return bad
 
 

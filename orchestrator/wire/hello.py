@@ -17,6 +17,7 @@ class Hello(Reply, frozen=True):
     time_ns: Moment
     state: Folder | None
     state_error: Failure | None
+    state_place: Words = ""  # one folder under two names has the same
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -89,6 +89,8 @@ def test_hello_tells_who_and_where(lab: Lab) -> None:
     assert hello["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert hello["user"] == pwd.getpwuid(os.getuid()).pw_name
     assert hello["state_error"] is None
+    found = lab.state.stat()
+    assert hello["state_place"] == f"{found.st_dev}:{found.st_ino}"
 
 
 def cache(lab: Lab) -> list[Path]:

@@ -63,6 +63,8 @@ def test_a_whole_file_from_names_alone(cluster: Cluster, tmp_path: Path) -> None
     ]
     assert {host.python for host in inventory.hosts} == {"~/.venvs/train/bin/python"}
     assert [host.task_port for host in inventory.hosts] == [int(PORT) + number for number in range(3)]
+    own = [f"/var/tmp/orchestrate-gpu-0{number}" for number in (2, 3)]
+    assert [host.state for host in inventory.hosts] == [None, *own]
     assert "gpu-[01-03]: no GPU, TensorFlow 2.99.0 in ~/.venvs/train/bin/python, " in done.stdout
     assert done.stdout.endswith("hosts.toml: 3 hosts\n")
 
@@ -136,6 +138,16 @@ def test_nobody_to_ask_accepts_no_key(cluster: Cluster, tmp_path: Path) -> None:
         "# not looked at: gpu-01 shows a host key that we do not know" in (folder / "hosts.toml").read_text()
     )
     assert [host.address for host in config.load(folder / "hosts.toml").hosts] == ["127.0.0.2", "127.0.0.3"]
+
+
+def test_who_does_not_answer_is_told_before_what_is_wrong_with_the_file(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    done = init(cluster, tmp_path, "gpu-01", "no-such-host.invalid")
+    assert done.returncode == 2
+    told, _, mistakes = done.stderr.partition("hosts.toml has 1 mistake")
+    assert "no-such-host.invalid has a name that does not resolve" in told
+    assert "127.0.0.2 means every machine itself" in mistakes
 
 
 def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> None:

@@ -287,6 +287,16 @@ def test_one_machine_under_two_names_needs_two_ports() -> None:
     assert not [one for one in of_hosts([first, contained], NEEDS) if one.check == "machine"]
 
 
+def test_one_machine_under_two_names_needs_two_state_folders() -> None:
+    first = seen("gpu-01", hello__state_place="1:2")
+    twin = seen("gpu-02", hello__boot_id="gpu-01", hello__state_place="1:2", ports=(2223,))
+    (failed,) = [one for one in of_hosts([first, twin], NEEDS) if one.level is F]
+    assert (failed.host, failed.check, failed.found) == ("gpu-02", "state", "is that of gpu-01 too")
+    assert failed.hint == 'write state = "/var/tmp/orchestrate-gpu-02" for it in hosts.toml'
+    for apart in ({"hello__state_place": "1:3"}, {"hello__boot_id": "gpu-02"}, {"hello__state_place": ""}):
+        assert not said(of_hosts([first, changed(twin, **apart)], NEEDS), F)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
 def test_loopback_is_wrong_only_between_machines(address: str) -> None:
     first, other = seen("gpu-01", host__address=address), seen("gpu-02")

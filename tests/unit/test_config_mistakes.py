@@ -42,6 +42,8 @@ IN_A_HOST = (
     ('workdir = "/tmp/."', 'workdir: must be a folder of its own, not "/tmp/."; write "/tmp/orchestrate"'),
     ('workdir = "/etc"', 'workdir: must not be in a folder of the system, as "/etc" is; write "~/orchestrate"'),
     ('workdir = "/proc/x"', 'workdir: must not be in a folder of the system, as "/proc/x" is; write "~/orchestrate"'),
+    ('workdir = "$HOME/o"', 'workdir: holds $, and no shell reads it: "$HOME/o"; write "~/o"'),
+    ('state = "/scratch/$USER"', 'state: holds $, and no shell reads it: "/scratch/$USER"; write out what it stands for'),
     ('workdir = "."', 'workdir: must be a full path or start with ~/, not "."; write "~/orchestrate"'),
     ('workdir = ""', "workdir: is empty; leave the key out to get the default"),
     ('workdir = "~/../x"', 'workdir: must not lead through .., as "~/../x" does'),
@@ -320,6 +322,33 @@ def test_a_secret_in_a_broken_line_is_not_shown() -> None:
     with pytest.raises(UsageError) as caught:
         config.parse('[job.env]\nTOKEN = "hunter2\n')
     assert caught.value.why == "line 2, column 17, TOKEN: a quote is not closed on this line"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpu-01\n# a comment\ngpu-02\n",
+        "gpu-01 slots=4\ngpu-02 slots=4\n",
+        "[gpus]\ngpu-[01:04] ansible_user=me\n[gpus:vars]\nansible_port = 22\n",
+        "all:\n  hosts:\n    gpu-01:\n",
+    ],
+)
+def test_a_list_of_hosts_of_another_tool(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        config.parse(text, "../my nodes")
+    assert caught.value.what == "../my nodes is no hosts.toml"
+    assert caught.value.hint == "`orchestrate init --hostfile '../my nodes'` makes a hosts.toml of it"
+    with pytest.raises(UsageError) as caught:
+        config.parse(text)
+    assert "`orchestrate init --hostfile hosts.toml --force`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text", ["[[host]]\nssh = gpu-01\n", "ssh = \n", "[host\nssh = 1\n", "ssh gpu-01 a\n"]
+)
+def test_broken_toml_is_no_list_of_hosts(text: str) -> None:
+    with pytest.raises(UsageError, match="has 1 mistake"):
+        config.parse(text)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -118,3 +118,18 @@ def test_a_row_of_hosts_folds_to_one_range(low: int, count: int, width: int) -> 
 def test_people_count_so() -> None:
     ordered = "2a,10a,gpu,gpu-1,gpu-2,gpu-10,gpu-10a,gpu-10b2,gpu-10b10,login"
     assert ",".join(sorted(sorted(ordered.split(",")), key=ranges.natural_key)) == ordered
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("gpu-{01..04}", "gpu-[01-04]"),
+        ("gpu-01..04,head", "gpu-[01-04],head"),
+        ("r[1:2]-n{3,4}", "r[1-2]-n[3,4]"),
+        ("gpu-0*", ""),
+        ("gpu-{a,b}", ""),
+        ("gpu-[01-04]", ""),
+    ],
+)
+def test_a_pattern_of_another_tool_as_it_is_written_here(text: str, right: str) -> None:
+    assert ranges.respelled(text) == right

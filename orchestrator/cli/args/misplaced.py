@@ -12,11 +12,16 @@ from orchestrator.errors import UsageError
 
 _PROGRAMS = (".py", ".R", ".r", ".sh", ".ipynb")
 _HOSTS = ("--only", "--exclude", "--hosts")
+_NUMBERED = re.compile(r"(python|pip|perl|php|ruby|lua|gcc|g\+\+|clang)[\d.-]*$")  # programs, not hosts
 _LONG_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 
 
 def is_program(word: str) -> bool:
     return word.endswith(_PROGRAMS)
+
+
+def is_interpreter(word: str) -> bool:
+    return re.fullmatch(r"python[\d.]*|Rscript|bash|sh", word) is not None
 
 
 def behind(words: Sequence[str], command: Sequence[str]) -> str:
@@ -51,7 +56,9 @@ def word(
     """What to say of the first of `words`, which is no option, before the `--` of a verb with a command."""
     verb, first = ours[0], words[0]
     at = ours.index(first)
-    option = ours[at - 2] if at > 2 else ""
+    option, value = ours[at - 2] if at > 2 else "", ours[at - 1]
+    if value.startswith("--"):
+        option, _, value = value.partition("=")
     line = f"orchestrate {kept(ours, words)}"
     behind_dashes = f" -- {shlex.join(command)}" if command else ""
     unused = f"orchestrate {verb} has no use for {first!r}"
@@ -61,10 +68,16 @@ def word(
         return UsageError(unused, why=why, hint=f"`{line}{' -- ' + rest if rest else ''}`")
     if first[0] in _LONG_DASHES and known(plain := "--" + first.lstrip("-" + _LONG_DASHES)):
         return UsageError(unused, why="an option begins with two hyphens", hint=f"write {plain}")
-    hosts = _hosts(words, ours[at - 1]) if option in _HOSTS else []
+    hosts = _hosts(words, value) if option in _HOSTS else []
     if hosts:
-        names = shlex.quote(",".join([ours[at - 1].strip(","), *(one.strip(",") for one in hosts)]))
+        names = shlex.quote(",".join([value.strip(","), *(one.strip(",") for one in hosts)]))
         return UsageError(unused, why="commas stand between hosts", hint=f"write {option} {names}")
+    hosts = _hosts(words, "") if at == 1 and first[0].isalpha() else []
+    following = [*words[len(hosts) :], *command]
+    if hosts and following and "--only" not in ours:
+        names = shlex.quote(",".join(one.strip(",") for one in hosts))
+        line = f"{line} --only {names} -- {shlex.join(following)}"
+        return UsageError(unused, why="--only names the hosts", hint=f"`{line}`")
     if option == "--env" and "=" in first:
         why = "--env takes one variable, and may be repeated"
         return UsageError(unused, why=why, hint=f"write --env {shlex.quote(first)}")
@@ -87,8 +100,8 @@ def _hosts(words: Sequence[str], before: str) -> list[str]:
     """Those at the beginning that are sooner hosts than a command: they look like the host before them."""
 
     def is_host(name: str) -> bool:
-        alike = re.sub(r"[\d\[\],-]+", "", name) == re.sub(r"[\d\[\],-]+", "", before)
-        numbered = re.fullmatch(r"[\w.@-]*[\d\]],?", name) and not re.match(r"python[\d.]*$", name)
+        alike = before and re.sub(r"[\d\[\],-]+", "", name) == re.sub(r"[\d\[\],-]+", "", before)
+        numbered = re.fullmatch(r"[][\w.,@-]*[\d\]],?", name) and not _NUMBERED.match(name)
         return not name.startswith("-") and bool(alike or numbered)
 
     return list(itertools.takewhile(is_host, words))

@@ -156,11 +156,13 @@ def _with_a_verb(ours: Sequence[str], command: Sequence[str]) -> str:
         words = ["--hosts", *ours[:at]] if first.endswith(".toml") else ours[:at]
         return f"`orchestrate {shlex.join([ours[at], *words, *ours[at + 1 :]])}{behind}`"
     if first.startswith("-"):
-        near = difflib.get_close_matches(first, _ALONE, 1)
+        near = difflib.get_close_matches(first, _ALONE, 1, cutoff=0.8)
         return f"write {near[0]}" if near else f"`orchestrate VERB {first} ...`"
-    if misplaced.is_program(first) and not command:
+    if not command and (misplaced.is_program(first) or misplaced.is_interpreter(first)):
         return f"`orchestrate launch -- {shlex.join(ours)}`"
-    near = difflib.get_close_matches(first, VERBS, 1)
+    near = difflib.get_close_matches(first, VERBS, 1, cutoff=0.7)
+    if near and not command and ours[1:] and not ours[1].startswith("-") and near[0] in ("launch", "exec"):
+        return f"`orchestrate {near[0]} -- {shlex.join(ours[1:])}`"
     return f"`orchestrate {shlex.join([*near, *ours[1:]])}{behind}`" if near else "`orchestrate --help`"
 
 

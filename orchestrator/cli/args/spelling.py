@@ -6,21 +6,55 @@ Imports nothing heavy: every command line passes here.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 
 from orchestrator.errors import UsageError
 
 # A first word -> our verb. Nothing that ends anything is guessed: `kill` could be with or without grace.
-_SAME_VERB = {"logs": "tail", "attach": "tail", "check": "preflight", "ls": "runs", "list": "runs"}
+_SAME_VERB = {
+    "logs": "tail",
+    "attach": "tail",
+    "check": "preflight",
+    "ls": "runs",
+    "list": "runs",
+    "tb": "tensorboard",
+}
+_LAUNCH = ("is called launch here", "`orchestrate launch -- {}`")
 _TWO_VERBS = {
-    "ps": ("may mean all runs or the tasks of one", "`orchestrate runs` or `orchestrate status [RUN]`"),
+    **dict.fromkeys(
+        ("ps", "get", "describe", "inspect", "show", "squeue", "jobs", "history"),
+        ("may mean all runs or the tasks of one", "`orchestrate runs` or `orchestrate status [RUN]`"),
+    ),
+    "top": ("is called status here", "`orchestrate status --watch`"),
+    **dict.fromkeys(
+        ("rm", "delete", "remove", "prune", "purge"),
+        (
+            "may mean a run or what ended ones have left",
+            "`orchestrate stop [RUN]` ends a run, `orchestrate clean` removes what is old",
+        ),
+    ),
+    **dict.fromkeys(
+        ("cp", "scp", "sync", "rsync", "fetch", "download", "upload"),
+        (
+            "may mean to the hosts or from them",
+            "`orchestrate push` brings data there, `orchestrate pull [RUN]` fetches what a run wrote",
+        ),
+    ),
+    **dict.fromkeys(
+        ("nodes", "hosts", "sinfo", "ping", "doctor", "test"),
+        ("is called preflight here", "`orchestrate preflight`"),
+    ),
+    **dict.fromkeys(("wait", "follow", "watch"), ("is called tail here", "`orchestrate tail [RUN]`")),
     "kill": (
         "may mean with or without time to save",
         "`orchestrate stop [RUN]` lets tasks save, `orchestrate stop --now [RUN]` does not",
     ),
-    "cancel": ("is called stop here", "`orchestrate stop [RUN]`"),
-    "run": ("is called launch here", "`orchestrate launch -- train.py`"),
-    "start": ("is called launch here", "`orchestrate launch -- train.py`"),
+    **dict.fromkeys(("cancel", "scancel", "down"), ("is called stop here", "`orchestrate stop [RUN]`")),
+    **dict.fromkeys(
+        ("run", "start", "up", "train", "submit", "sbatch", "srun", "mpirun", "horovodrun", "torchrun"),
+        _LAUNCH,
+    ),
     "ssh": ("is not a verb here", "`orchestrate exec -- uptime` runs one command on all hosts"),
 }
 _VERSION = ("-V", "-v", "version")  # alone; behind a verb -v is something else
@@ -31,7 +65,13 @@ _SAME_OPTION: dict[tuple[str, str], str] = {
     ("tail", "-F"): "",
     ("tail", "--follow"): "",
     ("tail", "--lines"): "-n",
+    ("tail", "--tail"): "-n",
+    ("status", "-w"): "--watch",
     ("launch", "-d"): "--detach",
+    ("launch", "-e"): "--env",
+    ("rehearse", "-e"): "--env",
+    ("launch", "-J"): "--name",
+    ("launch", "--job-name"): "--name",
     ("rehearse", "-np"): "-n",
     ("clean", "-y"): "--yes",
     ("init", "-y"): "--yes",
@@ -39,18 +79,26 @@ _SAME_OPTION: dict[tuple[str, str], str] = {
     ("preflight", "-i"): "--hosts",
     ("exec", "-w"): "--only",
     ("exec", "-x"): "--exclude",
+    ("exec", "-a"): "",
+    ("exec", "-b"): "",
 }
 _MANY = (
     "how many tasks run is written in hosts.toml",
     "write tasks = {} under [defaults]: so many on each host; --only chooses hosts",
 )
+_PEERS = ("TF_CONFIG tells tasks of each other", "leave it out; task_port in hosts.toml chooses the port")
+_VARIABLE = ("a variable of the tasks is given by --env", "write --env {}")
 _WHICH = (
     "which hosts there are is written in hosts.toml",
     "`orchestrate init gpu-01 gpu-02` writes one; --only gpu-01,gpu-02 chooses among its hosts",
 )
 _OTHERS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
-        ("-np", "-n", "--np", "--nproc_per_node", "--nproc-per-node", "--num_processes", "--tasks"), _MANY
+        (
+            *("-np", "-n", "--np", "--nproc_per_node", "--nproc-per-node", "--num_processes", "--tasks"),
+            *("--ntasks", "--ntasks-per-node", "--npernode", "-npernode", "-ppn"),
+        ),
+        _MANY,
     ),
     **dict.fromkeys(("--nnodes", "--nodes", "-N"), (_MANY[0], "choose hosts with --only 'gpu-[01-04]'")),
     **dict.fromkeys(("-H", "--host", "-w", "--nodelist"), _WHICH),
@@ -66,8 +114,21 @@ _OTHERS: dict[str, tuple[str, str]] = {
         ),
     ),
     **dict.fromkeys(
-        ("--master_addr", "--master_port", "--master-addr", "--master-port", "--rdzv_endpoint"),
-        ("TF_CONFIG tells tasks of each other", "leave it out; task_port in hosts.toml chooses the port"),
+        (
+            *("--master_addr", "--master_port", "--master-addr", "--master-port", "--node_rank"),
+            *("--node-rank", "--standalone"),
+            *(f"--rdzv{dash}{what}" for dash in "-_" for what in ("endpoint", "backend", "id", "conf")),
+        ),
+        _PEERS,
+    ),
+    **dict.fromkeys(("-x", "-e", "--export", "-genv"), _VARIABLE),
+    **dict.fromkeys(
+        ("--partition", "--qos", "--cpus-per-task", "--mem-per-cpu"),
+        ("nothing waits in a queue: the hosts of hosts.toml are taken at once", "leave it out"),
+    ),
+    **dict.fromkeys(
+        ("-it", "-ti", "--tty", "--interactive"),
+        ("a command has no terminal and no input there", "`ssh` to one host gives a terminal"),
     ),
     **dict.fromkeys(
         ("-v", "-vv", "--verbose"),
@@ -102,6 +163,7 @@ _OTHERS: dict[str, tuple[str, str]] = {
     "--force": ("stop has --now for that: KILL at once", "`orchestrate stop --now`"),
     "-9": ("stop has --now for that: KILL at once", "`orchestrate stop --now`"),
 }
+_OF_CLEAN = {"--force": ("clean asks before it removes anything", "write --yes, and nobody is asked")}
 
 
 def ours(words: Sequence[str], verbs: Sequence[str]) -> list[str]:
@@ -115,7 +177,9 @@ def ours(words: Sequence[str], verbs: Sequence[str]) -> list[str]:
         return _help(rest, verbs)
     if first in _TWO_VERBS:
         why, hint = _TWO_VERBS[first]
-        raise UsageError(f"{first!r} is not a verb of orchestrate", why=f"it {why}", hint=hint)
+        command = shlex.join(rest) if rest and not rest[0].startswith("-") else "train.py"
+        what = f"{first!r} is not a verb of orchestrate"
+        raise UsageError(what, why=f"it {why}", hint=hint.format(command))
     verb = _SAME_VERB.get(first, first)
     return [verb, *_options(verb, rest)]
 
@@ -132,7 +196,9 @@ def _options(verb: str, words: Sequence[str]) -> list[str]:
     for word in words:
         name, equals, value = word.partition("=")
         same = _SAME_OPTION.get((verb, name))
-        if same is None:
+        if same is None and verb in ("tail", "runs") and re.fullmatch(r"-[0-9]+", word):
+            out += ["-n", word[1:]]
+        elif same is None:
             out.append(word)
         elif same:
             out.append(f"{same}{equals}{value}")
@@ -148,9 +214,13 @@ def of_another_tool(words: Sequence[str], verb: str, known: Callable[[str], bool
         return None
     if not value and len(words) > 1 and not words[1].startswith("-"):
         value = words[1]
-    why, hint = _OTHERS[name]
-    return UsageError(
-        f"orchestrate {verb} has no option {words[0]}",
-        why=why,
-        hint=hint.format(value if value.isdigit() else "2"),
-    )
+    why, hint = (_OF_CLEAN if verb == "clean" else _OTHERS).get(name) or _OTHERS[name]
+    value = _assigned(value) if hint is _VARIABLE[1] else value if value.isdigit() else "2"
+    return UsageError(f"orchestrate {verb} has no option {words[0]}", why=why, hint=hint.format(value))
+
+
+def _assigned(text: str) -> str:
+    """K=V as --env takes it; of a name alone the shell is to say its value."""
+    if "=" in text:
+        return shlex.quote(text)
+    return f'{text}="${text}"' if re.fullmatch(r"[A-Za-z_]\w*", text) and text != "ALL" else "NAME=VALUE"

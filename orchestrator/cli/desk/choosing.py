@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from orchestrator import ranges
 from orchestrator.cli.desk.out import tell
 from orchestrator.config.mistakes import Wrong
-from orchestrator.config.targets import read_target
+from orchestrator.config.targets import read_name, read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.hostlists import file as listed
 from orchestrator.hostlists import sshconfig
@@ -20,6 +21,7 @@ from orchestrator.text import count
 
 SLURM = "SLURM_JOB_NODELIST"
 _FORGES = ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org")
+_SLOTS = re.compile(r"(?:slots|max[-_]slots|ntasks|tasks)=([0-9]+)")  # as in a hostfile
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 
 
@@ -56,11 +58,21 @@ def host(candidate: Candidate, ssh_config: str | None) -> Host:
 
 
 def _of_words(words: Sequence[str]) -> tuple[Candidate, ...]:
-    try:
-        names = dict.fromkeys(name for word in words for name in ranges.expand_all(word))
-        return tuple(Candidate(read_target(name).host, name) for name in names)
-    except (ValueError, Wrong) as error:
-        raise UsageError(f"{' '.join(words)}: {error}", hint=_NAMES) from error
+    found: dict[str, Candidate] = {}
+    for word in words:
+        if slots := _SLOTS.fullmatch(word):
+            why = "how many tasks run on a host is written in hosts.toml"
+            hint = f"leave it out, and write tasks = {slots[1]} under [[host]]"
+            raise UsageError(f"{word} is no host", why=why, hint=hint)
+        try:
+            for name in ranges.expand_all(word):
+                found[name] = Candidate(read_name(read_target(name).host), name)
+        except (ValueError, Wrong) as error:
+            right = ranges.respelled(word)
+            line = shlex.join(right if one == word else one for one in words)
+            hint = f"`orchestrate init {line}`" if right else _NAMES
+            raise UsageError(f"a host {error}", hint=hint) from error
+    return tuple(found.values())
 
 
 def _narrowed(candidates: tuple[Candidate, ...], words: Sequence[str], where: str) -> tuple[Candidate, ...]:
@@ -70,7 +82,7 @@ def _narrowed(candidates: tuple[Candidate, ...], words: Sequence[str], where: st
     try:
         wanted = {name for word in words for name in ranges.expand_all(word)}
     except ValueError as error:
-        raise UsageError(f"{' '.join(words)}: {error}", hint=_NAMES) from error
+        raise UsageError(f"a host {error}", hint=_NAMES) from error
     known = {candidate.name for candidate in candidates} | {
         group for candidate in candidates for group in candidate.groups
     }

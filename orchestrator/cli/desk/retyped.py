@@ -17,7 +17,7 @@ def keep_line(error: UsageError, ours: Sequence[str], inventory: str) -> UsageEr
     """
     words = list(ours)
     if error.hint.startswith("`cd ") and Path(inventory).is_file():
-        words = [*_without(words, ("--hosts", "--code")), "--hosts", str(Path(inventory).resolve())]
+        words = [*without(words, ("--hosts", "--code")), "--hosts", str(Path(inventory).resolve())]
     return keep_words(error, "launch", words)
 
 
@@ -37,11 +37,12 @@ def leaving_out(
     `words` are its verb and options; `exclude` is what they leave out already.
     """
     left_out = f"{exclude},{fold(out)}" if exclude else fold(out)
-    line = [*_without(words, ("--exclude",)), "--exclude", left_out, *(("--", *command) if command else ())]
+    line = [*without(words, ("--exclude",)), "--exclude", left_out, *(("--", *command) if command else ())]
     return shlex.join(["orchestrate", *line])
 
 
-def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+def without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The words without these options and their values."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:

@@ -166,6 +166,7 @@ def hello(agent: Agent) -> Dict[str, Any]:
         "netns": lenient.link("/proc/self/ns/net"),
         "time_ns": time.time_ns(),
         "state": agent.paths.root if error is None else None,
+        "state_place": lenient.place(agent.paths.root) if error is None else "",
         "state_error": None if error is None else error.as_dict(),
     }
 

@@ -272,6 +272,22 @@ def test_a_host_without_rsync_takes_the_code_all_the_same(tmp_path: Path) -> Non
 # --- their disks ---
 
 
+def test_two_entries_for_one_machine_need_two_state_folders(desk: Desk) -> None:
+    one = str(desk.folder / "one state")
+    every(desk, state=one)
+    launch = desk.launch("--", "true")
+    assert launch.wait() == ExitStatus.CLUSTER, launch.stderr
+    first, second = (host.name for host in desk.cluster.hosts)
+    assert f"{second} has the state folder of {first} too" in launch.stderr
+    preflight = desk.start("preflight", "--hosts", str(desk.hosts))
+    assert preflight.wait() == ExitStatus.CLUSTER, preflight.stderr
+    assert f'write state = "/var/tmp/orchestrate-{second}"' in " ".join(preflight.stdout.split())
+    head, last = desk.hosts.read_text().rsplit(f'state = "{one}"', 1)
+    desk.hosts.write_text(f'{head}state = "{desk.folder / "another"}"{last}')
+    launch = desk.launch("--", "true")
+    assert launch.wait() == ExitStatus.OK, launch.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full or read-only disk needs root to mount")
 @pytest.mark.parametrize(
     ("trouble", "launch_says", "preflight_says"),
