@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -127,6 +128,27 @@ def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: tupl
     }
     request = {"words": list(words), "cwd": str(cwd), "env": dict(env)}
     return _nursery(tuple(sorted(started_in.items()))).start(request, streams)
+
+
+def run(
+    words: Sequence[str], cwd: Path, env: Mapping[str, str], limit: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """`orchestrate words...` with nothing to read, to its end: what `subprocess.run` would give."""
+    with (
+        Path(os.devnull).open("rb") as stdin,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as out,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as err,
+    ):
+        forked = start(words, cwd, env, (stdin.fileno(), out.fileno(), err.fileno()))
+        try:
+            status = forked.wait(limit)
+        except subprocess.TimeoutExpired:
+            forked.kill()
+            forked.wait()
+            raise
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(list(words), status, out.read(), err.read())
 
 
 # --- the process that forks ---

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ import pytest
 
 from orchestrator import config
 from orchestrator.rehearsal import Cluster
+from tests import command
 from tests.hostile.middle import Middle
 from tests.hostile.row import PROTOCOL, when
 
-ROOT = Path(__file__).parents[2]
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069]")
 _WORDS = (
     r"""words = '\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\u200b"\n\r[[host]]\nerror: x $(touch ' + CANARY + ')'"""
@@ -110,19 +109,9 @@ def test_a_login_that_prints_without_end(place: Place) -> None:
 
 
 def _init(place: Place, status: int, **environment: str) -> str:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "orchestrator", "init", "--ssh-config", str(place.cluster.ssh_config)),
-            *("--no-preflight", "--force", "gpu-01"),
-        ],
-        cwd=place.home,
-        env={**os.environ, "HOME": str(place.home), "PYTHONPATH": str(ROOT), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = ("--ssh-config", str(place.cluster.ssh_config), "--no-preflight", "--force", "gpu-01")
+    environ = {**os.environ, "HOME": str(place.home), **environment}
+    done = command.run(("init", *words), place.home, environ)
     said = done.stdout + done.stderr
     assert done.returncode == status, said
     assert "a bug in orchestrate" not in said

@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator import config
 from orchestrator.rehearsal import Cluster
+from tests import command
 
 ROOT = Path(__file__).parents[2]
 PORT = str(random.randrange(15000, 31000))
@@ -38,16 +39,8 @@ def argv(*words: str) -> list[str]:
 
 
 def init(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv("--ssh-config", str(cluster.ssh_config), *words),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    options = ("--task-port", PORT, "--ssh-config", str(cluster.ssh_config))
+    return command.run(("init", *options, *words), folder, os.environ)
 
 
 def training_python(home: Path) -> None:

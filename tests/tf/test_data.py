@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tf import mnist_files
-from tests.tf.gang import ROOT, Gang, words, worker_entry
+from tests.tf.gang import Gang, Trainee, words, worker_entry
 from tests.training import training_python
 
 OPTIONS = words("--optimizer adam --epochs 2")
@@ -86,15 +85,11 @@ def test_tfrecords_of_ones_own(tmp_path: Path, prepared: Path, folder: str, jobs
     assert results[0]["test_accuracy"] > 0.6
 
 
-def prepare(program: list[str], folder: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [training_python(), *program, "mnist", "--data-dir", str(folder), *options],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def prepare(program: list[str], folder: Path, *options: str, **env: str) -> tuple[int, str]:
+    """Its exit status, and what it printed."""
+    argv = [training_python(), *program, "mnist", "--data-dir", str(folder), *options]
+    asked = Trainee("prepare", argv, {**os.environ, **env}, folder)
+    return asked.process.wait(), asked.text
 
 
 def small_mnist(folder: Path) -> list[str]:
@@ -105,21 +100,22 @@ def small_mnist(folder: Path) -> list[str]:
 
 
 def test_a_set_is_prepared_once_in_as_many_files_as_wanted(tmp_path: Path) -> None:
-    done = prepare(small_mnist(tmp_path), tmp_path, "--files", "3")
-    assert done.returncode == 0, done.stderr
+    status, said = prepare(small_mnist(tmp_path), tmp_path, "--files", "3")
+    assert status == 0, said
     made = tmp_path / "mnist" / "3.0.1"
     assert len(list(made.glob("mnist-train.tfrecord-*-of-00003"))) == 3
-    assert "mnist/3.0.1: 600 training examples in 3 files, 100 for the test" in done.stdout
-    assert f"rsync -a --relative {tmp_path}/./mnist/3.0.1 NODE:{tmp_path}/\n" in done.stdout
+    assert "mnist/3.0.1: 600 training examples in 3 files, 100 for the test" in said
+    assert f"rsync -a --relative {tmp_path}/./mnist/3.0.1 NODE:{tmp_path}/\n" in said
     # What is there stays as it is.
-    again = prepare(["-m", "worker_entry.prepare"], tmp_path, "--files", "4")
-    assert again.returncode == 1
-    assert f"error: mnist is prepared already, in 3 files and not in 4\n  why: {made} is from" in again.stderr
+    status, said = prepare(["-m", "worker_entry.prepare"], tmp_path, "--files", "4")
+    assert status == 1
+    assert f"error: mnist is prepared already, in 3 files and not in 4\n  why: {made} is from" in said
 
 
 def test_an_uneven_last_batch_of_which_some_tasks_get_nothing(tmp_path: Path) -> None:
     """100 test examples are a batch of 99 and one of 1: two of the three tasks have none of that."""
-    assert prepare(small_mnist(tmp_path), tmp_path).returncode == 0
+    status, said = prepare(small_mnist(tmp_path), tmp_path)
+    assert status == 0, said
     length = words("--epochs 1 --steps-per-epoch 5 --optimizer sgd")
     options = ["--data-dir", str(tmp_path), *length]
     (alone,) = train(tmp_path / "one", *options, "--batch-size", "99")
@@ -133,7 +129,7 @@ def test_an_uneven_last_batch_of_which_some_tasks_get_nothing(tmp_path: Path) ->
 
 
 def test_preparing_without_a_network_says_what_else_can_be_done(tmp_path: Path) -> None:
-    done = prepare(["-m", "worker_entry.prepare"], tmp_path, **NO_NETWORK)
-    assert done.returncode == 1
-    assert "127.0.0.1:1 cannot be reached: nothing listens there" in done.stderr
-    assert "--dataset digits" in done.stderr
+    status, said = prepare(["-m", "worker_entry.prepare"], tmp_path, **NO_NETWORK)
+    assert status == 1
+    assert "127.0.0.1:1 cannot be reached: nothing listens there" in said
+    assert "--dataset digits" in said

@@ -16,15 +16,13 @@ import pytest
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk, kill_all, until
-from tests.tf.gang import words
+from tests.tf.gang import Gang, words, worker_entry
 from tests.training import training_python
 
 LIMIT = 150.0  # seconds
 STEPS = 120
-TRAINING = (
-    f"--dataset digits --deterministic --epochs 4 --steps-per-epoch {STEPS // 4}"
-    " --checkpoint-dir checkpoints --save-every 8"
-)
+TRAINING = words(f"--dataset digits --deterministic --epochs 4 --steps-per-epoch {STEPS // 4}")
+SAVING = words("--checkpoint-dir checkpoints --save-every 8")
 FAST = {"pauses": [0.05], "host_return": 1.0}
 
 
@@ -52,19 +50,17 @@ def saved(desk: Desk, run: str, number: int, slug: str) -> int:
     return max((int(match[1]) for match in found if match), default=0)
 
 
-def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(desk: Desk) -> None:
+def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(
+    desk: Desk, tmp_path: Path
+) -> None:
     """A task is killed, then the first machine is lost: the spare gets the checkpoint from the other one."""
-    whole = desk.launch("--", *words(TRAINING))
-    undisturbed = desk.run_id()
-    assert whole.wait(LIMIT) == ExitStatus.OK, whole.stderr
-    (expected,) = {result["digest"] for result in results(desk, undisturbed)}
+    with Gang(tmp_path / "undisturbed", worker_entry(*TRAINING), jobs={"worker": 2}) as whole:
+        (expected,) = {result["digest"] for result in whole.finish()}
 
     desk.timings = FAST
     moment = random.Random()
-    viewer = desk.launch("--max-restarts", "2", "--", *words(TRAINING))
-    run = until(
-        "the second run is there", lambda: next((r for r in [desk.run_id()] if r != undisturbed), None)
-    )
+    viewer = desk.launch("--max-restarts", "2", "--", *TRAINING, *SAVING)
+    run = desk.run_id()
     at = moment.randrange(8, STEPS // 4)
     until("it has saved", lambda: saved(desk, run, 1, "worker-1") >= at, LIMIT)
     (victim,) = desk.task_pids(run, "worker/1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..task import environ
 from . import question
 
 TYPE_CHECKING = False
@@ -41,6 +42,10 @@ def look(_agent: Agent, request: Request) -> Dict[str, Any]:
 def _program(name: Optional[str], python: str, setup: Optional[str]) -> bool:
     if not name:
         return True
+    if not setup:  # what a shell would look at is known
+        command, env = environ.of_task({"argv": [name], "python": python}, {})
+        found = environ.find_program(os.fsdecode(command[0]), env.get(b"PATH", os.defpath.encode()))
+        return found is not None and os.path.isfile(found) and os.access(found, os.X_OK)
     fields, _ = question.ask(lambda mark: ["sh", "-c", _FIND, "sh", mark, name], python, setup)
     return fields is None or bool(fields[0].strip())
 

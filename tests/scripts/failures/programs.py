@@ -8,6 +8,7 @@ what a task would see (no terminal, stdin /dev/null), and keeps what they printe
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -454,8 +455,11 @@ open('/dev/full', 'w', buffering=1).write('x\\n')
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    gc.disable()
     import tensorflow as tf  # noqa: F401 - before the forks
 
+    gc.freeze()  # what no collection touches stays shared with those that are forked
+    gc.enable()
     for name, source in PROGRAMS.items():
         pid = os.fork()
         if pid == 0:
