@@ -99,7 +99,7 @@ def _in_seconds(text: str) -> str:
 def path(value: Any) -> str:
     """A path on the node, where `~` is expanded."""
     given = text(value)
-    if "$" in given:
+    if re.search(r"\$\{?[A-Za-z_]", given):  # a folder may well be called $(here)
         home = re.sub(r"^\$(?:HOME|\{HOME\})(?=/|$)", "~", given)
         right = f'write "{home}"' if "$" not in home else "write out what it stands for"
         raise Wrong(f"holds $, and no shell reads it: {show(given)}; {right}")

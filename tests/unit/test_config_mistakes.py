@@ -241,6 +241,11 @@ def test_in_a_host(text: str, mistake: str) -> None:
     assert mistakes(ONE + text) == [f"line 3, [[host]] #1 (gpu-01), {mistake}"]
 
 
+def test_a_folder_may_have_a_dollar_in_its_name() -> None:
+    (host,) = config.parse(ONE + 'workdir = "/data/a user\'s $(folder)"\n').hosts
+    assert host.workdir == "/data/a user's $(folder)"
+
+
 @pytest.mark.parametrize(("text", "mistake"), IN_THE_JOB)
 def test_in_the_job(text: str, mistake: str) -> None:
     assert mistakes(f"{ONE}[job]\n{text}") == [f"line 4, [job], {mistake}"]
