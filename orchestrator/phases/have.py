@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from orchestrator import wire
@@ -17,6 +18,7 @@ from orchestrator.ranges import fold
 
 _PAGE = "docs/lint.md"
 _SECONDS = 120.0
+_SCRIPTS = (".py", ".R", ".sh")
 _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "accelerate"])
 
 
@@ -41,7 +43,7 @@ def check(run: Run) -> None:
         return
     answers = run.fleet.ask(question, hosts=asked, timeout=_SECONDS)
     fail_on(run.bus, Phase.STAGE, answers.bad)
-    bad = {name: _lacks(plan, specs[name], reply) for name, reply in answers.good.items()}
+    bad = {name: _lacks(run, specs[name], reply) for name, reply in answers.good.items()}
     fail_on(run.bus, Phase.STAGE, {name: error for name, error in bad.items() if error is not None})
     for place, path in enumerate(paths):
         if without := [name for name, reply in answers.good.items() if place in reply.paths]:
@@ -68,12 +70,15 @@ def _program(plan: RunPlan, spec: TaskSpec) -> str | None:
     return name if "/" not in name or name.startswith("/") else None
 
 
-def _lacks(plan: RunPlan, spec: TaskSpec, reply: wire.Had) -> HostError | None:
+def _lacks(run: Run, spec: TaskSpec, reply: wire.Had) -> HostError | None:
+    plan = run.plan
     if not reply.program:
         hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
         behind = started(plan.command)
         if spec.argv[0] in _LAUNCHERS and behind != plan.command:
             hint = f"leave {spec.argv[0]} out, a task starts on each host: `-- {shlex.join(behind)}`"
+        elif meant := _meant(run, plan.command):
+            hint = f"write what lies in the folder of the code: `-- {meant}`"
         return HostError(
             spec.host,
             f"has no program {spec.argv[0]}",
@@ -91,3 +96,12 @@ def _lacks(plan: RunPlan, spec: TaskSpec, reply: wire.Had) -> HostError | None:
             f" jsonlite ({_PAGE}#o202)",
         )
     return None
+
+
+def _meant(run: Run, command: Sequence[str]) -> str:
+    """The command with the script whose name was given without its ending; "" where there is none."""
+    first, *rest = command
+    for ending in _SCRIPTS:
+        if "/" not in first and (run.source.root / (run.plan.cwd or "") / f"{first}{ending}").is_file():
+            return shlex.join([first + ending, *rest])
+    return ""

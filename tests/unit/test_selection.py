@@ -46,3 +46,9 @@ def test_mistakes_are_usage_errors(only: str | None, exclude: str | None, what: 
         narrow(INVENTORY, only, exclude)
     assert caught.value.what.startswith(what)
     assert caught.value.hint.startswith(hint)
+
+
+def test_a_task_is_no_host() -> None:
+    with pytest.raises(UsageError, match="worker/1, which is a task and no host") as wrong:
+        narrow(INVENTORY, "worker/1", None)
+    assert "--dry-run" in wrong.value.hint

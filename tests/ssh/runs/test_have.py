@@ -29,6 +29,14 @@ def test_a_launcher_that_no_host_has_is_left_out(desk: Desk) -> None:
     assert "try: leave mpirun out, a task starts on each host: `-- python train.py --lr 1`" in viewer.stderr
 
 
+def test_a_script_without_its_ending(desk: Desk) -> None:
+    desk.script("work.py", "print('worked')\n")
+    viewer = desk.launch("--", "work", "--epochs", "2 3")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert "`-- work.py --epochs '2 3'`" in viewer.stderr
+    assert nothing_was_sent(desk)
+
+
 def test_a_setup_may_know_it(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("bin")
     (folder / "trainer").write_text("#!/bin/sh\necho trained\n")
