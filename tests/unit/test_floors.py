@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -99,7 +100,6 @@ def modules(package: str) -> dict[str, Module]:
 
 
 ORCHESTRATOR = modules("orchestrator")
-WORKER_ENTRY = modules("worker_entry")
 
 
 def imports(module: Module, known: dict[str, Module]) -> Iterator[Import]:
@@ -129,8 +129,11 @@ def imports(module: Module, known: dict[str, Module]) -> Iterator[Import]:
                 yield Import(module, node.lineno, target, relative=node.level > 0, typing_only=typing_only)
 
 
-def all_imports(known: dict[str, Module]) -> list[Import]:
-    return [found for module in known.values() for found in imports(module, known)]
+@functools.cache
+def all_imports(package: str) -> tuple[Import, ...]:
+    """Read once, for all the tests."""
+    known = modules(package)
+    return tuple(found for module in known.values() for found in imports(module, known))
 
 
 def under(name: str, *packages: str) -> bool:
@@ -156,7 +159,7 @@ def floors_allow(source: str, target: str) -> bool:
 
 def test_there_is_something_to_look_at() -> None:
     assert len(ORCHESTRATOR) > 5
-    assert any(ours(found) for found in all_imports(ORCHESTRATOR))
+    assert any(ours(found) for found in all_imports("orchestrator"))
 
 
 def test_every_room_is_on_a_floor() -> None:
@@ -167,7 +170,7 @@ def test_every_room_is_on_a_floor() -> None:
 def test_imports_go_down() -> None:
     wrong = [
         str(found)
-        for found in all_imports(ORCHESTRATOR)
+        for found in all_imports("orchestrator")
         if ours(found) and found.source.room and not floors_allow(found.source.room, room_of(found.target))
     ]
     assert not wrong, "\n".join(wrong)
@@ -199,7 +202,7 @@ def test_the_rule_itself(source: str, target: str, *, allowed: bool) -> None:
 
 def test_no_import_circles() -> None:
     graph: dict[str, set[str]] = {name: set() for name in ORCHESTRATOR}
-    for found in all_imports(ORCHESTRATOR):
+    for found in all_imports("orchestrator"):
         if found.target in graph and found.target != found.source.name and not found.typing_only:
             graph[found.source.name].add(found.target)
     while free := {name for name, targets in graph.items() if not targets & set(graph)}:
@@ -218,7 +221,7 @@ def test_node_is_shipped_alone() -> None:
     """It becomes the package `orchestrate_node` on a host that has only Python."""
     wrong = [
         str(found)
-        for found in all_imports(ORCHESTRATOR)
+        for found in all_imports("orchestrator")
         if found.source.room == "node"
         and not (
             under(found.target, "orchestrator.node")
@@ -233,14 +236,14 @@ def test_node_is_shipped_alone() -> None:
 def test_foreign_packages_have_one_door(package: str) -> None:
     wrong = [
         str(found)
-        for found in all_imports(ORCHESTRATOR)
+        for found in all_imports("orchestrator")
         if under(found.target, package) and not under(found.source.name, *DOORS[package])
     ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_worker_entry_stands_alone() -> None:
-    wrong = [str(found) for found in all_imports(WORKER_ENTRY) if ours(found)]
+    wrong = [str(found) for found in all_imports("worker_entry") if ours(found)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -251,7 +254,7 @@ def test_what_is_imported_is_declared() -> None:
     }
     missing = {
         str(found)
-        for found in all_imports(ORCHESTRATOR)
+        for found in all_imports("orchestrator")
         if not ours(found)
         and found.target.partition(".")[0] not in {*sys.stdlib_module_names, *declared, *OF_NODES}
     }

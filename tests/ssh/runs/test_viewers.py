@@ -499,7 +499,8 @@ def test_ctrl_c_ends_the_printing_of_a_flood_and_the_last_word_is_the_end(desk: 
         " (time.sleep(0.002) if 'LogLine' in str(type(stamped.event)) else None, handle(self, stamped))"
     )
     desk.patch = slow
-    viewer = desk.launch("--", "yes")
+    # Slowly enough that this machine does not spend itself on what nobody reads, and without an end.
+    viewer = desk.launch("--", "sh", "-c", "while :; do yes | head -c 400000; sleep 0.1; done")
     log = desk.run_folder() / "logs" / "1" / "worker-0.log"
     until("there is a backlog", lambda: log.exists() and log.stat().st_size > 4_000_000)
     viewer.signal(signal.SIGINT)
