@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -83,13 +82,20 @@ def _take(known: Known, inventory: Inventory, found: Discovery) -> RunFolder:
 
 def _vouched_now(folder: RunFolder, plan: RunPlan, hosts: str | None) -> RunFolder:
     """A run that nodes had told of is asked for again where the key may have come since."""
-    if plan.hearsay and inventories.is_there(hosts) and key_or_none() is not None and not folder.has_keeper():
-        with contextlib.suppress(OrchestrateError):
-            inventory = inventories.load(hosts)
-            found = discover(inventory)
-            for known in found.known:
-                if known.plan.run == plan.run and not adopt(known, inventory, found.answering).hearsay:
+    if not plan.hearsay or not inventories.is_there(hosts) or key_or_none() is None or folder.has_keeper():
+        return folder
+    why = "no host tells of it any more"
+    try:
+        inventory = inventories.load(hosts)
+        found = discover(inventory)
+        for known in found.known:
+            if known.plan.run == plan.run:
+                why = adopt(known, inventory, found.answering).hearsay
+                if not why:
                     return _take(known, inventory, found)
+    except OrchestrateError as error:
+        why = error.in_one_line
+    tell(f"run {plan.run} is followed from here as before, though the key is there: {why}")
     return folder
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ExitStatus
+from orchestrator.planning.seal import KEY_BYTES
 from tests.ssh.runs.desk import Desk, kill_all, until
 from tests.ssh.runs.liar import RUN, forged, keep_on, lie, listed, snapshot
 from tests.ssh.runs.test_keeper import counting, let_it_end
@@ -169,10 +170,20 @@ def test_without_the_key_a_run_is_followed_and_not_started_again(desk: Desk) -> 
         tail.signal(signal.SIGINT)
         assert tail.wait() == ExitStatus.INTERRUPTED
         kill_all([desk.keeper(run)])
+        another = desk.config / "orchestrate" / "key"
+        another.parent.mkdir(parents=True, exist_ok=True)
+        another.write_text("ab" * KEY_BYTES)
+        another.chmod(0o600)
+        tail = desk.start("tail", run, "--hosts", str(desk.hosts))
+        tail.shows("though the key is there: its plan does not bear the seal of this machine's key")
+        taken_over(desk, run, times=2)
+        tail.signal(signal.SIGINT)
+        assert tail.wait() == ExitStatus.INTERRUPTED
+        kill_all([desk.keeper(run)])
         # The key is brought over: what the nodes keep is still what the first controller has sealed.
         desk.config = ours
         again = desk.start("tail", run, "--hosts", str(desk.hosts))
-        taken_over(desk, run, times=2)
+        taken_over(desk, run, times=3)
         os.kill(desk.task_pids(run, "worker/1")[0], signal.SIGKILL)
         until("the second attempt runs", lambda: len(desk.named("TaskStarted", run)) == 4)
         let_it_end(desk)
