@@ -138,7 +138,8 @@ def test_tail_goes_on_with_a_stop_whose_keeper_was_killed(desk: Desk) -> None:
 
 
 def ended(desk: Desk, run: str, outcome: str) -> None:
-    """One verdict, and nothing alive anywhere."""
+    """One verdict, and nothing alive anywhere; who asks three times does not wait for it."""
+    until("the run has ended", lambda: desk.named("RunEnded", run))
     (event,) = desk.named("RunEnded", run)
     assert event["outcome"] == outcome, event
     desk.hosts_are_quiet(run)
