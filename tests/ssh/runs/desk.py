@@ -316,12 +316,14 @@ class Desk:
         return found
 
     def machinery(self, run: str) -> list[int]:
-        """Our own processes on the nodes that have a file of the run open: guards and supervisors."""
-        found = []
-        for pid in _pids():
-            if any(f"/state/runs/{run}/" in link for link in _links(pid)):
-                found.append(pid)
-        return found
+        """Our own processes on the nodes that have a file of the run open: guards and supervisors.
+
+        Each Python that a task starts has one open, too, for its stacks: it is none of ours.
+        """
+        mark = f"/state/runs/{run}/"
+        return [
+            pid for pid in _pids() if any(mark in link and "/stacks." not in link for link in _links(pid))
+        ]
 
     def machinery_of(self, run: str, host: Host) -> list[int]:
         """The guards and supervisors of one host."""
