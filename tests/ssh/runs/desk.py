@@ -252,6 +252,12 @@ class Desk:
 
         return int(until("the run has a keeper", holder))
 
+    def lose_keeper(self, run: str) -> None:
+        """Its keeper is killed, and the run's lock is free: who looks next sees that nobody keeps it."""
+        keeper = self.keeper(run)
+        kill_all([keeper])
+        until("the keeper is gone", lambda: not _links(keeper))
+
     def at_rest(self, run: str) -> None:
         """Wait until nobody changes the run's folders any more: a keeper tells the end before it leaves."""
         folder = RunFolder(self.state / "orchestrate" / "runs", RunId(run))

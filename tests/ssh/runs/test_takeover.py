@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from orchestrator.planning.seal import KEY_BYTES
-from tests.ssh.runs.desk import Desk, kill_all, until
+from tests.ssh.runs.desk import Desk, until
 from tests.ssh.runs.liar import RUN, forged, keep_on, lie, listed, snapshot
 from tests.ssh.runs.test_keeper import counting, let_it_end
 from tests.ssh.runs.test_restarts import FAST
@@ -132,7 +132,7 @@ def sealed_run(desk: Desk, *words: str) -> str:
     desk.launch("--detach", "--max-restarts", "1", *words, *counting(desk)).wait()
     run = desk.run_id()
     until("both run", lambda: len(desk.task_pids(run)) == 2)
-    kill_all([desk.keeper(run)])
+    desk.lose_keeper(run)
     return run
 
 
@@ -169,7 +169,7 @@ def test_without_the_key_a_run_is_followed_and_not_started_again(desk: Desk) -> 
         taken_over(desk, run)
         tail.signal(signal.SIGINT)
         assert tail.wait() == ExitStatus.INTERRUPTED
-        kill_all([desk.keeper(run)])
+        desk.lose_keeper(run)
         another = desk.config / "orchestrate" / "key"
         another.parent.mkdir(parents=True, exist_ok=True)
         another.write_text("ab" * KEY_BYTES)
@@ -179,7 +179,7 @@ def test_without_the_key_a_run_is_followed_and_not_started_again(desk: Desk) -> 
         taken_over(desk, run, times=2)
         tail.signal(signal.SIGINT)
         assert tail.wait() == ExitStatus.INTERRUPTED
-        kill_all([desk.keeper(run)])
+        desk.lose_keeper(run)
         # The key is brought over: what the nodes keep is still what the first controller has sealed.
         desk.config = ours
         again = desk.start("tail", run, "--hosts", str(desk.hosts))
