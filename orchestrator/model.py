@@ -17,6 +17,7 @@ class Role(StrEnum):
 
 
 LOCAL = "local"  # a host that is this machine
+DEFAULT_PYTHON = "python3"
 
 
 @dataclass(frozen=True, order=True)
@@ -54,8 +55,8 @@ class Host:
     port: int | None = None  # the SSH port; None: ssh_config decides
     identity: str | None = None
     ssh_config: str | None = None  # instead of the user's and the system's, as `ssh -F`
-    python: str = "python3"  # trains
-    agent_python: str = "python3"  # runs our agent; needs only the standard library
+    python: str = DEFAULT_PYTHON  # trains
+    agent_python: str = DEFAULT_PYTHON  # runs our agent; needs only the standard library
     workdir: str = "~/orchestrate"  # trees and runs; may be on a shared home
     state: str | None = None  # locks, state, logs; local disk; None: /var/tmp/orchestrate-<uid>
     task_port: int = 2222  # of its first task; the others count up

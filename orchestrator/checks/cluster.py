@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -97,12 +96,10 @@ def _same(needs: Needs, what: str, one: Seen, usual: str) -> tuple[str, tuple[st
         name = one.distribution or "tensorflow"
         if name not in ("tensorflow", "tensorflow-cpu"):
             return f"install the {name} that is built from TensorFlow {usual}, or leave the host out", ()
-        fix = one.pip(f"{name}=={usual}")
-    else:
-        # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
-        exact = usual if usual.count(".") > 1 else f"{usual}.*"
-        fix = one.pip("--no-deps", f"{what.replace('-', '_')}=={exact}")
-    return f"`{shlex.join(fix)}`", fix
+        return one.pip(f"{name}=={usual}")
+    # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
+    exact = usual if usual.count(".") > 1 else f"{usual}.*"
+    return one.pip("--no-deps", f"{what.replace('-', '_')}=={exact}")
 
 
 def clashing(seen: Sequence[Seen]) -> frozenset[str]:

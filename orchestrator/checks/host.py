@@ -71,10 +71,12 @@ def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
     if version is None:
         level = Level.FAIL if needs.tensorflow else Level.WARN
         why = f"{seen.facts.python.path} does not have it"
-        hint = f"{_pip(seen)} tensorflow; or set `python` or `setup`, so that the right one is used"
-        added = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
-        hint = added if needs.environment else hint
-        fix = () if needs.environment or level is not Level.FAIL else seen.pip("tensorflow")
+        hint, fix = seen.pip("tensorflow")
+        hint = _or(hint, "set `python` or `setup`, so that the right one is used")
+        if needs.environment:
+            hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
+        if needs.environment or level is not Level.FAIL:
+            fix = ()
         yield seen.says(Check.TENSORFLOW, level, "not installed", why, hint, fix=fix)
     else:
         yield seen.says(Check.TENSORFLOW, Level.OK, version)
@@ -89,11 +91,12 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
         return seen.says(Check.TF_KERAS, Level.OK, found)
     # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
     wanted = ".".join(minor(tensorflow))
-    hint = f"{_pip(seen)} --no-deps 'tf_keras=={wanted}.*'; or `legacy_keras = false` under [job]"
-    hint = "add tf_keras to the packages of [env], then `orchestrate setup`" if needs.environment else hint
+    hint, fix = seen.pip("--no-deps", f"tf_keras=={wanted}.*")
+    hint = _or(hint, "set `legacy_keras = false` under [job]")
+    if needs.environment:
+        hint, fix = "add tf_keras to the packages of [env], then `orchestrate setup`", ()
     why = "TF_USE_LEGACY_KERAS=1 is set, since Keras 3 cannot `fit` on several tasks"
     level = Level.FAIL if needs.tensorflow else Level.WARN
-    fix = () if needs.environment else seen.pip("--no-deps", f"tf_keras=={wanted}.*")
     if found is None:
         return seen.says(Check.TF_KERAS, level, "not installed", why, hint, fix=fix)
     beside = f"{found} beside tensorflow {tensorflow}"
@@ -232,9 +235,9 @@ def _gpus(seen: Seen) -> Iterator[CheckReported]:
         )
 
 
+def _or(hint: str, other: str) -> str:
+    return f"{hint}; or {other}" if hint else other
+
+
 def _set(key: str, to: str) -> str:
     return f"set `{key}` for it in hosts.toml to {to}"
-
-
-def _pip(seen: Seen) -> str:
-    return f"{shlex.quote(seen.facts.python.path or 'python3')} -m pip install"

@@ -51,11 +51,11 @@ def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
         )
     if error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
-    fix = _install(seen, module) if _NAME.fullmatch(module) else ()
-    return seen.says(Check.IMPORT, Level.FAIL, found, why, f"`{shlex.join(fix)}`" if fix else "", fix=fix)
+    hint, fix = _install(seen, module) if _NAME.fullmatch(module) else ("", ())
+    return seen.says(Check.IMPORT, Level.FAIL, found, why, hint, fix=fix)
 
 
-def _install(seen: Seen, module: str) -> tuple[str, ...]:
+def _install(seen: Seen, module: str) -> tuple[str, tuple[str, ...]]:
     """Again what is there, in the same version and of the same distribution; else what is missing."""
     name = distribution(seen, module)
     version = seen.facts.packages.get(name.replace("_", "-"))

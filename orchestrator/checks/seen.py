@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from orchestrator import wire
 from orchestrator.events import Check, CheckReported, Level
-from orchestrator.model import Host
+from orchestrator.model import DEFAULT_PYTHON, Host
 
 # The distributions under which TensorFlow is installed, and what is compared beside it.
 TENSORFLOW = (
@@ -111,10 +112,20 @@ class Seen:
     ) -> CheckReported:
         return CheckReported(self.name, check, level, found, why, hint, between, fix)
 
-    def pip(self, *words: str) -> tuple[str, ...]:
-        """A command that installs into its Python; () where that is not known."""
-        path = self.facts.python.path
-        return () if path is None else (path, "-m", "pip", "install", *words)
+    def pip(self, *words: str) -> tuple[str, tuple[str, ...]]:
+        """What to do so that its Python has them, and the command if one does it; "" where it is not known.
+
+        Nothing is installed into a Python that the distribution keeps for itself: pip refuses (PEP 668).
+        """
+        python = self.facts.python
+        if python.managed:
+            leave = "" if self.host.python == DEFAULT_PYTHON else "leave `python` out, "
+            made = "add a table [env] to hosts.toml, then `orchestrate setup`, which makes an environment"
+            return f"{leave}{made} (docs/setup.md)", ()
+        if python.path is None:
+            return "", ()
+        command = (python.path, "-m", "pip", "install", *words)
+        return f"`{shlex.join(command)}`", command
 
 
 @lru_cache(maxsize=1 << 14)  # many hosts of one machine or image have the same ones

@@ -78,7 +78,7 @@ def _lacks(run: Run, spec: TaskSpec, reply: wire.Had) -> HostError | None:
         if spec.argv[0] in _LAUNCHERS and behind != plan.command:
             hint = f"leave {spec.argv[0]} out, a task starts on each host: `-- {shlex.join(behind)}`"
         elif meant := _meant(run, plan.command):
-            hint = f"write what lies in the folder of the code: `-- {meant}`"
+            hint = f"write `-- {meant}`: it lies in the folder of the code"
         return HostError(
             spec.host,
             f"has no program {spec.argv[0]}",

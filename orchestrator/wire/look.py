@@ -18,6 +18,7 @@ class Python(Reply, frozen=True):
     path: Words | None
     version: Words | None
     error: Words
+    managed: bool = False  # by the distribution: pip refuses to install into it (PEP 668)
 
 
 class R(Reply, frozen=True):

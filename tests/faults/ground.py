@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +41,9 @@ MOUNT= TMPFS= OPTIONS=size=150m
     nsenter --net=/run/netns/{space} '{python}' "$@"
 exec nsenter --net=/run/netns/{space} '{python}' "$@"
 """
-# The Python that trains: with a site of packages of its own.
+# The Python that trains: of a virtual environment, as pip may install into it, with packages of its own.
 _TRAINS = """#!/bin/sh
-PYTHONPATH={folder}/{name}.site exec '{python}' -S "$@"
+PYTHONPATH={folder}/{name}.site exec '{folder}/venv/bin/python' "$@"
 """
 
 
@@ -71,6 +72,7 @@ class Ground:
         self._fleet: Fleet | None = None
 
     def __enter__(self) -> Self:
+        venv.create(self.folder / "venv", symlinks=True)
         commands = [f"ip netns add {self.space('sw')}", f"ip -n {self.space('sw')} link add br0 type bridge"]
         commands += [f"ip -n {self.space('sw')} addr add {self.gateway}/24 dev br0"]
         commands += [f"ip -n {self.space('sw')} link set br0 up"]
@@ -87,7 +89,7 @@ class Ground:
             wrapper.write_text(text)
             wrapper.chmod(0o755)
             trains = self.folder / f"{name}-trains"
-            trains.write_text(_TRAINS.format(folder=self.folder, name=name, python=sys.executable))
+            trains.write_text(_TRAINS.format(folder=self.folder, name=name))
             trains.chmod(0o755)
         self.shell("\n".join(commands))
         self.reset()

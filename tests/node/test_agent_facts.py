@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ def facts(lab: Lab, **fields: Any) -> dict[str, Any]:
 def test_the_training_python_and_its_packages(lab: Lab) -> None:
     found = facts(lab, packages=["pytest", "no-such-package"])
     version = ".".join(map(str, sys.version_info[:3]))
-    assert found["python"] == {"path": sys.executable, "version": version, "ok": True, "error": ""}
+    known = {"path": sys.executable, "version": version, "ok": True, "error": "", "managed": False}
+    assert found["python"] == known
     assert found["packages"] == {"pytest": pytest.__version__, "no-such-package": None}
 
 
@@ -49,6 +51,22 @@ def test_packages_without_pip_and_of_other_kinds(lab: Lab) -> None:
 @pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
 def test_the_training_python_may_be_another_one(lab: Lab) -> None:
     assert facts(lab, python=OLD_PYTHON)["python"]["version"].startswith("3.8.")
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_python_that_only_its_distribution_installs_into(lab: Lab, marked: bool) -> None:
+    """As pip finds it out: a file beside the standard library, and no virtual environment (PEP 668)."""
+    home = lab.folder / "home"
+    library = home / Path(sysconfig.get_path("stdlib")).relative_to(sys.base_prefix)
+    library.mkdir(parents=True)
+    for entry in Path(sysconfig.get_path("stdlib")).iterdir():
+        if entry.name != "EXTERNALLY-MANAGED":
+            (library / entry.name).symlink_to(entry)
+    if marked:
+        (library / "EXTERNALLY-MANAGED").write_text("[externally-managed]\n")
+    base = str(Path(sys.executable).resolve())
+    setup = f"export PYTHONHOME={shlex.quote(str(home))}"
+    assert facts(lab, python=base, setup=setup)["python"]["managed"] is marked
 
 
 @pytest.mark.parametrize(

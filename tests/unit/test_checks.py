@@ -114,7 +114,23 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         {"facts__packages": {}},
         ("tensorflow", F, "not installed"),
         "/venv/bin/python does not have it",
-        "/venv/bin/python -m pip install tensorflow",
+        "`/venv/bin/python -m pip install tensorflow`; or set `python`",
+    ),
+    (
+        {"facts__packages": {}, "facts__python__managed": True},
+        ("tensorflow", F, "not installed"),
+        "/venv/bin/python does not have it",
+        "add a table [env] to hosts.toml, then `orchestrate setup`",
+    ),
+    (
+        {
+            "facts__packages__tf-keras": None,
+            "facts__python__managed": True,
+            "host__python": "/usr/bin/python3",
+        },
+        ("tf_keras", F, "not installed"),
+        "Keras 3",
+        "leave `python` out, add a table [env] to hosts.toml, then `orchestrate setup`",
     ),
     (
         {"facts__packages__tf-keras": None},

@@ -25,7 +25,11 @@ for folder in sys.path:
         name, _, version = stem.partition("-")
         if kind in ("dist-info", "egg-info") and found.get(plain(name)) == "":
             found[plain(name)] = version.partition("-")[0]
-said = [sys.executable, sys.version.split()[0]] + [found[plain(name)] for name in sys.argv[2:]]
+stays = getattr(sys, "base_prefix", sys.prefix) == sys.prefix and os.path.exists(
+    os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")
+)
+said = [sys.executable, sys.version.split()[0], "1" if stays else ""]
+said += [found[plain(name)] for name in sys.argv[2:]]
 os.write(1, (sys.argv[1] + "\\0".join(said) + sys.argv[1]).encode("utf-8", "surrogateescape"))
 """
 
@@ -35,9 +39,9 @@ def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any
     fields, error = question.ask(lambda mark: [python, "-c", _QUESTION, mark, *packages], python, setup)
     if fields is None:
         return _unknown(packages, error)
-    path, version, *versions = fields
+    path, version, managed, *versions = fields
     return {
-        "python": {"path": path, "version": version, "ok": True, "error": ""},
+        "python": {"path": path, "version": version, "ok": True, "error": "", "managed": bool(managed)},
         "packages": {name: version or None for name, version in zip(packages, versions)},  # noqa: B905
     }
 

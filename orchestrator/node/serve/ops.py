@@ -41,7 +41,7 @@ OPS = {
     "tree_begin": ("stock.filling", "begin", HERE),
     "tree_tar": ("disk.untar", "receive", HERE),
     "tree_seal": ("stock.filling", "seal", HERE),
-    "tree_drop": ("stock.trees", "drop", HERE),
+    "tree_drop": ("stock.filling", "drop", HERE),
     "files_list": ("disk.files", "listing", 600.0),
     "files_open": ("disk.files", "open_stream", HERE),
     "files_more": ("disk.files", "more", HERE),

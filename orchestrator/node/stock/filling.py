@@ -1,4 +1,7 @@
-"""The begin of a tree on a node: what is here already and what came along, and the run's folder from it."""
+"""How a tree is filled on a node: begun with what is here already, then sealed, or dropped.
+
+With what completes a tree the folder of the run that it is for is made, in the same process.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,7 @@ from ..disk import archive
 from ..disk import incoming as receiving
 from ..disk.removing import remove
 from . import lending, reuse, work
-from .trees import (
-    STALE,
-    VERIFY_SECONDS,
-    age,
-    drop_it,
-    folder_of,
-    incoming_of,
-    is_there,
-    part_of,
-    seal_it,
-    unwritable,
-)
+from .trees import age, drop_it, folder_of, incoming_of, is_there, part_of, seal_it, unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +24,9 @@ if TYPE_CHECKING:
 
     from ..base.paths import Paths
     from ..serve.agent import Agent, Request
+
+_SECONDS = 1800.0  # to read, unpack and compare all of a tree
+_STALE = 24 * 3600.0  # an incoming tree that was given up
 
 
 def begin(agent: Agent, request: Request) -> None:
@@ -48,13 +43,13 @@ def begin(agent: Agent, request: Request) -> None:
         return
     paths = None if agent.state_error else agent.paths
     order = _Order(tree, incoming, manifest, paths, bool(request["reuse"]), request.payload)
-    after = work.after(agent, request)
+    make_work = work.once_sealed(agent, request)
 
     def child() -> Dict[str, Any]:
         reply = _begin(order)
-        return {**reply, **after()} if reply.get("made") else reply
+        return {**reply, **make_work()} if reply.get("made") else reply
 
-    agent.in_child(request, child, seconds=VERIFY_SECONDS)
+    agent.in_child(request, child, seconds=_SECONDS)
 
 
 def seal(agent: Agent, request: Request) -> None:
@@ -63,12 +58,18 @@ def seal(agent: Agent, request: Request) -> None:
     tree = os.path.join(folder_of(request["workdir"]), request["digest"])
     manifest = agent.rooms.get("manifests", {}).get(incoming, [])
     state = None if agent.state_error else agent.paths.root
-    after = work.after(agent, request)
+    make_work = work.once_sealed(agent, request)
 
     def child() -> Dict[str, Any]:
-        return {**seal_it(incoming, tree, manifest, state), **after()}
+        return {**seal_it(incoming, tree, manifest, state), **make_work()}
 
-    agent.in_child(request, child, seconds=VERIFY_SECONDS)
+    agent.in_child(request, child, seconds=_SECONDS)
+
+
+def drop(agent: Agent, request: Request) -> None:
+    """Remove what came of a tree that was given up."""
+    incoming = incoming_of(agent, request)
+    agent.in_child(request, lambda: drop_it(incoming), seconds=_SECONDS)
 
 
 class _Order(NamedTuple):
@@ -96,7 +97,7 @@ def _begin(order: _Order) -> Dict[str, Any]:
         raise unwritable(trees, error) from None
     for name in names:
         path = os.path.join(trees, name)
-        if name.startswith(".incoming-") and not path.startswith(incoming) and age(path) > STALE:
+        if name.startswith(".incoming-") and not path.startswith(incoming) and age(path) > _STALE:
             remove(path)
     try:
         return _fill(order)

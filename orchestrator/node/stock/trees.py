@@ -27,19 +27,11 @@ if TYPE_CHECKING:
 
     from ..serve.agent import Agent, Request
 
-STALE = 24 * 3600.0  # an incoming tree that was given up
 _SHOWN = 5  # wrong files that an error names
-VERIFY_SECONDS = 1800.0
 
 
 def is_there(tree: str) -> bool:
     return trust.is_ours(tree) and lending.is_whole(tree)
-
-
-def drop(agent: Agent, request: Request) -> None:
-    """Remove what came of a tree that was given up."""
-    incoming = incoming_of(agent, request)
-    agent.in_child(request, lambda: drop_it(incoming), seconds=VERIFY_SECONDS)
 
 
 def drop_it(incoming: str) -> Dict[str, Any]:

@@ -32,13 +32,15 @@ def make(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     """
     order = _order(request, request["workdir"], request["digests"])
     if not os.path.lexists(order.tree(order.digests[0])) and not os.path.lexists(order.work):
-        return _make(agent, order)  # there is nothing to copy
+        missing = _missing(order.trees, order.wanted)
+        if missing:  # no process for that
+            return {"work": order.work, "missing": missing, "made": False}
     agent.in_child(request, lambda: _make(agent, order), seconds=_SECONDS)
     return None
 
 
-def after(agent: Agent, request: Request) -> Callable[[], Dict[str, Any]]:
-    """What a child does when it has sealed a tree for the run `work`: the same, in that child."""
+def once_sealed(agent: Agent, request: Request) -> Callable[[], Dict[str, Any]]:
+    """What a child does when it has sealed a tree for the run `work`: `make`, in that child."""
     wanted = request.get("work")
     if wanted is None:
         return dict
@@ -81,7 +83,7 @@ def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> Dict[str, Any
     trust.check_way(os.path.dirname(order.trees), "runs", os.path.basename(order.run), "work")
     there = os.path.isdir(work)  # and nothing of a tree is needed for it any more
     unsure = order.wanted[1:] if sealed else order.wanted
-    missing = [digest for digest in unsure if not _use(order.tree(digest), there)]
+    missing = _missing(order.trees, unsure, there)
     if missing or there:
         return {"work": work, "missing": missing, "made": False}
     lender = Lender(order.trees, None if agent.state_error else agent.paths)
@@ -116,6 +118,10 @@ def trees_of(run_folder: str) -> List[str]:
             return file.read().split()
     except (OSError, ValueError):
         return []
+
+
+def _missing(trees: str, digests: List[str], whole_or_not: bool = False) -> List[str]:
+    return [digest for digest in digests if not _use(os.path.join(trees, digest), whole_or_not)]
 
 
 def _use(tree: str, whole_or_not: bool) -> bool:
