@@ -7,7 +7,7 @@ import subprocess
 
 from ..base import procs
 from ..task import environ
-from . import interfaces, python, rscript
+from . import interfaces, processors, python, rscript
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def facts(agent: Agent, request: Request) -> Dict[str, Any]:
         "r": rscript.ask(request["python"], request.get("setup")) if request.get("r") else None,
         "rsync": environ.find_program("rsync", os.environb.get(b"PATH", os.defpath.encode())),
         "disk": {"state": _disk(state) if state else None, "workdir": _workdir(request["workdir"])},
-        "cpus": _cpus(),
+        "cpus": processors.usable(),
         "load": os.getloadavg()[0],
         "available": _available(),
         "shm": _shm(),
@@ -68,15 +68,6 @@ def _write_something(folder: str) -> None:
             file.flush()
         finally:
             os.unlink(path)
-
-
-def _cpus() -> float:
-    """Processors that this login may use: of a container's quota a part, too."""
-    number = float(len(os.sched_getaffinity(0)))
-    quota = procs.text("/sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
-        number = min(number, int(quota[0]) / max(1, int(quota[1])))
-    return round(number, 2)
 
 
 def _available() -> Optional[int]:

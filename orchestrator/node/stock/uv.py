@@ -35,10 +35,19 @@ def call(
 
 def environment(login: Any) -> Dict[str, str]:
     """The login's environment, with what pip knows in the words of uv where uv was told nothing itself."""
-    made = {**login, **in_words_of_uv(login)}
+    made = {**compiling(login), **in_words_of_uv(login)}
     made.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", NO_COLOR="1")
     made.pop("VIRTUAL_ENV", None)
     return made
+
+
+def compiling(login: Any) -> Dict[str, str]:
+    """The login's environment without what would keep Python's bytecode from its place beside the source."""
+    return {
+        name: value
+        for name, value in login.items()
+        if name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+    }
 
 
 def failed(arguments: List[str], log: str) -> NodeError:
