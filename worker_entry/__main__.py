@@ -51,7 +51,7 @@ def _end(error: ExpectedError, reporter: Reporter, status: int) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> ExpectedError:
-    package = {"tensorflow": "tensorflow-cpu", "sklearn": "scikit-learn"}.get(error.name or "", error.name)
+    package = {"tensorflow": "tensorflow-cpu"}.get(error.name or "", error.name)
     return ExpectedError(
         f"Python module {error.name} is missing", why=f"in {sys.executable}", hint=f"pip install {package}"
     )

@@ -10,8 +10,8 @@ from orchestrator.config.places import DEFAULTS, ENV
 from orchestrator.config.tables import read_table
 from orchestrator.model import Environment, Host
 
-# What worker_entry and the tutorials need: tf-keras is what lets `fit` run on several tasks, and
-# tensorflow-datasets prepares data with importlib_resources without declaring it.
+# What worker_entry and the tutorials need: tf-keras is what lets `fit` run on several tasks, scikit-learn has
+# data sets and splits, and tensorflow-datasets prepares data with importlib_resources without declaring it.
 _COMPANIONS = ("tf-keras", "tensorflow-datasets", "importlib_resources", "scikit-learn", "tensorboard")
 _CPU = ("tensorflow-cpu; platform_machine == 'x86_64'", "tensorflow; platform_machine != 'x86_64'")
 _GPU = ("tensorflow[and-cuda]",)

@@ -204,7 +204,7 @@ def _local(run: Run, spec: TaskSpec) -> TaskSpec:
         argv = resolve(tuple(shlex.split(run.plan.admission.validate_command)), python)
     else:
         # Of a script of the user's own it is not known which data it needs.
-        job = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "any")
+        job = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "digits")
         argv = (python, "-m", "worker_entry", "--validate", *job)
     given = {**run.data_env.get(spec.host, {}), **spec.env}
     env = {name: value for name, value in given.items() if name != "TF_CONFIG"}

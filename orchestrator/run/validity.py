@@ -14,7 +14,7 @@ from orchestrator.model import Host, TaskSpec
 from orchestrator.run.speeds import Sample
 
 DAY = 86_400.0  # seconds that a validation counts
-_IN_PACKAGES = ("any", "digits", "synthetic")  # data sets that need no file of their own
+_IN_PACKAGES = ("digits", "synthetic")  # data sets that need no file of their own
 _VERSION = 1  # of what is compared
 OF_MACHINES = frozenset(  # failures after which a machine has to prove again that it can train
     {

@@ -10,13 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from sklearn.datasets import load_digits
+
+from worker_entry.data.arrays import load_digits
 
 OUT = Path(sys.argv[1])
 TRAIN = 1437
 tfds.core.utils.gcs_utils._is_gcs_disabled = True
 
-images, labels = load_digits(return_X_y=True)
+images, labels = load_digits()
 # 28 x 28: each pixel four times, without the outer two.
 images = (images.reshape(-1, 8, 8, 1) * 15.9).astype("uint8").repeat(4, 1).repeat(4, 2)[:, 2:30, 2:30]
 

@@ -25,17 +25,6 @@ def test_it_trains_alone_with_the_jobs_data(tmp_path: Path) -> None:
         assert not kept.exists(), "a validation wrote into the job's folder"
 
 
-def test_where_any_data_will_do_and_scikit_learn_is_missing_it_takes_synthetic_ones(tmp_path: Path) -> None:
-    hidden = tmp_path / "hidden" / "sklearn"
-    hidden.mkdir(parents=True)
-    (hidden / "__init__.py").write_text("raise ModuleNotFoundError('hidden by a test', name='sklearn')\n")
-    env = {"PYTHONPATH": str(hidden.parent)}
-    with validate(tmp_path / "gang", "--dataset", "any", env=env) as gang:
-        (result,) = gang.finish()
-        assert (result["dataset"], result["steps"]) == ("synthetic", 15)
-        assert "the data set digits needs scikit-learn" in result["note"]
-
-
 def test_data_that_the_job_names_must_be_there(tmp_path: Path) -> None:
     with validate(tmp_path / "gang", "--no-download", "--data-dir", str(tmp_path / "nothing")) as gang:
         assert gang.wait() == {"worker/1": 1}

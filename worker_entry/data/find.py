@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from worker_entry.data import arrays, prepared, records
 from worker_entry.data.source import Source
-from worker_entry.failure import ExpectedError
 from worker_entry.options import Options, is_path
 from worker_entry.report import Reporter
 
@@ -16,8 +14,6 @@ from worker_entry.report import Reporter
 def source(options: Options, reporter: Reporter) -> Source:
     """The data that the options name; what is missing is fetched first, and `reporter` tells."""
     match options.dataset:
-        case "any":
-            return _any()
         case "digits":
             return arrays.digits()
         case "synthetic":
@@ -27,12 +23,3 @@ def source(options: Options, reporter: Reporter) -> Source:
         case name:
             tell = partial(reporter.data, name)
             return prepared.load(name, options.data_dir, download=options.download, tell=tell)
-
-
-def _any() -> Source:
-    """What every machine can train on: digits; without scikit-learn: synthetic."""
-    try:
-        return arrays.digits()
-    except ExpectedError as error:
-        found = arrays.synthetic()
-        return replace(found, note=f"{found.note}; {error.what}")
