@@ -21,7 +21,7 @@ from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Host
 from orchestrator.phases.context import log
 from orchestrator.planning import spread
-from orchestrator.sync import Dataset, one_time_key
+from orchestrator.sync import Dataset, Throttle, one_time_key
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _WINDOW = 2  # pieces that are on their way to one host
@@ -53,25 +53,6 @@ class Came:
     seconds: float
 
 
-class Pace:
-    """Bytes per second that several threads may send together."""
-
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._next = time.monotonic()
-
-    def wait(self, size: int) -> None:
-        """Return when so many bytes may leave."""
-        if self._limit is None:
-            return
-        with self._lock:
-            begin = max(self._next, time.monotonic())
-            self._next = begin + size / self._limit
-            left = self._next - time.monotonic()
-        time.sleep(max(0.0, left))
-
-
 class Transfer:
     """One data set on its way to the hosts that lack it."""
 
@@ -81,7 +62,7 @@ class Transfer:
         self._wish = wish
         self._emit = emit
         self._key = one_time_key()
-        self._pace = Pace(wish.limit)
+        self._throttle = Throttle(wish.limit)
         self._flying = threading.Semaphore(_FLYING)
         self._lock = threading.Lock()
         self._hosts: dict[str, Host] = {}
@@ -228,7 +209,7 @@ class Transfer:
             if len(flying) >= _WINDOW:
                 session.wait(flying.popleft(), wire.DataPiece.OP, _LIMIT)
                 self._look(session)
-            self._pace.wait(self._data.length(piece))
+            self._throttle.wait(self._data.length(piece))
             self._flying.acquire()
             try:
                 data = self._data.read(piece)

@@ -7,6 +7,7 @@ from orchestrator.sync.files import fetch, put
 from orchestrator.sync.onetime import one_time_key
 from orchestrator.sync.push import TreeResult, push
 from orchestrator.sync.tarball import ChangedError
+from orchestrator.sync.throttle import Throttle
 from orchestrator.sync.tree import Tree, read_folder, read_package, read_tree
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Links",
     "Origin",
     "Source",
+    "Throttle",
     "Tree",
     "TreeResult",
     "carry",
