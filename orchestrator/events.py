@@ -36,7 +36,7 @@ class Outcome(StrEnum):
     CLUSTER = "cluster"  # never started: a host, a check, the staging or the validation
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     """What kind of failure the first cause of an attempt is."""
 
     NONE = ""
@@ -451,7 +451,7 @@ class AttemptFailed(Struct, frozen=True):
     pause: float  # seconds until the next attempt is prepared
     restart: int  # which one this is, from 1
     most: int  # how many are allowed
-    kind: Kind = Kind.NONE
+    kind: FailureKind = FailureKind.NONE
     cause_host: str = ""
     why: str = ""
 
@@ -498,7 +498,7 @@ class RunEnded(Struct, frozen=True):
     unproven: tuple[str, ...] = ()  # hosts that did not answer: whether anything is left there is unknown
     attempts: int = 1
     given_up: str = ""  # why no other attempt followed, where restarts were asked for
-    kind: Kind = Kind.NONE
+    kind: FailureKind = FailureKind.NONE
     cause_host: str = ""
     why: str = ""  # where the exception was raised, and from which other one
 

@@ -13,7 +13,7 @@ from worker_entry.job import Job, Trained
 from worker_entry.steps import AHEAD, Steps
 
 
-class Loop:
+class CoordinatorLoop:
     def __init__(self, job: Job) -> None:
         self._job = job
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(job.strategy)
@@ -45,7 +45,7 @@ class Loop:
 
 
 def run(job: Job) -> Trained:
-    loop = Loop(job)
+    loop = CoordinatorLoop(job)
     steps, schedule = loop.steps, job.schedule
     batches = iter(
         loop.coordinator.create_per_worker_dataset(
@@ -73,7 +73,7 @@ def run(job: Job) -> Trained:
     )
 
 
-def _epoch(loop: Loop, batches: Any, steps: int, window: int) -> float:
+def _epoch(loop: CoordinatorLoop, batches: Any, steps: int, window: int) -> float:
     """The mean loss of so many steps, in whatever order and on whichever worker they were done."""
     losses: list[float] = []
     while len(losses) < steps:

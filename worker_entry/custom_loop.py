@@ -15,7 +15,7 @@ from worker_entry.steps import Steps
 EPOCHS_A_CHECKPOINT = 2  # the tutorial's
 
 
-class Loop:
+class CustomLoop:
     """The variables of one training and its two compiled steps."""
 
     def __init__(self, job: Job) -> None:
@@ -75,7 +75,7 @@ class Loop:
 
 
 def run(job: Job) -> Trained:
-    loop = Loop(job)
+    loop = CustomLoop(job)
     strategy, schedule, steps = job.strategy, job.schedule, loop.steps
     data = pipeline.train_batches(
         job.source, job.global_batch, job.options.seed, skip=steps.done, tasks=len(job.cluster.trainers)
@@ -109,7 +109,7 @@ def run(job: Job) -> Trained:
     )
 
 
-def _epoch(loop: Loop, batches: Iterator[Any], steps: int) -> float:
+def _epoch(loop: CustomLoop, batches: Iterator[Any], steps: int) -> float:
     """The mean loss of the steps; it stays on the device until the end, for reading it waits for the step."""
     total = tf.constant(0.0)
     for _ in range(steps):
@@ -123,7 +123,7 @@ def _reader(loss: Any) -> Callable[[], float]:
     return lambda: float(loss)
 
 
-def _evaluate(loop: Loop, test: Any) -> None:
+def _evaluate(loop: CustomLoop, test: Any) -> None:
     loop.test_loss.reset_state()
     loop.test_accuracy.reset_state()
     for batch in test:

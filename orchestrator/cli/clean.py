@@ -13,7 +13,7 @@ from orchestrator.errors import SeveralErrors, UsageError
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
     from orchestrator.model import Inventory
-    from orchestrator.phases.clean import Seen, Wish
+    from orchestrator.phases.clean import CleanOptions, KnownRuns
     from orchestrator.render.clean import Cleaning
 
 SUMMARY = "prove that the hosts hold nothing of ended runs, and remove what is old"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.phases.clean import Wish, look
+    from orchestrator.phases.clean import CleanOptions, look
     from orchestrator.render.clean import lines
     from orchestrator.render.errors import report
 
@@ -62,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
             why="stdin is not a terminal",
             hint="`--dry-run` shows what would go; `--yes` removes it without a question",
         )
-    wish = Wish(
+    wanted = CleanOptions(
         arguments.older_than,
         arguments.keep_size,
         arguments.work,
@@ -71,9 +71,9 @@ def main(arguments: argparse.Namespace) -> int:
     )
     with asking(inventory.hosts) as (fleet, unreachable):
         seen = look(fleet, unreachable)
-        if wish.work and not (wish.dry or arguments.yes):
-            wish = _asked(fleet, seen, wish)
-        done = _clean(fleet, seen, wish)
+        if wanted.work and not (wanted.dry or arguments.yes):
+            wanted = _asked(fleet, seen, wanted)
+        done = _clean(fleet, seen, wanted)
     (facts if arguments.json else say)(*lines(done, json=arguments.json))
     if done.unreachable and not arguments.json:
         report(SeveralErrors(done.unreachable.values()), sys.stderr)
@@ -88,34 +88,34 @@ def _wanted_environments(inventory: Inventory) -> tuple[str, ...]:
     return () if plan is None else (plan.name,)
 
 
-def _clean(fleet: Fleet, seen: Seen, wish: Wish) -> Cleaning:
+def _clean(fleet: Fleet, seen: KnownRuns, wanted: CleanOptions) -> Cleaning:
     from orchestrator.phases.clean import clean
     from orchestrator.render.clean import Cleaning
     from orchestrator.store import prune
 
     kept = prune.kept()
-    hosts, bad = clean(fleet, seen, kept, wish)
+    hosts, bad = clean(fleet, seen, kept, wanted)
     here = prune.prune(
-        seen.alive | kept, set(hosts), older=wish.older, keep_bytes=wish.keep_bytes, dry=wish.dry
+        seen.alive | kept, set(hosts), older=wanted.older, keep_bytes=wanted.keep_bytes, dry=wanted.dry
     )
     return Cleaning(
-        hosts, {**seen.unreachable, **bad}, here, seen.alive | kept, wish.work, wish.dry, wish.envs
+        hosts, {**seen.unreachable, **bad}, here, seen.alive | kept, wanted.work, wanted.dry, wanted.envs
     )
 
 
-def _asked(fleet: Fleet, seen: Seen, wish: Wish) -> Wish:
-    """The wish, without the working folders unless a person says yes to them."""
+def _asked(fleet: Fleet, seen: KnownRuns, wanted: CleanOptions) -> CleanOptions:
+    """What is wanted, without the working folders unless a person says yes to them."""
     import dataclasses
 
     from orchestrator.phases.clean import clean
     from orchestrator.render.clean import working
     from orchestrator.store import prune
 
-    would = clean(fleet, seen, prune.kept(), dataclasses.replace(wish, dry=True))[0]
+    would = clean(fleet, seen, prune.kept(), dataclasses.replace(wanted, dry=True))[0]
     if not (said := working(would)):
-        return wish
+        return wanted
     tell(f"{said}, would go, with the checkpoints and all else in them")
     sys.stderr.write("delete them for good? [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()  # the end of the input is not a yes
-    return dataclasses.replace(wish, work=answer.strip().lower() in {"y", "yes"})
+    return dataclasses.replace(wanted, work=answer.strip().lower() in {"y", "yes"})

@@ -16,7 +16,7 @@ from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
 from orchestrator.text import count
 
 if TYPE_CHECKING:
-    from orchestrator.cli.desk.answers import Answers
+    from orchestrator.cli.desk.answers import ShownAnswers
     from orchestrator.model import Host
     from orchestrator.phases.command import Commands
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.answers import Answers
+    from orchestrator.cli.desk.answers import ShownAnswers
     from orchestrator.cli.desk.inventory import load
     from orchestrator.cli.desk.logins import logins
     from orchestrator.connectors import connectors
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = load(arguments.hosts)
     hosts = _machines(narrow(inventory, arguments.only, arguments.exclude).hosts)
     commands = Commands(connectors(logins(hosts)), hosts, argv)
-    answers = Answers([host.name for host in hosts], as_json=arguments.json)
+    answers = ShownAnswers([host.name for host in hosts], as_json=arguments.json)
     try:
         try:
             commands.start()
@@ -94,7 +94,7 @@ def _machines(hosts: Iterable[Host]) -> tuple[Host, ...]:
     return tuple(reversed(ways.values()))
 
 
-def _interrupted(commands: Commands, answers: Answers) -> int:
+def _interrupted(commands: Commands, answers: ShownAnswers) -> int:
     """End the command everywhere and say so; a second Ctrl-C leaves at once."""
     running = [name for name in answers.waiting if name in answers.running]
     tell(f"ending the command on {count(len(running), 'host')} (Ctrl-C again: leave)")

@@ -193,7 +193,7 @@ def _text(
         address = addresses.get(host.name) or hostname(host)
         place = "this machine" if is_loopback(address) else machine.place if machine else address
         entries.append(
-            write.Entry(
+            write.HostEntry(
                 name=candidate.name,
                 ssh=candidate.ssh,
                 address=address,

@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.eventjson import encode
     from orchestrator.events import Phase
     from orchestrator.phases.context import report_failures
-    from orchestrator.phases.preflight import Look, examine
+    from orchestrator.phases.preflight import PreflightOptions, examine
     from orchestrator.planning.selection import narrow
     from orchestrator.render.awaiting import awaiting
     from orchestrator.store.bus import Bus
@@ -69,7 +69,7 @@ def main(arguments: argparse.Namespace) -> int:
     ):
         unreachable = _connect(fleet, planned, shown)
         report_failures(bus, Phase.CONNECT, unreachable)
-        look = Look(
+        look = PreflightOptions(
             imports=True,
             bandwidth=arguments.bandwidth,
             on_step=shown.step,

@@ -13,7 +13,7 @@ from orchestrator.errors import ExitStatus, HostError, RunError, SeveralErrors, 
 if TYPE_CHECKING:
     from orchestrator import wire
     from orchestrator.model import RunPlan, TaskId
-    from orchestrator.phases.stacks import Taken
+    from orchestrator.phases.stacks import RunStacks
 
 SUMMARY = "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named"
 _SECONDS = 45.0
@@ -94,7 +94,7 @@ def _ask(
     return answers.good, {**bad, **answers.bad}
 
 
-def _shown(taken: Taken) -> list[str]:
+def _shown(taken: RunStacks) -> list[str]:
     from orchestrator.run.stacks import folded
 
     for host, why in taken.missing.items():
@@ -102,7 +102,7 @@ def _shown(taken: Taken) -> list[str]:
     return [taken.said, "", *folded(taken.finding), "", f"all of it: {taken.file}"]
 
 
-def _facts(plan: RunPlan, taken: Taken) -> str:
+def _facts(plan: RunPlan, taken: RunStacks) -> str:
     import json
 
     import msgspec

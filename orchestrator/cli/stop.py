@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.history import history
     from orchestrator.cli.desk.interrupts import Interrupts
     from orchestrator.eventjson import encode
-    from orchestrator.events import Kind, RunEnded
+    from orchestrator.events import FailureKind, RunEnded
     from orchestrator.model import Order
     from orchestrator.render import Look, choose
     from orchestrator.render.tables import state_word
@@ -68,7 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
     if ended is not None and ended.unproven:
         return int(ExitStatus.CLUSTER)
     # However the run ended: nothing is left, which was the request.
-    return status if ended is None or ended.kind is Kind.BUG else int(ExitStatus.OK)
+    return status if ended is None or ended.kind is FailureKind.BUG else int(ExitStatus.OK)
 
 
 def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:

@@ -18,10 +18,10 @@ from orchestrator.errors import ClusterError, ExitStatus, SeveralErrors, UsageEr
 from orchestrator.text import count, size
 
 if TYPE_CHECKING:
-    from orchestrator.envs.tensorboard import Board
+    from orchestrator.envs.tensorboard import TensorBoard
     from orchestrator.fleet import Fleet
     from orchestrator.model import Host, RunPlan
-    from orchestrator.sync.eventfiles import Mirror
+    from orchestrator.sync.eventfiles import EventMirror
 
 SUMMARY = "show what a run's tasks write for TensorBoard, live, in your browser"
 _EVERY = 3.0  # seconds between two looks
@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         tell("this machine has no TensorBoard: uv fetches one, and keeps it in its cache")
         program = tensorboard.fetched()
     with _until_ctrl_c(), tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made:
-        board = tensorboard.Board(program, Path(made), arguments.port, _EVERY)
+        board = tensorboard.TensorBoard(program, Path(made), arguments.port, _EVERY)
         try:
             _show(board, plan, hosts, Path(made), arguments, over=is_over(folder))
         finally:
@@ -76,7 +76,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _show(
-    board: Board, plan: RunPlan, hosts: list[Host], to: Path, arguments: argparse.Namespace, *, over: bool
+    board: TensorBoard,
+    plan: RunPlan,
+    hosts: list[Host],
+    to: Path,
+    arguments: argparse.Namespace,
+    *,
+    over: bool,
 ) -> None:
     """Mirror and serve until Ctrl-C; raise ClusterError when TensorBoard ends by itself."""
     import json
@@ -116,12 +122,12 @@ class _Mirrors:
     """What the hosts of a run have written, each in a folder of its name."""
 
     def __init__(self, fleet: Fleet, plan: RunPlan, hosts: list[Host], to: Path, logdir: str | None) -> None:
-        from orchestrator.sync.eventfiles import Mirror
+        from orchestrator.sync.eventfiles import EventMirror
 
         self._fleet = fleet
         self._plan = plan
         self._hosts = {host.name: host for host in hosts}
-        self._mirrors = {host.name: Mirror(to / host.name, _root(plan, host, logdir)) for host in hosts}
+        self._mirrors = {host.name: EventMirror(to / host.name, _root(plan, host, logdir)) for host in hosts}
         self._told: set[str] = set()
         self._next_try = 0.0
 
@@ -165,7 +171,7 @@ class _Mirrors:
             tell(*(f"{host.name} answers again" for host in lost if host.name not in bad))
             self._next_try = time.monotonic() + _AGAIN
 
-    def _remark(self, name: str, mirror: Mirror) -> None:
+    def _remark(self, name: str, mirror: EventMirror) -> None:
         """Say once what a host has, and what is left out of it."""
         tasks = ", ".join(str(spec.id) for spec in self._plan.tasks if spec.host == name)
         said = {

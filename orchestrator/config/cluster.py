@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from enum import Enum, auto
 
 from orchestrator import ranges
-from orchestrator.config.hosts import Entry
+from orchestrator.config.hosts import HostTable
 from orchestrator.config.mistakes import Report
 from orchestrator.config.targets import is_address, is_loopback
 from orchestrator.model import Host, Role
 
 
-def check(entries: tuple[Entry, ...], report: Report) -> None:
+def check(entries: tuple[HostTable, ...], report: Report) -> None:
     _check_twice(entries, report)
     _check_loopback(entries, report)
     _check_at_most_one(entries, Role.CHIEF, report)
@@ -30,15 +30,15 @@ class _Twice(Enum):
     PORT = auto()
 
 
-def _check_twice(entries: tuple[Entry, ...], report: Report) -> None:
+def _check_twice(entries: tuple[HostTable, ...], report: Report) -> None:
     """Two hosts with one name, or two tasks with one port of one machine.
 
     TensorFlow binds *:port, so a port can be used once per machine, whatever the address.
     """
-    names: dict[str, tuple[Entry, Host]] = {}
-    ports: dict[tuple[str, int], Entry] = {}
+    names: dict[str, tuple[HostTable, Host]] = {}
+    ports: dict[tuple[str, int], HostTable] = {}
     for entry in entries:
-        found: dict[tuple[_Twice, Entry], dict[str, None]] = {}
+        found: dict[tuple[_Twice, HostTable], dict[str, None]] = {}
         for host in entry.hosts:
             other, namesake = names.setdefault(host.name, (entry, host))
             # A port that could not be read is not a reason to complain about the default one.
@@ -55,7 +55,7 @@ def _check_twice(entries: tuple[Entry, ...], report: Report) -> None:
             _add_twice(entry, other, how, ranges.fold(what), report)
 
 
-def _add_twice(entry: Entry, other: Entry, how: _Twice, what: str, report: Report) -> None:
+def _add_twice(entry: HostTable, other: HostTable, how: _Twice, what: str, report: Report) -> None:
     where = "another host of this range" if other is entry else other.place.title
     match how:
         case _Twice.HOST:
@@ -82,7 +82,7 @@ def _seats(host: Host) -> Iterator[tuple[str, int]]:
         yield from ((machine, host.task_port + place) for place in range(host.tasks))
 
 
-def _check_loopback(entries: tuple[Entry, ...], report: Report) -> None:
+def _check_loopback(entries: tuple[HostTable, ...], report: Report) -> None:
     others = [host.name for entry in entries for host in entry.hosts if not is_loopback(host.address)]
     for entry in entries if others else ():
         inner = next((host for host in entry.hosts if is_loopback(host.address)), None)
@@ -91,7 +91,7 @@ def _check_loopback(entries: tuple[Entry, ...], report: Report) -> None:
             report.add(entry.place, "address", what, _outer(inner, entry))
 
 
-def _outer(host: Host, entry: Entry) -> str:
+def _outer(host: Host, entry: HostTable) -> str:
     """Which `address` to write in place of a loopback one, as far as the file tells."""
     if not is_loopback(host.ssh) and is_address(host.ssh):
         names = ranges.fold(one.ssh for one in entry.hosts)
@@ -103,8 +103,8 @@ def _outer(host: Host, entry: Entry) -> str:
     )
 
 
-def _check_at_most_one(entries: tuple[Entry, ...], role: Role, report: Report) -> None:
-    seen: Entry | None = None
+def _check_at_most_one(entries: tuple[HostTable, ...], role: Role, report: Report) -> None:
+    seen: HostTable | None = None
     for entry in entries:
         tasks = sum(host.tasks for host in entry.hosts if host.role is role and not host.spare)
         if tasks > 1:
@@ -119,9 +119,9 @@ def _check_at_most_one(entries: tuple[Entry, ...], role: Role, report: Report) -
             seen = seen or entry
 
 
-def _check_missing(entries: tuple[Entry, ...], report: Report) -> None:
+def _check_missing(entries: tuple[HostTable, ...], report: Report) -> None:
     """Roles that need another one."""
-    holders: dict[Role, Entry] = {}
+    holders: dict[Role, HostTable] = {}
     for entry in entries:
         for host in entry.hosts:
             if not host.spare:

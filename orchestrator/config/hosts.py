@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class HostTable:
     """One [[host]] table: the hosts it stands for, and what was written in it."""
 
     place: Place
@@ -37,7 +37,7 @@ def place_of(number: int, table: Mapping[str, Any]) -> Place:
     return Place(f"[[host]] #{number}", "host", number)
 
 
-def read_entry(number: int, table: Mapping[str, Any], defaults: Read, report: Report) -> Entry:
+def read_entry(number: int, table: Mapping[str, Any], defaults: Read, report: Report) -> HostTable:
     """Read one [[host]] table; a host whose name or addresses are wrong is left out of `hosts`."""
     place = place_of(number, table)
     before = len(report)
@@ -53,7 +53,7 @@ def read_entry(number: int, table: Mapping[str, Any], defaults: Read, report: Re
     if not read.wrong & IDENTITY_KEYS.keys():
         hosts = _hosts(own, read.good, place, report)
     complete = len(report) == before and not defaults.wrong
-    return Entry(place, hosts, frozenset(table), complete)
+    return HostTable(place, hosts, frozenset(table), complete)
 
 
 def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], report: Report) -> None:
@@ -84,7 +84,7 @@ def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report
     if ssh_key in {"", "ssh"} or names is None or addresses is None:
         logins = _each(columns.get("ssh"), targets.read_target, place, "ssh", report)
     else:
-        logins = tuple(targets.Target(host) for host in addresses or names)
+        logins = tuple(targets.Destination(host) for host in addresses or names)
     if names is None or addresses is None or logins is None:
         return ()
     if not logins:
@@ -98,7 +98,7 @@ def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report
     return tuple(_host(name, login, address, fields) for name, login, address in rows)
 
 
-def _host(name: str, login: targets.Target, address: str, fields: Mapping[str, Any]) -> Host:
+def _host(name: str, login: targets.Destination, address: str, fields: Mapping[str, Any]) -> Host:
     from_ssh = {"user": login.user, "port": login.port}
     known = {key: value for key, value in from_ssh.items() if value is not None}
     return Host(name=name, ssh=login.host, address=address, **{**fields, **known})
@@ -135,7 +135,7 @@ def _each(
         return None
 
 
-def _addresses(logins: tuple[targets.Target, ...], place: Place, report: Report) -> tuple[str, ...]:
+def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Report) -> tuple[str, ...]:
     """How the other tasks reach a host when only `ssh` says anything about it."""
     for login in logins:
         if login.host == LOCAL:
@@ -149,7 +149,9 @@ def _addresses(logins: tuple[targets.Target, ...], place: Place, report: Report)
     return tuple(targets.read_address(login.host) for login in logins)
 
 
-def _agree(logins: tuple[targets.Target, ...], read: Mapping[str, Any], place: Place, report: Report) -> bool:
+def _agree(
+    logins: tuple[targets.Destination, ...], read: Mapping[str, Any], place: Place, report: Report
+) -> bool:
     """Whether `ssh` and the keys beside it say the same place both say something."""
     for key in ("user", "port"):
         inside, beside = getattr(logins[0], key), read.get(key)

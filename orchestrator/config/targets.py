@@ -16,7 +16,7 @@ _TRAILING_PORT = re.compile(r"(.*):([0-9]+)")
 
 
 @dataclass(frozen=True)
-class Target:
+class Destination:
     """`train@gpu-01:2200` taken apart."""
 
     host: str
@@ -24,7 +24,7 @@ class Target:
     port: int | None = None
 
 
-def read_target(given: str) -> Target:
+def read_target(given: str) -> Destination:
     """Take `user@host:port` apart; IPv6 as `[v6]:port` or bare. Raise Wrong."""
     if "://" in given:
         raise Wrong(f"must be written as for ssh, without {show(given.partition('://')[0] + '://')}")
@@ -40,7 +40,7 @@ def read_target(given: str) -> Target:
         raise Wrong(f"must be one word as for ssh, not {show(given)}; options belong in ~/.ssh/config")
     if "," in host.strip(","):
         raise Wrong(f"names several hosts: {show(given)}; write a [[host]] for each, or a range")
-    return Target(host, login or None, port)
+    return Destination(host, login or None, port)
 
 
 def read_address(given: str) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from orchestrator.diagnosis import rules, tracebacks
-from orchestrator.diagnosis.tracebacks import Raised
+from orchestrator.diagnosis.tracebacks import PrintedException
 from orchestrator.text import cut
 
 LONGEST = 240  # characters of an exception that are repeated in one line
@@ -141,7 +141,7 @@ def where(lines: Sequence[str]) -> str:
     return place(raised.file, raised.line) if raised else ""
 
 
-def told(lines: Sequence[str], raised: Raised) -> str:
+def told(lines: Sequence[str], raised: PrintedException) -> str:
     """One printed exception in a few words, and where it was raised."""
     said = tracebacks.message(lines, raised)
     at = place(raised.file, raised.line)
@@ -225,7 +225,7 @@ def _bounded(shown: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
     return (*head, f"[{len(shown) - _SHOWN} lines are left out]", *named, *tail)
 
 
-def _ending(lines: Sequence[str]) -> Raised | None:
+def _ending(lines: Sequence[str]) -> PrintedException | None:
     """The exception that ended it: the last one, unless the program trained on after it."""
     raised = tracebacks.last(lines)
     if raised is None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from orchestrator.diagnosis import lastwords, rules, tracebacks
 from orchestrator.diagnosis.rules import Rule
-from orchestrator.events import Kind
+from orchestrator.events import FailureKind
 from orchestrator.text import plain
 
 MESSAGE = 4000  # characters of a report's message
@@ -112,7 +112,7 @@ class Statement:
     @cached_property
     def rule(self) -> Rule | None:
         found = rules.classify(self.words) or self._rule_of_chain
-        if found is None or found.kind is not Kind.PORT or not self.port:
+        if found is None or found.kind is not FailureKind.PORT or not self.port:
             return found
         wanted = lastwords.port_wanted(self.lines)
         if wanted in (0, self.port):

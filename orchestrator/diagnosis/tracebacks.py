@@ -22,7 +22,7 @@ DURING = "During handling of the above exception, another exception occurred:"
 
 
 @dataclass(frozen=True)
-class Raised:
+class PrintedException:
     """One printed exception; lines are counted in the text that was read."""
 
     name: str
@@ -30,7 +30,8 @@ class Raised:
     at: int  # its own line: `ValueError: ...`
     file: str = ""
     line: int = 0
-    cause: Raised | None = None  # what it was raised from, or while it was handled, or holds as a group
+    # What it was raised from, or while it was handled, or holds as a group.
+    cause: PrintedException | None = None
     last: int = -1  # the last line of a group's frame
 
     @property
@@ -39,13 +40,13 @@ class Raised:
         return max(self.at, self.last)
 
 
-def last(lines: Sequence[str]) -> Raised | None:
+def last(lines: Sequence[str]) -> PrintedException | None:
     """The last exception in a text; None when there is none.
 
     One that Python only tells of (in a thread, in a destructor) counts when there is no other.
     """
     plain = [bare(line) for line in lines]
-    chains: list[Raised] = []
+    chains: list[PrintedException] = []
     for one in _all(lines, plain):
         if chains and _is_chained(plain, chains[-1], one):
             before = chains.pop()
@@ -57,11 +58,11 @@ def last(lines: Sequence[str]) -> Raised | None:
     if named and (found is None or _stands_alone(plain, chains, named[-1])):
         match = _NAMED.match(plain[named[-1]])
         assert match is not None
-        return Raised(match["name"], named[-1], named[-1])
+        return PrintedException(match["name"], named[-1], named[-1])
     return found
 
 
-def before(lines: Sequence[str], ending: Raised) -> tuple[Raised, bool] | None:
+def before(lines: Sequence[str], ending: PrintedException) -> tuple[PrintedException, bool] | None:
     """The exception that was printed right before that one, and whether it ended a thread.
 
     One of a thread may stand further up: the program went on without it.
@@ -81,13 +82,13 @@ def bare(line: str) -> str:
     return _GROUP.sub("", text, count=1) if text.lstrip().startswith(("|", "+-")) else text
 
 
-def message(lines: Sequence[str], raised: Raised) -> str:
+def message(lines: Sequence[str], raised: PrintedException) -> str:
     """The first line of what it says."""
     match = _NAME.match(bare(lines[raised.at])) or _NAMED.match(bare(lines[raised.at]))
     return (match["message"] or "") if match else ""
 
 
-def _all(lines: Sequence[str], plain: Sequence[str]) -> Iterator[Raised]:
+def _all(lines: Sequence[str], plain: Sequence[str]) -> Iterator[PrintedException]:
     place = 0
     while place < len(plain):
         header = _HEADER.match(_COLOUR.sub("", lines[place]).rstrip()) or _HEADER.match(plain[place])
@@ -106,7 +107,7 @@ def _all(lines: Sequence[str], plain: Sequence[str]) -> Iterator[Raised]:
         place += 1
 
 
-def _with_parts(lines: Sequence[str], group: Raised) -> Raised:
+def _with_parts(lines: Sequence[str], group: PrintedException) -> PrintedException:
     """What a group holds stands in a frame below it; the first of it is the cause."""
     end = group.at
     while end + 1 < len(lines) and _COLOUR.sub("", lines[end + 1]).lstrip().startswith(("|", "+-")):
@@ -115,14 +116,14 @@ def _with_parts(lines: Sequence[str], group: Raised) -> Raised:
     first = next(_all(inner, inner), None)
     place = next((at for at, line in enumerate(inner) if _NAME.match(line)), None)
     if first is None and place is not None:
-        first = Raised(inner[place].partition(":")[0], place, place)
+        first = PrintedException(inner[place].partition(":")[0], place, place)
     if first is not None:
         shift = group.at + 1
         first = replace(first, begins=first.begins + shift, at=first.at + shift)
     return replace(group, cause=first, last=end)
 
 
-def _read(lines: Sequence[str], begins: int, place: int, indent: int) -> Raised | None:
+def _read(lines: Sequence[str], begins: int, place: int, indent: int) -> PrintedException | None:
     """The exception whose frames begin at `place`; None when they never end in one."""
     file, number = "", 0
     for at in range(place, len(lines)):
@@ -133,7 +134,7 @@ def _read(lines: Sequence[str], begins: int, place: int, indent: int) -> Raised 
         elif _HEADER.match(text):
             return None
         elif len(text) - len(text.lstrip()) <= indent and (match := _NAME.match(text.strip())):
-            return Raised(match["name"], begins, at, file, number)
+            return PrintedException(match["name"], begins, at, file, number)
     return None
 
 
@@ -148,7 +149,7 @@ def _is_lone_syntax_error(lines: Sequence[str], place: int) -> bool:
     )
 
 
-def _is_chained(lines: Sequence[str], first: Raised, then: Raised) -> bool:
+def _is_chained(lines: Sequence[str], first: PrintedException, then: PrintedException) -> bool:
     between = (line.strip() for line in lines[max(first.at + 1, then.begins - 3) : then.begins])
     return any(line in (DIRECT, DURING) for line in between)
 
@@ -161,7 +162,7 @@ def _above(lines: Sequence[str], begins: int) -> str:
     return next((line for line in reversed(lines[max(0, begins - 2) : begins]) if line.strip()), "")
 
 
-def _stands_alone(lines: Sequence[str], chains: Sequence[Raised], place: int) -> bool:
+def _stands_alone(lines: Sequence[str], chains: Sequence[PrintedException], place: int) -> bool:
     """Whether that line is no part of a traceback nor of its message: a message may quote others."""
     last_line = max((one.ends for one in chains), default=-1)
     return place > last_line and not lines[place].startswith((" ", "\t"))

@@ -10,7 +10,7 @@ from orchestrator import ranges
 from orchestrator.diagnosis import lastwords
 from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOBODY, Rule
 from orchestrator.diagnosis.statement import Statement
-from orchestrator.events import Kind, Loss, TaskExited
+from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.run.ends import end, end_after, failed
 from orchestrator.text import advised, duration, signal_name, size
 
@@ -37,22 +37,24 @@ _CODE_HINTS = {
 }
 
 _KIND_HINTS = {
-    Kind.OUT_OF_MEMORY: "use a smaller batch, fewer tasks on {host}, or more memory for them",
-    Kind.REBOOTED: "`last -x` and `journalctl -b -1` on {host}: power, an update or a person restarted it",
-    Kind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
+    FailureKind.OUT_OF_MEMORY: "use a smaller batch, fewer tasks on {host}, or more memory for them",
+    FailureKind.REBOOTED: (
+        "`last -x` and `journalctl -b -1` on {host}: power, an update or a person restarted it"
+    ),
+    FailureKind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
 }
 
 _LOSSES = {
-    Loss.NONE: Kind.LOST,
-    Loss.RESTARTED: Kind.REBOOTED,
-    Loss.UNREACHABLE: Kind.HOST_LOST,
-    Loss.UNSTARTED: Kind.START,
+    Loss.NONE: FailureKind.LOST,
+    Loss.RESTARTED: FailureKind.REBOOTED,
+    Loss.UNREACHABLE: FailureKind.HOST_LOST,
+    Loss.UNSTARTED: FailureKind.START,
 }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    kind: Kind
+    kind: FailureKind
     task: str  # "" when no task is to blame
     host: str
     cause: str  # one line: who and why
@@ -61,7 +63,7 @@ class Verdict:
     why: str = ""  # where its exception was raised, and from which other one
 
 
-NOBODY = Verdict(Kind.NONE, "", "", "no task failed by itself", (), "")
+NOBODY = Verdict(FailureKind.NONE, "", "", "no task failed by itself", (), "")
 
 
 def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
@@ -118,13 +120,13 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[
     if peer is None or failed(peer):
         return _verdict(first, known, [first])
     rule = said.rule
-    kind = rule.kind if rule and rule.kind in OF_A_PEER else Kind.PEER
-    if rule and kind is Kind.INCARNATION:
+    kind = rule.kind if rule and rule.kind in OF_A_PEER else FailureKind.PEER
+    if rule and kind is FailureKind.INCARNATION:
         what, hint = "was started again alone", rule.advice
     elif peer.code == 0 and not peer.stopped:
         what = "finished while the others still needed it"
         hint = "give all tasks equal steps_per_epoch, epochs and amounts of data"
-    elif kind is Kind.TIMEOUT:
+    elif kind is FailureKind.TIMEOUT:
         what = "was not ready in time"
         hint = f"read the end of its log; it hung, or was too slow, before it reached {first.host}"
     else:
@@ -162,18 +164,18 @@ def _speaks(exited: TaskExited) -> bool:
     return not exited.lost and exited.signal in (None, _INTERRUPT, _ABORT)
 
 
-def _kind(exited: TaskExited, said: Statement) -> Kind:
+def _kind(exited: TaskExited, said: Statement) -> FailureKind:
     if exited.oom_kills and exited.loss is Loss.NONE:
-        return Kind.OUT_OF_MEMORY
+        return FailureKind.OUT_OF_MEMORY
     if exited.lost:
         return _LOSSES[exited.loss]
     if exited.signal not in (None, _ABORT) and not exited.stopped:
-        return Kind.SIGNAL
+        return FailureKind.SIGNAL
     if said.rule is not None:
         return said.rule.kind
     if said.exception and not (said.report and said.report.is_exit):
-        return Kind.EXCEPTION
-    return Kind.SIGNAL if exited.signal or (exited.code or 0) > 128 else Kind.EXIT
+        return FailureKind.EXCEPTION
+    return FailureKind.SIGNAL if exited.signal or (exited.code or 0) > 128 else FailureKind.EXIT
 
 
 def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
@@ -185,13 +187,13 @@ def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
     return f"{ranges.fold(one.task for one in alike)} ({len(alike)} of {total} tasks)"
 
 
-def _cause(exited: TaskExited, kind: Kind, said: Statement, who: str) -> str:
+def _cause(exited: TaskExited, kind: FailureKind, said: Statement, who: str) -> str:
     """`worker/2 on gpu-03 was killed by SIGKILL after 41 s`, and the exception where there is one."""
-    if kind in (Kind.REBOOTED, Kind.HOST_LOST):
+    if kind in (FailureKind.REBOOTED, FailureKind.HOST_LOST):
         return f"{exited.host}: {exited.lost}, and {exited.task} is lost with it"
     how = f"{who} {end_after(exited)}"
     raised = said.exception if exited.signal is None or (said.report and _speaks(exited)) else ""
-    if exited.oom_kills and kind is Kind.OUT_OF_MEMORY:
+    if exited.oom_kills and kind is FailureKind.OUT_OF_MEMORY:
         return _out_of_memory(exited, exited.lost or raised)
     if exited.lost:
         return f"{how}: {exited.lost}"

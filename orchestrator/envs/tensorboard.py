@@ -41,7 +41,7 @@ def fetched() -> list[str]:
     return [str(uv.binary()), *_FETCHED]
 
 
-class Board:
+class TensorBoard:
     """TensorBoard at work on a folder, for this machine alone; ends with us, however we end."""
 
     def __init__(self, program: Sequence[str], folder: Path, port: int, every: float) -> None:

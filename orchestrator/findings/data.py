@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.findings import codes
-from orchestrator.findings.flow import Source, argument, dotted, keyword, text
+from orchestrator.findings.flow import SourceFile, argument, dotted, keyword, text
 from orchestrator.findings.look import Finding, Scene
 from orchestrator.findings.programs import Rule
 
@@ -79,7 +79,7 @@ def batch(scene: Scene) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (files, batch)
 
 
-def _files_of(scene: Scene, source: Source, call: ast.Call) -> tuple[str, int] | None:
+def _files_of(scene: Scene, source: SourceFile, call: ast.Call) -> tuple[str, int] | None:
     """What is loaded, and how many files it surely has; None where that cannot be known."""
     called = source.called(call)
     if called in ("tensorflow_datasets.load", "tensorflow_datasets.builder"):
@@ -125,7 +125,7 @@ def _of_a_set(scene: Scene, folder: str, name: str) -> int | None:
     return parts.get("train")
 
 
-def _batch_of(source: Source, node: ast.expr | None) -> int | None:
+def _batch_of(source: SourceFile, node: ast.expr | None) -> int | None:
     """The batch size of a data set, followed through the names and methods that it is made by."""
     for _ in range(10):
         if isinstance(node, ast.Name):

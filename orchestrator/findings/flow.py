@@ -19,7 +19,7 @@ _MOST = 20_000  # steps
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file of a program; `path` is relative to where the tasks run."""
 
     path: str

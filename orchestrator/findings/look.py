@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from orchestrator.findings.flow import Source
+from orchestrator.findings.flow import SourceFile
 from orchestrator.model import Role, RunPlan
 
 PAGE = "docs/lint.md"
@@ -35,7 +35,7 @@ class Scene:
     """What the rules may look at."""
 
     plan: RunPlan
-    sources: tuple[Source, ...]  # the program first
+    sources: tuple[SourceFile, ...]  # the program first
     read: Callable[[str], str | None]  # a file that is sent, by its path from where the tasks run
     sent: Collection[str] = ()
     unsent: tuple[str, ...] = ()  # arguments that are paths here, of files that are not sent
@@ -58,7 +58,7 @@ class Scene:
         return made and self.workers > 1 and not self.ps
 
 
-def each_strategy(source: Source) -> Iterator[int]:
+def each_strategy(source: SourceFile) -> Iterator[int]:
     """Where a MultiWorkerMirroredStrategy is surely made: places in `source.steps`."""
     for place, step in enumerate(source.steps):
         if source.called(step).endswith(".MultiWorkerMirroredStrategy"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from orchestrator.findings import codes
-from orchestrator.findings.flow import Source, Step, argument, dotted, text
+from orchestrator.findings.flow import SourceFile, Step, argument, dotted, text
 from orchestrator.findings.look import Finding, Scene, each_strategy
 from orchestrator.model import KerasHook, Role
 
@@ -172,7 +172,7 @@ def unused(scene: Scene) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (config, legacy, early, saving, servers, unused)
 
 
-def _sets(source: Source, step: Step, name: str) -> ast.expr | None:
+def _sets(source: SourceFile, step: Step, name: str) -> ast.expr | None:
     """The value that a statement gives to a variable of the environment."""
     if isinstance(step, ast.Assign):
         return step.value if any(_is_variable(source, one, name) for one in step.targets) else None
@@ -190,14 +190,14 @@ def _sets(source: Source, step: Step, name: str) -> ast.expr | None:
     return None
 
 
-def _removes(source: Source, step: Step, name: str) -> bool:
+def _removes(source: SourceFile, step: Step, name: str) -> bool:
     if isinstance(step, ast.Delete):
         return any(_is_variable(source, one, name) for one in step.targets)
     popped = source.called(step) in ("os.environ.pop", "os.unsetenv")
     return popped and isinstance(step, ast.Call) and text(argument(step, 0, "key")) == name
 
 
-def _is_variable(source: Source, node: ast.AST, name: str) -> bool:
+def _is_variable(source: SourceFile, node: ast.AST, name: str) -> bool:
     if not isinstance(node, ast.Subscript) or text(node.slice) != name:
         return False
     first, dot, rest = dotted(node.value).partition(".")
@@ -213,7 +213,7 @@ def _receiver(call: ast.Call) -> str:
     return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
-def _saved(source: Source, step: Step, models: set[str], keras_3: bool) -> str | None:
+def _saved(source: SourceFile, step: Step, models: set[str], keras_3: bool) -> str | None:
     """The path, written out, that a statement makes every task write."""
     if not isinstance(step, ast.Call) or not isinstance(step.func, ast.Attribute | ast.Name):
         return None
@@ -227,7 +227,7 @@ def _saved(source: Source, step: Step, models: set[str], keras_3: bool) -> str |
     return None
 
 
-def _is_used(source: Source, name: str) -> bool:
+def _is_used(source: SourceFile, name: str) -> bool:
     harmless = {
         id(node.value) for node in source.nodes if isinstance(node, ast.Attribute) and node.attr in _HARMLESS
     }

@@ -1,6 +1,6 @@
 """Sessions with the agents of many hosts, and the questions that are put to all of them at once."""
 
 from orchestrator.fleet.fleet import Answers, Fleet
-from orchestrator.fleet.session import Cancelled, Frame, Lost, Session
+from orchestrator.fleet.session import Cancelled, Lost, Session, TaskNews
 
-__all__ = ["Answers", "Cancelled", "Fleet", "Frame", "Lost", "Session"]
+__all__ = ["Answers", "Cancelled", "Fleet", "Lost", "Session", "TaskNews"]

@@ -37,7 +37,7 @@ class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
 
 
 @dataclass(frozen=True)
-class Frame:
+class TaskNews:
     """News of a task that is followed."""
 
     host: str
@@ -55,7 +55,7 @@ class Lost:
     error: HostError
 
 
-Sink = Callable[[Frame | Lost], None]
+Sink = Callable[[TaskNews | Lost], None]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Session:
         self._closing = False
         self._greeted: Future[wire.Hello] = Future()
         self._channel: Channel | None = None
-        self._stream = wire.Stream(self._limits, self._limit)
+        self._stream = wire.AgentStream(self._limits, self._limit)
         self._frame_since = 0.0  # when the frame that comes began
 
     def start(self, timeout: float = DEFAULT.hello) -> None:
@@ -272,7 +272,7 @@ class Session:
         elif "exec" in header:
             self._take_output(header["exec"], payload)
         elif "stream" in header:
-            self._sink(Frame(self.host.name, self, self._news(header, payload), payload))
+            self._sink(TaskNews(self.host.name, self, self._news(header, payload), payload))
         elif "beat" not in header:
             raise ProtocolError("it sent a frame that is neither an answer nor news")
 

@@ -13,7 +13,7 @@ _ROOM = 10 << 30  # bytes that code, logs and a few checkpoints should find free
 
 
 @dataclass(frozen=True)
-class Python:
+class TensorFlowPython:
     """An interpreter that has TensorFlow."""
 
     path: str
@@ -34,7 +34,7 @@ class Machine:
     place: str  # the same for hosts that are one machine and network
     addresses: tuple[str, ...]
     gpus: tuple[str, ...] = ()
-    pythons: tuple[Python, ...] = ()
+    pythons: tuple[TensorFlowPython, ...] = ()
     rooms: tuple[Room, ...] = ()
 
 
@@ -86,8 +86,8 @@ def _usable(text: str) -> ipaddress.IPv4Address | None:
 class Pythons:
     """One for all, or one for each, or neither: then an environment has to be made."""
 
-    common: Python | None = None
-    each: Mapping[str, Python] | None = None
+    common: TensorFlowPython | None = None
+    each: Mapping[str, TensorFlowPython] | None = None
 
 
 def choose_pythons(machines: Iterable[tuple[str, Machine]]) -> Pythons:

@@ -12,7 +12,7 @@ from orchestrator.text import plain, size
 
 
 @dataclass(frozen=True)
-class Entry:
+class HostEntry:
     """One [[host]], and what a person should know of it."""
 
     name: str
@@ -41,7 +41,7 @@ class Whole:
         return self.looked and self.pythons == Pythons()
 
 
-def text(entries: Sequence[Entry], whole: Whole) -> str:
+def text(entries: Sequence[HostEntry], whole: Whole) -> str:
     """A file that `config.parse` reads; every value that was found out is there, and where it comes from."""
     parts = [_HEAD, "[defaults]\n" + "".join(_defaults(whole))]
     if whole.env:
@@ -84,7 +84,7 @@ def _defaults(whole: Whole) -> list[str]:
     return lines
 
 
-def _host(entry: Entry, *, env: bool) -> list[str]:
+def _host(entry: HostEntry, *, env: bool) -> list[str]:
     lines = [f"# {plain(entry.note)}"] if entry.note else []
     lines.append(f"name = {_string(entry.name)}")
     lines.append(f"ssh = {_string(entry.ssh)}")

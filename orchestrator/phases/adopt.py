@@ -136,9 +136,9 @@ def _become_keeper(run: Run) -> dict[str, HostError]:
         time.sleep(0.2)
 
 
-def _tasks(run: Run, states: Answers[wire.Runs]) -> dict[tuple[str, str], wire.TaskState]:
+def _tasks(run: Run, states: Answers[wire.Runs]) -> dict[tuple[str, str], wire.TaskRecord]:
     """The states of the run's tasks, each by a host whose word on it counts."""
-    found: dict[tuple[str, str], wire.TaskState] = {}
+    found: dict[tuple[str, str], wire.TaskRecord] = {}
     for name, reply in states.good.items():
         for task in (task for one in reply.runs if one.run == run.id for task in one.tasks):
             if speaks_for(run.plan, name, task.attempt, task.task):

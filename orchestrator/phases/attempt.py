@@ -27,11 +27,11 @@ from orchestrator.phases.context import Run
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.hang import Hung, Watch
-from orchestrator.phases.reach import Links
+from orchestrator.phases.reach import LinkTester
 from orchestrator.run import hang, leavers, restarts
 from orchestrator.run.ends import failed as ended_badly
 from orchestrator.run.fetching import Fetching
-from orchestrator.run.gang import Decision, decide, succeeded
+from orchestrator.run.gang import GangDecision, decide, succeeded
 from orchestrator.store.tail import last_lines
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
@@ -121,7 +121,7 @@ class Attempt:
         stopper: stop.Stopper | None = None
         asked: float | None = None  # when a user asked for the end, seconds since the epoch
         hung: Hung | None = None
-        links = Links(run, follower)
+        links = LinkTester(run, follower)
         watch = Watch(run, follower, links)
         gauge = Gauge(run, follower)
         if (by := self._begun()) and not run.stop.asked:
@@ -144,15 +144,15 @@ class Attempt:
             if run.stop.kill and stopper is not None:
                 stopper.sharpen()
             match decide(follower.tasks, follower.ends, run.plan.completion):
-                case Decision.ENDED:
+                case GangDecision.ENDED:
                     break
-                case Decision.STOP_FAILED if stopper is None:
+                case GangDecision.STOP_FAILED if stopper is None:
                     stopper = self._stop(StopBy.FAILURE, self._blame(), run.plan.failure_grace)
                     if self._blames_peer():
                         links.begin()
-                case Decision.STOP_COMPLETE if stopper is None:
+                case GangDecision.STOP_COMPLETE if stopper is None:
                     stopper = self._stop(StopBy.COMPLETION, "the chief is done", run.plan.grace)
-                case Decision.GO_ON if stopper is None and (hung := watch.look()) is not None:
+                case GangDecision.GO_ON if stopper is None and (hung := watch.look()) is not None:
                     hung = self._explained(hung)
                     stopper = self._stop(StopBy.FAILURE, "the tasks hang", run.plan.failure_grace)
                 case _:

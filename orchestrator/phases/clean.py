@@ -13,7 +13,7 @@ _SECONDS = 1800.0  # that removing many files from a network disk may take
 
 
 @dataclass(frozen=True)
-class Wish:
+class CleanOptions:
     """What a person wants gone."""
 
     older: float  # seconds
@@ -24,7 +24,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Seen:
+class KnownRuns:
     """What the nodes know of runs before anything is touched."""
 
     alive: frozenset[str]  # on any of them
@@ -32,11 +32,11 @@ class Seen:
     unreachable: Mapping[str, HostError]
 
 
-def look(fleet: Fleet, unreachable: Mapping[str, HostError]) -> Seen:
+def look(fleet: Fleet, unreachable: Mapping[str, HostError]) -> KnownRuns:
     """Ask all nodes which runs are alive."""
     answers = fleet.ask(wire.CleanLook())
     replies = answers.good.values()
-    return Seen(
+    return KnownRuns(
         alive=frozenset(run for reply in replies for run in reply.alive),
         known=frozenset(run for reply in replies for run in reply.known),
         unreachable={**unreachable, **answers.bad},
@@ -44,7 +44,7 @@ def look(fleet: Fleet, unreachable: Mapping[str, HostError]) -> Seen:
 
 
 def clean(
-    fleet: Fleet, seen: Seen, kept: frozenset[str], wish: Wish
+    fleet: Fleet, seen: KnownRuns, kept: frozenset[str], options: CleanOptions
 ) -> tuple[dict[str, wire.Cleaned], dict[str, HostError]]:
     """What each node found and removed, and why the others did not.
 
@@ -57,12 +57,12 @@ def clean(
             workdir=session.host.workdir,
             alive=sorted(seen.alive | kept),
             known=sorted(seen.known),
-            older=wish.older,
-            keep_bytes=wish.keep_bytes,
+            older=options.older,
+            keep_bytes=options.keep_bytes,
             shared=not seen.unreachable,
-            work=wish.work,
-            envs=wish.envs,
-            dry=wish.dry,
+            work=options.work,
+            envs=options.envs,
+            dry=options.dry,
         ),
         timeout=_SECONDS,
         hosts=hosts,

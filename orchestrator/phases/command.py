@@ -21,19 +21,19 @@ from orchestrator.transport import Connector
 
 
 @dataclass(frozen=True)
-class Started:
+class CommandStarted:
     host: str
 
 
 @dataclass(frozen=True)
-class Output:
+class CommandOutput:
     host: str
     stream: wire.Pipe
     data: bytes
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandEnded:
     """How the command ended; none of its processes runs any more but those that `left` names."""
 
     host: str
@@ -52,7 +52,7 @@ class Failed:
     error: HostError
 
 
-Word: TypeAlias = Started | Output | Ended | Failed
+Word: TypeAlias = CommandStarted | CommandOutput | CommandEnded | Failed
 
 
 class Commands:
@@ -80,7 +80,7 @@ class Commands:
             word = self._words.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(word, Output):
+        if isinstance(word, CommandOutput):
             self._backlog.take(word.data)
         return word
 
@@ -106,9 +106,9 @@ class Commands:
     def _run(self, session: Session, _seconds: float) -> None:
         name = session.host.name
         if self._stopping.is_set():
-            self._words.put(Ended(name, 0, stopped=True))
+            self._words.put(CommandEnded(name, 0, stopped=True))
             return
-        self._words.put(Started(name))
+        self._words.put(CommandStarted(name))
         session.on_output = partial(self._on_output, session)
         session.submit(wire.Exec(argv=self._argv)).add_done_callback(partial(self._on_end, name))
         if self._stopping.is_set():
@@ -122,13 +122,13 @@ class Commands:
             return self._closed.is_set() or not session.alive
 
         self._backlog.add(data)
-        self._words.put(Output(session.host.name, stream, data))
+        self._words.put(CommandOutput(session.host.name, stream, data))
         self._backlog.wait(urgent)
 
     def _on_end(self, name: str, future: Future[wire.CommandEnd]) -> None:
         error = future.exception()
         if error is None:
             end = future.result()
-            self._words.put(Ended(name, end.status, end.error, end.stopped, end.ended, end.left))
+            self._words.put(CommandEnded(name, end.status, end.error, end.stopped, end.ended, end.left))
         elif isinstance(error, HostError):
             self._words.put(Failed(name, error))

@@ -16,20 +16,20 @@ from typing import TypeAlias
 
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostFailed, Phase, PhaseEnded, PhaseStarted
-from orchestrator.fleet import Fleet, Frame, Lost, Session
+from orchestrator.fleet import Fleet, Lost, Session, TaskNews
 from orchestrator.model import Host, RunPlan
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.store.validations import Validations
 from orchestrator.sync import Dataset, Tree
-from orchestrator.sync.listing import Listing
+from orchestrator.sync.listing import CodeListing
 from orchestrator.timings import DEFAULT, Timings
 
 log = logging.getLogger("orchestrate")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ViewerRequest:
     """A request from a viewer: stop the run, or kill it."""
 
     kill: bool
@@ -49,7 +49,7 @@ class Followed:
     error: HostError | None = None
 
 
-Item: TypeAlias = Frame | Lost | Asked | Reconnected | Followed
+Item: TypeAlias = TaskNews | Lost | ViewerRequest | Reconnected | Followed
 
 
 class Inbox:
@@ -59,14 +59,14 @@ class Inbox:
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
 
     def put(self, item: Item) -> None:
-        if isinstance(item, Frame):
+        if isinstance(item, TaskNews):
             item.session.backlog.add(item.payload)
         self._queue.put(item)
 
     def get(self, timeout: float) -> Item:
         """The next item; raise `queue.Empty` when none comes in time."""
         item = self._queue.get(timeout=timeout)
-        if isinstance(item, Frame):
+        if isinstance(item, TaskNews):
             item.session.backlog.take(item.payload)
         return item
 
@@ -97,13 +97,13 @@ class StopFlag:
 
 
 @dataclass(frozen=True)
-class Source:
+class CodeSource:
     """The code to sync; a keeper that takes over finds it on the hosts and needs none."""
 
     root: Path = Path()
     ignore: tuple[str, ...] = ()  # gitignore patterns of the job
     own: tuple[Path, ...] = ()  # folders of ours, which are not code wherever they are
-    listing: Listing | None = None  # of its files, by whoever looked before; None: nobody did
+    listing: CodeListing | None = None  # of its files, by whoever looked before; None: nobody did
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Run:
     fleet: Fleet
     inbox: Inbox
     who: str  # this keeper, as others are told
-    source: Source
+    source: CodeSource
     secrets: Mapping[str, str] = field(default_factory=dict)
     timings: Timings = DEFAULT
     key: bytes | None = None  # with which the user's plans are sealed

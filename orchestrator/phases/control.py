@@ -10,7 +10,7 @@ import time
 
 from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.model import Order
-from orchestrator.phases.context import Asked, Run, log
+from orchestrator.phases.context import Run, ViewerRequest, log
 
 _LOOK = 2.0  # seconds between two looks at whether the run's folder is still there
 
@@ -66,4 +66,4 @@ class Control:
         if self.cancels and not self._run.stop.asked:
             self._run.fleet.cancel()
         self._run.stop.ask(kill=kill)
-        self._run.inbox.put(Asked(kill=kill))
+        self._run.inbox.put(ViewerRequest(kill=kill))

@@ -18,10 +18,10 @@ from orchestrator.model import Data, Host
 from orchestrator.phases import prepare
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.phases.transfer import Came, Transfer, Wish
+from orchestrator.phases.transfer import Came, Transfer, TransferOptions
 from orchestrator.plainfile import cache
 from orchestrator.planning.environ import of_data as env_of_data
-from orchestrator.sync import Dataset, Source, read_dataset
+from orchestrator.sync import DataPath, Dataset, read_dataset
 
 _LOOK = 3600.0  # seconds that reading all of it may take
 _TOLD = 1.0  # seconds between two words about how much was read
@@ -59,7 +59,7 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
                 "launch it again: tasks of one run must read the same",
             )
         run.dataset = dataset
-        placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, Wish(run=run.id))
+        placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, TransferOptions(run=run.id))
         fail_on(run.bus, Phase.DATA, bad)
         _found(run, run.plan.data, placed)
         _record(run, dataset)
@@ -94,7 +94,7 @@ def _record(run: Run, dataset: Dataset) -> None:
         log.warning("%s: %s", error.what, error.why)
 
 
-def read_sources(found: Sequence[Source], emit: Emit) -> Dataset:
+def read_sources(found: Sequence[DataPath], emit: Emit) -> Dataset:
     """Read them with a word about it once a second; raise UsageError."""
     said = time.monotonic()
 
@@ -112,7 +112,7 @@ def bring(
     hosts: Sequence[Host],
     dataset: Dataset,
     emit: Emit,
-    wish: Wish,
+    options: TransferOptions,
     *,
     helpers: Sequence[Host] = (),
 ) -> tuple[dict[str, str], dict[str, HostError]]:
@@ -121,7 +121,7 @@ def bring(
     `helpers` are others that have it, and give it to these.
     """
     began = time.monotonic()
-    looked = look(fleet, hosts, dataset.digest, thorough=wish.thorough)
+    looked = look(fleet, hosts, dataset.digest, thorough=options.thorough)
     bad = dict(looked.bad)
     whole = [host for host in hosts if looked.has(host.name)]
     rest = [host for host in hosts if host.name not in bad and host not in whole]
@@ -132,7 +132,7 @@ def bring(
     lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
     came: dict[str, Came] = {}
     if lacking:
-        came, failed = Transfer(fleet, dataset, wish, emit).run(lacking, [*whole, *helpers])
+        came, failed = Transfer(fleet, dataset, options, emit).run(lacking, [*whole, *helpers])
         bad.update(failed)
     # Those that share its disk see what the first of them got.
     others = [host for host in rest if host not in lacking and leaders[host.name] not in bad]

@@ -12,15 +12,15 @@ from functools import partial
 from orchestrator import wire
 from orchestrator.errors import FOREIGN, HostError, Trouble
 from orchestrator.events import Event, GapPlace, LogGap, Loss, Noted, TaskExited, TaskProgressed, TaskStarted
-from orchestrator.fleet import Frame, Lost, Session
+from orchestrator.fleet import Lost, Session, TaskNews
 from orchestrator.model import TaskId
 from orchestrator.phases.connect import keep_again
-from orchestrator.phases.context import Asked, Followed, Reconnected, Run, log
+from orchestrator.phases.context import Followed, Reconnected, Run, ViewerRequest, log
 from orchestrator.phases.restart import recovery
 from orchestrator.phases.room import PutOff, ended_on_nodes
 from orchestrator.run import fitlines, hang
 from orchestrator.run.flood import Flow
-from orchestrator.run.records import Place, final, reported, vanished
+from orchestrator.run.records import TaskPlace, final, reported, vanished
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_bytes
@@ -148,7 +148,7 @@ class Follower:
             except queue.Empty:
                 return False
             match item:
-                case Asked():
+                case ViewerRequest():
                     return True
                 case Reconnected(session):
                     self._regain(session)
@@ -162,7 +162,7 @@ class Follower:
                     self._distrust(item.host, f"its host {error.in_one_line}")
                 case Lost(error=error):
                     self._lose(item.host, recovery.reason(error))
-                case Frame():
+                case TaskNews():
                     self._mirrored(item)
             if time.monotonic() >= deadline or len(self.ends) == len(self._placed):
                 return False
@@ -184,7 +184,7 @@ class Follower:
                 why = "its host knows nothing of it: it was never started, or its state folder was emptied"
                 self._end(vanished(self._place(task), why, time.time()))
 
-    def _mirrored(self, frame: Frame) -> None:
+    def _mirrored(self, frame: TaskNews) -> None:
         """Take a frame in; when this machine has no room for it, it waits on the node."""
         if self._put_off.holds(frame):
             return
@@ -200,7 +200,7 @@ class Follower:
                 self._lose(frame.host, str(error), pause=_AGAIN)
                 self._distrust(frame.host, f"its host {FOREIGN}: {error}")
 
-    def _frame(self, frame: Frame) -> None:
+    def _frame(self, frame: TaskNews) -> None:
         news = frame.news
         task = self._task_on(frame.host, news.task)
         if task is None or task in self.ends or news.attempt != self._attempt:
@@ -251,7 +251,7 @@ class Follower:
             kept = f"{where} keep up to {size(LOG_CAP)} of it"
             self._told(Noted(f"{task} prints {size(rate)} a second: {kept}"))
 
-    def leave_behind(self, states: Mapping[TaskId, tuple[wire.TaskState, int, float]]) -> None:
+    def leave_behind(self, states: Mapping[TaskId, tuple[wire.TaskRecord, int, float]]) -> None:
         """End tasks whose ends are known though their output is not all here, and say how much is not.
 
         `states` has the final state, the size of the log, and how far the clock of the node is ahead.
@@ -276,7 +276,7 @@ class Follower:
             if event is not None:
                 self._told(event)
 
-    def _state(self, task: TaskId, session: Session, state: wire.TaskState) -> None:
+    def _state(self, task: TaskId, session: Session, state: wire.TaskRecord) -> None:
         gaps, missing = state.gaps, state.missing
         unsaid = missing - self._said_missing.get(task, 0)
         # A gap grows for as long as there is no room: its beginning is said, and its whole size at the end.
@@ -292,8 +292,8 @@ class Follower:
             return
         self._end(final(self._place(task), state, session.clock_offset, time.time()))
 
-    def _place(self, task: TaskId) -> Place:
-        return Place(task, self._placed[task], self._attempt)
+    def _place(self, task: TaskId) -> TaskPlace:
+        return TaskPlace(task, self._placed[task], self._attempt)
 
     def _end(self, exited: TaskExited) -> None:
         self.ends[TaskId.parse(exited.task)] = exited

@@ -27,7 +27,7 @@ class Gauge:
         self._follower = follower
         self._said = said
         self._wrote = self._asked = 0.0
-        self._answers: dict[str, Future[wire.Vitals]] = {}  # by host
+        self._answers: dict[str, Future[wire.Measured]] = {}  # by host
         self._known: dict[str, _Use] = {}  # by task
 
     def look(self) -> None:

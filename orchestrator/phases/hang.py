@@ -13,8 +13,8 @@ from orchestrator.events import HangKind, HangPassed, HangSuspected, Noted, Stac
 from orchestrator.model import OnHang
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.reach import Links
-from orchestrator.phases.stacks import Taken, keep
+from orchestrator.phases.reach import LinkTester
+from orchestrator.phases.stacks import RunStacks, keep
 from orchestrator.run import hang, stacks
 from orchestrator.text import duration
 
@@ -45,7 +45,7 @@ class _Suspicion:
 class Watch:
     """Looks after the tasks of one attempt; `look` never waits."""
 
-    def __init__(self, run: Run, follower: Follower, links: Links) -> None:
+    def __init__(self, run: Run, follower: Follower, links: LinkTester) -> None:
         self._run = run
         self._links = links
         self._follower = follower
@@ -125,7 +125,7 @@ class Watch:
         request = wire.Stacks(run=self._run.id, attempt=self._follower.attempt)
         return {name: session.submit(request) for name, session in self._run.fleet.sessions.items()}
 
-    def _tell(self, taken: Taken, odd: Sequence[stacks.Stand], found: str, seconds: float) -> None:
+    def _tell(self, taken: RunStacks, odd: Sequence[stacks.Stand], found: str, seconds: float) -> None:
         tasks = tuple(one.task for one in odd)
         self._run.bus.emit(StacksTaken(tasks, found, str(taken.file), tuple(taken.missing), seconds))
 
@@ -160,7 +160,7 @@ class Watch:
             hint=_hint(odd, f"read the stacks of all tasks in {taken.file}" if taken else ""),
         )
 
-    def _keep(self, answers: Mapping[str, Future[wire.StacksOf]]) -> Taken | None:
+    def _keep(self, answers: Mapping[str, Future[wire.StacksOf]]) -> RunStacks | None:
         good: dict[str, wire.StacksOf] = {}
         missing: dict[str, str] = {}
         for host, future in answers.items():

@@ -16,7 +16,7 @@ from orchestrator.planning.plan import is_builtin
 LIMIT = 180.0  # seconds
 
 
-class Imports:
+class ImportChecks:
     """The questions under way; hosts that are one machine, with one environment, are asked once."""
 
     def __init__(

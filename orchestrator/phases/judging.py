@@ -9,13 +9,13 @@ from orchestrator.diagnosis.rules import OF_A_PEER
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import NOBODY, Verdict, judge
 from orchestrator.errors import OrchestrateError
-from orchestrator.events import Kind, Phase
+from orchestrator.events import FailureKind, Phase
 from orchestrator.model import TaskSpec
 from orchestrator.phases.attempt import Finished
 from orchestrator.phases.context import PhaseFailed
 from orchestrator.run import losses, restarts
 from orchestrator.run.records import last_error
-from orchestrator.run.restarts import Failure
+from orchestrator.run.restarts import FailedAttempt
 from orchestrator.store import RunFolder
 from orchestrator.store.tail import last_bytes, last_lines
 
@@ -27,7 +27,7 @@ _OF_A_CUT = "look at the switch and the firewalls between them; `orchestrate pre
 
 def attempt_failed(
     finished: Finished, folder: RunFolder, attempt: str, tasks: Sequence[TaskSpec]
-) -> tuple[Verdict, Failure]:
+) -> tuple[Verdict, FailedAttempt]:
     """The first cause of an attempt whose `tasks` were started, with the last lines from the run's folder."""
     ports = {str(spec.id): spec.port for spec in tasks}
 
@@ -42,12 +42,12 @@ def attempt_failed(
     if hung is not None:
         lines = last(hear(hung.task, attempt).lines) if hung.task else ()
         step = steps.get(hung.task, max(steps.values(), default=None))
-        verdict = Verdict(Kind.HANG, hung.task, hung.host, hung.cause, lines, hung.hint)
-        return verdict, Failure(hung.place, step, hung.seconds)
+        verdict = Verdict(FailureKind.HANG, hung.task, hung.host, hung.cause, lines, hung.hint)
+        return verdict, FailedAttempt(hung.place, step, hung.seconds)
     verdict = judge(finished.exits, hear)
     if finished.cut and verdict.kind in OF_A_PEER:
         cause = f"{finished.cut} ({verdict.cause})"
-        verdict = Verdict(Kind.PEER, "", "", cause, verdict.last_lines, _OF_A_CUT)
+        verdict = Verdict(FailureKind.PEER, "", "", cause, verdict.last_lines, _OF_A_CUT)
     blamed = next((one for one in finished.exits if one.task == verdict.task), None)
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)
 
@@ -62,14 +62,14 @@ def doubt(finished: Finished, folder: RunFolder, attempt: str) -> Verdict:
         odd = f"its last loss is {told}" if told else losses.diverged(lines)
         if odd:
             cause = f"{exited.task} on {exited.host}: {odd}"
-            return Verdict(Kind.NAN, exited.task, exited.host, cause, (), losses.HINT)
+            return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), losses.HINT)
     return NOBODY
 
 
-def never_started(failed: PhaseFailed, *, host_lost: bool) -> tuple[Verdict, Failure]:
+def never_started(failed: PhaseFailed, *, host_lost: bool) -> tuple[Verdict, FailedAttempt]:
     """The cause of an attempt that ended before its tasks began."""
     said = f"{failed.phase.value}: {failed.cause}"
-    verdict = Verdict(Kind.START, "", "", said, (), failed.hint)
+    verdict = Verdict(FailureKind.START, "", "", said, (), failed.hint)
     return verdict, restarts.unprepared(said, outside=failed.outside or host_lost)
 
 

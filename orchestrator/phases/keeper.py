@@ -11,7 +11,7 @@ import msgspec
 
 from orchestrator.diagnosis.verdict import NOBODY, Verdict
 from orchestrator.errors import ExitStatus, OrchestrateError
-from orchestrator.events import AttemptFailed, Kind, Outcome, Phase, RunEnded, RunLeft, StopBy
+from orchestrator.events import AttemptFailed, FailureKind, Outcome, Phase, RunEnded, RunLeft, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.phases import launch, revalidation, stage, steps, stop
 from orchestrator.phases.adopt import Adopted, adopt, announce
@@ -25,7 +25,7 @@ from orchestrator.phases.restart.again import CannotSeatError, rest, start_again
 from orchestrator.phases.restart.seats import connect_or_replace
 from orchestrator.planning.takeover import FIRST
 from orchestrator.run import restarts
-from orchestrator.run.restarts import Failure
+from orchestrator.run.restarts import FailedAttempt
 
 
 def keep_new(run: Run, control: int) -> ExitStatus:
@@ -45,7 +45,7 @@ class _Keeper:
         self._began = time.monotonic() - max(0.0, time.time() - run.plan.created)
         self._unproven: tuple[str, ...] = ()
         self._number = FIRST  # of the attempt
-        self._failures: list[Failure] = []
+        self._failures: list[FailedAttempt] = []
         self._verdict: Verdict | None = None  # of the last failed attempt
         self._over: RunEnded | None = None  # it had ended before: only its remains are removed
         # Until the tasks are followed, a request to stop must end whatever is being waited for.
@@ -92,7 +92,7 @@ class _Keeper:
         if isinstance(found, RunLeft):
             return found
         self._number = found.attempt
-        self._failures = [Failure("", None, 0.0)] * (found.attempt - FIRST)
+        self._failures = [FailedAttempt("", None, 0.0)] * (found.attempt - FIRST)
 
         def begin() -> None:
             if found.missing:
@@ -197,7 +197,7 @@ class _Keeper:
         self._end_all(kill=False, grace=self._run.plan.failure_grace, by=StopBy.FAILURE)
         status = ExitStatus.RUN_FAILED if self._run.started else ExitStatus.CLUSTER
         cause = f"{failure.phase.value}: {failure.cause}"
-        return self._ended(Outcome.CLUSTER, status, cause=cause, kind=Kind.START, hint=failure.hint)
+        return self._ended(Outcome.CLUSTER, status, cause=cause, kind=FailureKind.START, hint=failure.hint)
 
     def _stopped(self) -> RunEnded:
         """A user asked for the end before or while the tasks were started."""
@@ -211,7 +211,7 @@ class _Keeper:
             Outcome.FAILED,
             ExitStatus.BUG,
             cause="a bug in orchestrate ended the run",
-            kind=Kind.BUG,
+            kind=FailureKind.BUG,
             hint=f"report it, with {self._run.folder.debug_log}",
         )
 
@@ -234,7 +234,7 @@ class _Keeper:
         *,
         cause: str = "",
         verdict: Verdict = NOBODY,
-        kind: Kind = Kind.NONE,
+        kind: FailureKind = FailureKind.NONE,
         hint: str = "",
         given_up: str = "",
     ) -> RunEnded:

@@ -34,7 +34,7 @@ class Listeners:
         for name, session in sessions.items():
             session.submit(request).add_done_callback(partial(self._answered, name, session))
 
-    def _answered(self, name: str, session: Session, future: Future[wire.Vitals]) -> None:
+    def _answered(self, name: str, session: Session, future: Future[wire.Measured]) -> None:
         """From the session's reader."""
         with self._lock:
             if not future.cancelled() and future.exception() is None:

@@ -99,12 +99,12 @@ class _Look:
     def first(self) -> list[PairReported]:
         """Every pair, on every port that listens: a taken port has a check of its own."""
         targets = [
-            wire.Target(host.name, host.address, port)
+            wire.ProbeTarget(host.name, host.address, port)
             for host in self._hosts.values()
             for port in self._listening[host.name].listening
         ]
         extra = [
-            wire.Target(host.name, host.address, port)
+            wire.ProbeTarget(host.name, host.address, port)
             for host in self._hosts.values()
             if (port := self._listening[host.name].extra) is not None
         ]
@@ -147,7 +147,7 @@ class _Look:
             questions = {
                 source: wire.Bandwidth(
                     nonce=self._nonce,
-                    target=wire.Target(
+                    target=wire.ProbeTarget(
                         target, self._hosts[target].address, self._listening[target].listening[0]
                     ),
                 )
@@ -164,18 +164,18 @@ class _Look:
 
     def _targets(
         self, pairs: Sequence[PairReported], keys: set[tuple[str, str, str]], *, ssh: bool = False
-    ) -> dict[str, list[wire.Target]]:
-        wanted: dict[str, list[wire.Target]] = {}
+    ) -> dict[str, list[wire.ProbeTarget]]:
+        wanted: dict[str, list[wire.ProbeTarget]] = {}
         for pair in pairs:
             if _key(pair) in keys:
                 host = self._hosts[pair.target]
                 port = (host.port or _SSH) if ssh else port_of(pair)
-                wanted.setdefault(pair.source, []).append(wire.Target(pair.target, host.address, port))
+                wanted.setdefault(pair.source, []).append(wire.ProbeTarget(pair.target, host.address, port))
         return wanted
 
     def _probe(
         self,
-        wanted: Mapping[str, Sequence[wire.Target]],
+        wanted: Mapping[str, Sequence[wire.ProbeTarget]],
         patience: float,
         large: int,
         *,
@@ -227,7 +227,7 @@ def _key(pair: PairReported) -> tuple[str, str, str]:
     return pair.source, pair.target, pair.address
 
 
-def _pair(source: str, target: wire.Target, found: wire.Probed) -> PairReported:
+def _pair(source: str, target: wire.ProbeTarget, found: wire.Probed) -> PairReported:
     address = target.address
     shown = f"[{address}]" if ":" in address else address
     return PairReported(

@@ -75,7 +75,7 @@ def _unusable(run: Run, plan: RunPlan) -> tuple[bool, str]:
             if reply.busy:
                 return True, f"port {reply.busy[0].port} of {name} is taken"
         targets = [
-            wire.Target(name, plan.host(name).address, port)
+            wire.ProbeTarget(name, plan.host(name).address, port)
             for name in listening.good
             for port in ports[name]
         ]

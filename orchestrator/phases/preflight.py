@@ -14,7 +14,7 @@ from orchestrator.events import Check, CheckReported, Level, Noted, PairReported
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
-from orchestrator.phases.imports import Imports
+from orchestrator.phases.imports import ImportChecks
 from orchestrator.phases.mesh import meet
 from orchestrator.planning.plan import is_builtin, is_r
 from orchestrator.run import restarts
@@ -27,7 +27,7 @@ FACTS_TIMEOUT = 90.0
 
 
 @dataclass(frozen=True)
-class Look:
+class PreflightOptions:
     """How closely to look, and who is told what takes its time."""
 
     imports: bool = False  # import what trains, where the job needs TensorFlow
@@ -38,7 +38,7 @@ class Look:
     on_wait: Callable[[Mapping[str, str]], None] = lambda _: None  # host -> whose preflight is there
 
 
-DEFAULT = Look()
+DEFAULT = PreflightOptions()
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ def preflight(run: Run) -> dict[str, str]:
     return found.shared
 
 
-def _look(run: Run) -> Look:
+def _look(run: Run) -> PreflightOptions:
     """Nothing is imported for it: the local training does that, and who leaves that out wants to start."""
 
     def waits(others: Mapping[str, str]) -> None:
         name, user = next(iter(others.items()))
         run.bus.emit(Noted(f"waiting for a preflight of {user}, which looks at the ports of {name}"))
 
-    return Look(on_wait=waits)
+    return PreflightOptions(on_wait=waits)
 
 
-def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: Look = DEFAULT) -> Findings:
+def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFAULT) -> Findings:
     """Ask the connected hosts of a plan everything, emit what was found, conclude."""
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     wanted = needs(plan)
@@ -112,7 +112,7 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: Look = DEFAULT) -> Find
     known = [host for host in hosts if host.name in facts]
     # Many imports at once keep a machine busy: those of hosts that are one machine are made once, and while
     # the network is looked at.
-    imports = Imports(fleet, plan, known, facts, wanted) if look.imports else None
+    imports = ImportChecks(fleet, plan, known, facts, wanted) if look.imports else None
     look.on_step("looking at every pair of hosts")
     met = meet(
         fleet,

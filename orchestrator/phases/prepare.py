@@ -20,7 +20,7 @@ from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Data, Host, Role
 from orchestrator.phases.mend import end_of
 from orchestrator.plainfile import make_folder
-from orchestrator.sync import Source, fetch, push, put, read_package
+from orchestrator.sync import DataPath, fetch, push, put, read_package
 from orchestrator.sync.files import remove
 from orchestrator.sync.tfds import SetName, fewest_files, find_set, own_data_dir, reshard
 
@@ -43,20 +43,20 @@ class NotPreparedError(ClusterError):
     """A set that is not on this machine yet, and nobody was to prepare it."""
 
 
-def sources(data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None = None) -> list[Source]:
+def sources(data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None = None) -> list[DataPath]:
     """What [data] names, as files of this machine; without a maker nothing is prepared.
 
     Raise UsageError, ClusterError (NotPreparedError without a maker) or HostError.
     """
-    found = [Source(f"files/{_last(given)}", _here(given)) for given in data.paths]
-    found += [Source(f"keras/datasets/{_last(given)}", _here(given)) for given in data.keras]
+    found = [DataPath(f"files/{_last(given)}", _here(given)) for given in data.paths]
+    found += [DataPath(f"keras/datasets/{_last(given)}", _here(given)) for given in data.keras]
     for text in data.sets:
         wanted = SetName.parse(text)
         folder = _have(wanted, data, hosts, cache, maker)
         config = "" if folder.parent.name == wanted.name else f"{folder.parent.name}/"
         if data.files_per_worker is not None:
             folder = _cut(folder, data.files_per_worker * _readers(hosts), cache)
-        found.append(Source(f"tfds/{wanted.name}/{config}{folder.name}", folder))
+        found.append(DataPath(f"tfds/{wanted.name}/{config}{folder.name}", folder))
     return found
 
 

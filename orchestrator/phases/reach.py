@@ -19,7 +19,7 @@ _SILENT = 10.0  # seconds without a word from any task, after which the first te
 _SELDOM = 300.0  # seconds between two tests of tasks that stay silent, at most
 
 
-class Links:
+class LinkTester:
     """Tests every pair of hosts through their agents, by the ports of their tasks; `look` never waits."""
 
     def __init__(self, run: Run, follower: Follower) -> None:
@@ -74,7 +74,7 @@ class Links:
                     nonce="",
                     timeout=_TRY,
                     targets=[
-                        wire.Target(peer.name, peer.address, attempt[peer.name])
+                        wire.ProbeTarget(peer.name, peer.address, attempt[peer.name])
                         for peer in there
                         if peer is not host
                     ],

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from orchestrator import wire
-from orchestrator.events import Kind, ValidationStood
+from orchestrator.events import FailureKind, ValidationStood
 from orchestrator.model import TaskSpec
 from orchestrator.phases.context import Run, log
 from orchestrator.run import validity
@@ -93,7 +93,7 @@ def forget(run: Run, hosts: Iterable[str], known: Recollection | None = None) ->
                 log.warning("%s: an earlier validation is still remembered: %s", name, error)
 
 
-def distrust(run: Run, kind: Kind, host: str) -> None:
+def distrust(run: Run, kind: FailureKind, host: str) -> None:
     """After a failure that a machine may be the cause of: it is validated again."""
     if host and kind in validity.OF_MACHINES:
         forget(run, [host])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator import wire
 from orchestrator.events import Event, Noted
-from orchestrator.fleet import Frame, Session
+from orchestrator.fleet import Session, TaskNews
 from orchestrator.model import TaskId
 from orchestrator.phases.context import Run, log
 from orchestrator.planning.takeover import speaks_for
@@ -35,11 +35,11 @@ class PutOff:
         """Those whose logs wait."""
         return set(self._due)
 
-    def holds(self, frame: Frame) -> bool:
+    def holds(self, frame: TaskNews) -> bool:
         """Whether a frame belongs to a stream that was given up."""
         return (id(frame.session), frame.news.stream) in self._streams
 
-    def add(self, frame: Frame, error: OSError) -> None:
+    def add(self, frame: TaskNews, error: OSError) -> None:
         """There was no room for a frame: end its stream."""
         stream = frame.news.stream
         self._streams[id(frame.session), stream] = frame.session
@@ -73,7 +73,7 @@ class PutOff:
         return due
 
 
-def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, wire.TaskState]:
+def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, wire.TaskRecord]:
     """The final states of an attempt's tasks, as their nodes know them."""
     answers = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
     return {

@@ -15,10 +15,10 @@ from orchestrator.store import RunFolder
 
 
 @dataclass(frozen=True)
-class Taken:
+class RunStacks:
     """The stacks of a run's tasks, at one moment."""
 
-    finding: stacks.Finding
+    finding: stacks.StackFinding
     said: str  # the same in one line
     missing: Mapping[str, str]  # host -> why it gave none
     file: Path
@@ -33,7 +33,7 @@ def keep(
     steps: Mapping[str, int | None],
     *,
     hang: bool,
-) -> Taken:
+) -> RunStacks:
     """Judge what the nodes have answered, and keep the whole of it. Raise OSError without room for it."""
     at = time.time()
     told = [
@@ -48,11 +48,11 @@ def keep(
     said = stacks.sentence(finding, hang=hang)
     head = f"run {plan.run}, {time.strftime('%Y-%m-%d %H:%M:%S %z', time.localtime(at))}\n{said}\n"
     text = head + "\n".join(_whole(finding, told, missing)) + "\n"
-    return Taken(finding, said, missing, folder.write_stacks(at, text), told)
+    return RunStacks(finding, said, missing, folder.write_stacks(at, text), told)
 
 
 def _whole(
-    finding: stacks.Finding, told: Sequence[tuple[str, wire.TaskStacks]], missing: Mapping[str, str]
+    finding: stacks.StackFinding, told: Sequence[tuple[str, wire.TaskStacks]], missing: Mapping[str, str]
 ) -> Iterator[str]:
     yield from (f"no stacks from {host}: {why}" for host, why in missing.items())
     yield ""

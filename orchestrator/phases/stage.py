@@ -13,7 +13,7 @@ from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases import have
-from orchestrator.phases.context import PhaseFailed, Run, Source, fail_on, log, phase
+from orchestrator.phases.context import CodeSource, PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.meter import Meter
 from orchestrator.planning.plan import is_builtin
 from orchestrator.sync import (
@@ -155,7 +155,7 @@ def _read(run: Run, pinned: Collection[str]) -> Tree:
     """The user's code; from the pool, since reading all of a large tree takes long and may be cancelled."""
     reading, run.reading = run.reading, None
 
-    def read(source: Source) -> Tree:
+    def read(source: CodeSource) -> Tree:
         if reading is not None:
             return reading.result()
         return read_tree(source.root, source.ignore, source.own, pinned=pinned)

@@ -12,7 +12,7 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.config.values import program, workdir
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet, Session
-from orchestrator.hostlists.machine import Machine, Python, Room
+from orchestrator.hostlists.machine import Machine, Room, TensorFlowPython
 
 _SECONDS = 60.0
 _MOST = 256 << 10  # bytes of an answer
@@ -63,7 +63,7 @@ print(json.dumps({"pythons": pythons[:20], "rooms": rooms[:20]}))
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    pythons: tuple[Python, ...]
+    pythons: tuple[TensorFlowPython, ...]
     rooms: tuple[Room, ...]
 
 

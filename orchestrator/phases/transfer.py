@@ -34,7 +34,7 @@ Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class TransferOptions:
     """How data is to be sent."""
 
     direct: bool = False  # from here to each host, nothing from host to host
@@ -56,13 +56,13 @@ class Came:
 class Transfer:
     """One data set on its way to the hosts that lack it."""
 
-    def __init__(self, fleet: Fleet, data: Dataset, wish: Wish, emit: Emit) -> None:
+    def __init__(self, fleet: Fleet, data: Dataset, options: TransferOptions, emit: Emit) -> None:
         self._fleet = fleet
         self._data = data
-        self._wish = wish
+        self._options = options
         self._emit = emit
         self._key = one_time_key()
-        self._throttle = Throttle(wish.limit)
+        self._throttle = Throttle(options.limit)
         self._flying = threading.Semaphore(_FLYING)
         self._lock = threading.Lock()
         self._hosts: dict[str, Host] = {}
@@ -83,7 +83,7 @@ class Transfer:
     ) -> tuple[dict[str, Came], dict[str, HostError]]:
         """Make `lacking` have it, with the help of those that are `whole`; what came, and what went wrong."""
         began = time.monotonic()
-        helpers = [] if self._wish.direct else list(whole)
+        helpers = [] if self._options.direct else list(whole)
         self._hosts = {host.name: host for host in (*lacking, *helpers)}
         self._lacks = {name: set() for name in self._hosts}  # in their order
         try:
@@ -135,11 +135,11 @@ class Transfer:
         request = wire.DataBegin(
             workdir=host.workdir,
             digest=self._data.digest,
-            run=self._wish.run,
+            run=self._options.run,
             manifest=self._data.manifest,
             size=self._data.size,
             pieces=self._data.pieces,
-            key="" if self._wish.direct else self._key,
+            key="" if self._options.direct else self._key,
             ports=[host.task_port + place for place in range(host.tasks)],
             serve=serve,
         )
@@ -152,7 +152,7 @@ class Transfer:
                 return
             self._lacks[host.name] = absent
             self._lacked[host.name] = sum(map(self._data.length, self._lacks[host.name]))
-            if begun.port and not self._wish.direct:
+            if begun.port and not self._options.direct:
                 self._ports[host.name] = begun.port
 
     def _begun(self, session: Session, request: wire.DataBegin) -> wire.DataBegun:

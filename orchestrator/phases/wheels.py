@@ -17,8 +17,8 @@ from orchestrator.events import DataStepped, EnvironmentStepped, Event
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Host
 from orchestrator.phases.data import bring, data_cache, look
-from orchestrator.phases.transfer import Wish
-from orchestrator.sync import Dataset, Source, read_dataset
+from orchestrator.phases.transfer import TransferOptions
+from orchestrator.sync import DataPath, Dataset, read_dataset
 
 FOLDER = "wheels"  # in the folder of data on a host
 UV = "tools/uv"  # in another one, which stays
@@ -44,8 +44,8 @@ def bring_wheels(
 ) -> Brought:
     """Have the wheels that `fetch` gets on all of the hosts."""
 
-    def sources() -> list[Source]:
-        return [Source(f"{FOLDER}/{path.name}", path) for path in sorted(fetch().glob("*.whl"))]
+    def sources() -> list[DataPath]:
+        return [DataPath(f"{FOLDER}/{path.name}", path) for path in sorted(fetch().glob("*.whl"))]
 
     return _bring(fleet, hosts, sources, "receives packages", emit)
 
@@ -54,7 +54,7 @@ def bring_uv(
     fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Callable[[Event], None]
 ) -> tuple[dict[str, str], dict[str, HostError]]:
     """Have the program on all of the hosts; its path on each, and what failed."""
-    source = Source(UV, binary, executable=True)
+    source = DataPath(UV, binary, executable=True)
     brought = _bring(fleet, hosts, lambda: [source], "receives uv", emit)
     return {name: f"{folder}/{UV}" for name, folder in brought.places.items()}, brought.bad
 
@@ -62,7 +62,7 @@ def bring_uv(
 def _bring(
     fleet: Fleet,
     hosts: Sequence[Host],
-    sources: Callable[[], list[Source]],
+    sources: Callable[[], list[DataPath]],
     words: str,
     emit: Callable[[Event], None],
 ) -> Brought:
@@ -89,5 +89,5 @@ def _bring(
     others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
     looked = look(fleet, others, dataset.digest, thorough=False, seconds=_GLANCE)
     helpers = [host for host in others if looked.has(host.name)]
-    places, bad = bring(fleet, hosts, dataset, step, Wish(run="setup"), helpers=helpers)
+    places, bad = bring(fleet, hosts, dataset, step, TransferOptions(run="setup"), helpers=helpers)
     return Brought(places, bad, len(helpers))

@@ -17,7 +17,7 @@ _SEAL = re.compile(r',"seal":"([0-9a-f]{64})"\}\s*\Z', re.ASCII)
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedPlan:
     """A plan's JSON, and whether it is exactly what a holder of the key has sealed."""
 
     plan: bytes
@@ -31,13 +31,13 @@ def seal(plan: bytes, key: bytes) -> str:
     return f'{plan[:-1].decode()},"seal":"{_mac(plan, key)}"}}'
 
 
-def opened(text: str, key: bytes | None) -> Opened:
+def opened(text: str, key: bytes | None) -> OpenedPlan:
     """Take the seal off; without a key, or with another seal than ours, nothing is authentic."""
     found = _SEAL.search(text)
     if found is None:
-        return Opened(_bytes(text), authentic=False)
+        return OpenedPlan(_bytes(text), authentic=False)
     plan = _bytes(text[: found.start()]) + b"}"
-    return Opened(plan, key is not None and hmac.compare_digest(found[1], _mac(plan, key)))
+    return OpenedPlan(plan, key is not None and hmac.compare_digest(found[1], _mac(plan, key)))
 
 
 def _mac(plan: bytes, key: bytes) -> str:

@@ -18,7 +18,7 @@ from typing import Self
 from orchestrator.errors import ClusterError
 from orchestrator.model import Host
 from orchestrator.rehearsal import sshd
-from orchestrator.rehearsal.sshd import Server
+from orchestrator.rehearsal.sshd import SshServer
 from orchestrator.rehearsal.taskports import TaskPorts
 
 _WATCHER = Path(__file__).with_name("watcher.py")
@@ -58,7 +58,7 @@ class Cluster:
         self._watcher: subprocess.Popen[bytes] | None = None
         self._task_ports: TaskPorts | None = None
         self.folder = Path()
-        self.servers: tuple[Server, ...] = ()
+        self.servers: tuple[SshServer, ...] = ()
         self.hosts: tuple[Host, ...] = ()
 
     @property
@@ -127,7 +127,7 @@ class Cluster:
         addresses = [_address(index) for index in range(self._count)]
         ports = sshd.free_ports(self._parts)
         self.servers = tuple(
-            Server(self.folder / f"sshd-{number}", share, port, self._server_options(number))
+            SshServer(self.folder / f"sshd-{number}", share, port, self._server_options(number))
             for number, (share, port) in enumerate(
                 zip(sshd.split(addresses, self._parts), ports, strict=True), 1
             )

@@ -21,7 +21,7 @@ MOST_ADDRESSES = 16  # what one sshd listens on
 
 
 @dataclass(frozen=True)
-class Server:
+class SshServer:
     """One sshd to be started; everything it reads is in `folder`."""
 
     folder: Path
@@ -76,7 +76,7 @@ def write_key(path: Path, comment: str = "") -> None:
     Path(f"{path}.pub").write_bytes(public + (f" {comment}" if comment else "").encode() + b"\n")
 
 
-def write(server: Server, authorized_keys: Path) -> None:
+def write(server: SshServer, authorized_keys: Path) -> None:
     """Make the server's folder: host key and configuration."""
     server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_key(server.folder / "host_key")
@@ -90,7 +90,7 @@ def write(server: Server, authorized_keys: Path) -> None:
     (server.folder / "sshd_config").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _settings(server: Server, authorized_keys: Path) -> list[tuple[str, str]]:
+def _settings(server: SshServer, authorized_keys: Path) -> list[tuple[str, str]]:
     settings = [
         ("HostKey", f'"{server.folder}/host_key"'),
         ("AuthorizedKeysFile", f'"{authorized_keys}"'),

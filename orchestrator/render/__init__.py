@@ -7,13 +7,13 @@ from typing import Protocol, TextIO, runtime_checkable
 
 from orchestrator.events import Stamped
 from orchestrator.render.jsonl import Jsonl
-from orchestrator.render.keys import Wish
+from orchestrator.render.keys import KeyAction
 from orchestrator.render.look import Look
 from orchestrator.render.plain import Plain
 from orchestrator.render.sink import DisplayGoneError
 from orchestrator.run.vitals import Vitals
 
-__all__ = ["Board", "DisplayGoneError", "Look", "Renderer", "Wish", "choose"]
+__all__ = ["Board", "DisplayGoneError", "KeyAction", "Look", "Renderer", "choose"]
 
 _DUMB = ("dumb", "unknown")  # terminals on which rich draws nothing over
 
@@ -36,7 +36,7 @@ class Board(Protocol):
     def measured(self, vitals: Vitals) -> None:
         """From now on the board has these numbers."""
 
-    def press(self, key: str) -> Wish | None:
+    def press(self, key: str) -> KeyAction | None:
         """Take a key that the user pressed, "" for the chance to; what it asks of whoever watches the run."""
 
     def hide(self, *, hidden: bool) -> None:

@@ -23,7 +23,7 @@ from orchestrator.events import Event, LogLine
 from orchestrator.model import Fold
 from orchestrator.render import similar
 from orchestrator.render.farewells import Farewells
-from orchestrator.render.noise import Noise, Origin
+from orchestrator.render.noise import LineOrigin, Noise
 from orchestrator.run.ends import failed
 from orchestrator.text import count
 
@@ -122,12 +122,12 @@ class Folding:
             noise = self._noise[task] = Noise()
             self._running.add(task)
         match noise.origin(line.text):
-            case Origin.NOISE:
+            case LineOrigin.NOISE:
                 self._count(line, _Label.MIDDLE if task in self._trains else _Label.START, now)
-            case Origin.FAREWELL:
+            case LineOrigin.FAREWELL:
                 for harmless in self._farewells.add(line, now):
                     self._count(harmless, _Label.END, now)
-            case Origin.TASK:
+            case LineOrigin.TASK:
                 self._join_all(self._farewells.of(task), now)
                 self._join(line, sent, now)
         return shown + self._due(now, sent)

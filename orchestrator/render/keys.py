@@ -1,4 +1,4 @@
-"""What the keys do while a run is shown. Pure: a key and a state in, another state and a wish out."""
+"""What the keys do while a run is shown. Pure: a key and a state in, another state and an action out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HELP = (
 )
 
 
-class Wish(StrEnum):
+class KeyAction(StrEnum):
     """What a key asks of whoever watches the run."""
 
     STACKS = "stacks"
@@ -37,14 +37,14 @@ class Keys:
     asking: bool = False  # whether the run shall be stopped
     stacks: bool = False  # they were asked for
 
-    def press(self, key: str) -> tuple[Keys, Wish | None]:
+    def press(self, key: str) -> tuple[Keys, KeyAction | None]:
         """After one key; what means nothing changes nothing."""
         if not key:
             return self, None
         if self.typing is not None:
             return self._type(self.typing, key), None
         if self.asking:
-            return replace(self, asking=False), Wish.STOP if key in ("y", "Y") else None
+            return replace(self, asking=False), KeyAction.STOP if key in ("y", "Y") else None
         match key:
             case "?" | "h":
                 return replace(self, help=not self.help), None
@@ -55,9 +55,9 @@ class Keys:
             case "f" | "/":
                 return replace(self, typing="", help=False), None
             case "s":
-                return replace(self, stacks=True, help=False), Wish.STACKS
+                return replace(self, stacks=True, help=False), KeyAction.STACKS
             case "d" | "q":
-                return self, Wish.DETACH
+                return self, KeyAction.DETACH
             case "x":
                 return replace(self, asking=True, help=False), None
             case _:

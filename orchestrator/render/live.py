@@ -23,7 +23,7 @@ from orchestrator import events as ev
 from orchestrator.events import Event, LogLine, Stamped
 from orchestrator.model import Fold
 from orchestrator.render.folding import Folding
-from orchestrator.render.keys import Keys, Wish, chosen
+from orchestrator.render.keys import KeyAction, Keys, chosen
 from orchestrator.render.look import Look, without
 from orchestrator.render.paint import Paint, Said
 from orchestrator.render.region import region
@@ -85,16 +85,16 @@ class Live:
         with self._changed:
             self._vitals = vitals
 
-    def press(self, key: str) -> Wish | None:
+    def press(self, key: str) -> KeyAction | None:
         """Take a key that the user pressed, "" for the chance to; what it asks of whoever watches the run."""
         with self._changed:
             before = self._keys
-            self._keys, wish = replace(before, known=True).press(key)
+            self._keys, action = replace(before, known=True).press(key)
             if self._keys.only != before.only:
                 self._said.extend(self._held.flush(time.monotonic()))
             if not self._keys.paused:
                 self._changed.notify_all()
-            return wish
+            return action
 
     def hide(self, *, hidden: bool) -> None:
         """Take the region away, before the user's shell has the terminal again; or show it once more."""

@@ -10,7 +10,7 @@ import re
 from enum import StrEnum
 
 
-class Origin(StrEnum):
+class LineOrigin(StrEnum):
     TASK = "task"  # it is shown
     NOISE = "noise"  # it is counted
     # An error of the service by which tasks find each other: others have gone. It means nothing when these,
@@ -56,10 +56,10 @@ class Noise:
     """Sorts the lines of one task, given in their order."""
 
     def __init__(self) -> None:
-        self._before = Origin.TASK
+        self._before = LineOrigin.TASK
 
-    def origin(self, text: str) -> Origin:
-        if not (self._before is not Origin.TASK and _MORE.match(text)):
+    def origin(self, text: str) -> LineOrigin:
+        if not (self._before is not LineOrigin.TASK and _MORE.match(text)):
             self._before = _origin(text)
         return self._before
 
@@ -74,19 +74,19 @@ def named(text: str) -> set[str]:
     return {f"{role}/{index}" for role, index in _NAMED.findall(text)}
 
 
-def _origin(text: str) -> Origin:
+def _origin(text: str) -> LineOrigin:
     if text == _BEFORE_LOGGING:
-        return Origin.NOISE
+        return LineOrigin.NOISE
     if text.startswith("INFO:tensorflow:"):
-        return Origin.TASK if _ALARM.search(text) else Origin.NOISE
+        return LineOrigin.TASK if _ALARM.search(text) else LineOrigin.NOISE
     if text[:1] not in "IWE2" or not (head := _HEAD.match(text)):
-        return Origin.TASK
+        return LineOrigin.TASK
     level, file, message = head[1] or head[2], head[3], head[4]
     if _HARMLESS.search(message):
-        return Origin.NOISE
+        return LineOrigin.NOISE
     if level == "I" and not _ALARM.search(message):
-        return Origin.NOISE
+        return LineOrigin.NOISE
     if level == "F":
-        return Origin.TASK
+        return LineOrigin.TASK
     gone = "coordination_service" in file or _GONE.search(message)
-    return Origin.FAREWELL if gone else Origin.TASK
+    return LineOrigin.FAREWELL if gone else LineOrigin.TASK

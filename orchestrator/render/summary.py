@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator import ranges
-from orchestrator.events import Kind, Level, Outcome, RunEnded
+from orchestrator.events import FailureKind, Level, Outcome, RunEnded
 from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
 from orchestrator.render.errors import block
@@ -110,7 +110,7 @@ def cause(view: View, ended: RunEnded) -> list[str]:
 
 def _silent(ended: RunEnded) -> list[str]:
     """Whoever looks for the reason shall not look for lines that never were."""
-    by_itself = ended.cause_task and ended.kind in (Kind.EXIT, Kind.SIGNAL)
+    by_itself = ended.cause_task and ended.kind in (FailureKind.EXIT, FailureKind.SIGNAL)
     return ["  its log is empty"] if by_itself else []
 
 

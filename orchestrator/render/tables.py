@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from orchestrator import wire
-from orchestrator.events import Kind, Outcome, RunEnded, TaskExited
+from orchestrator.events import FailureKind, Outcome, RunEnded, TaskExited
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render import fold
 from orchestrator.render.board import ago, loss_word, rate_word
@@ -170,7 +170,7 @@ def _run_cells(row: RunRow) -> list[str]:
 def _ended_word(ended: RunEnded) -> str:
     """`failed: hang`; of a run that was never started the outcome alone, which says as much as `start`."""
     outcome = state_word(str(ended.outcome))
-    plain_start = ended.outcome is Outcome.CLUSTER and ended.kind == Kind.START
+    plain_start = ended.outcome is Outcome.CLUSTER and ended.kind == FailureKind.START
     return outcome if plain_start or not ended.kind else f"{outcome}: {ended.kind}"
 
 
@@ -288,7 +288,7 @@ def _left_facts(label: tuple[str, str], host: str, node: wire.TaskStatus) -> dic
     }
 
 
-def _how_it_ended(state: wire.TaskState) -> str:
+def _how_it_ended(state: wire.TaskRecord) -> str:
     return _end_words(state.exit_code, state.exit_signal)
 
 

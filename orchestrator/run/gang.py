@@ -10,22 +10,24 @@ from orchestrator.model import Completion, Role, TaskId
 from orchestrator.run.ends import failed
 
 
-class Decision(Enum):
+class GangDecision(Enum):
     GO_ON = auto()
     STOP_FAILED = auto()  # one failed: stop the others
     STOP_COMPLETE = auto()  # what matters is done: stop those that never end by themselves
     ENDED = auto()  # nothing is left to wait for
 
 
-def decide(tasks: Collection[TaskId], ends: Mapping[TaskId, TaskExited], completion: Completion) -> Decision:
+def decide(
+    tasks: Collection[TaskId], ends: Mapping[TaskId, TaskExited], completion: Completion
+) -> GangDecision:
     """What the ends known so far ask for."""
     if len(ends) == len(tasks):
-        return Decision.ENDED
+        return GangDecision.ENDED
     if any(map(failed, ends.values())):
-        return Decision.STOP_FAILED
+        return GangDecision.STOP_FAILED
     if all(task in ends for task in essential(tasks, completion)):
-        return Decision.STOP_COMPLETE
-    return Decision.GO_ON
+        return GangDecision.STOP_COMPLETE
+    return GangDecision.GO_ON
 
 
 def essential(tasks: Collection[TaskId], completion: Completion) -> list[TaskId]:

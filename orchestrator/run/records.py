@@ -30,7 +30,7 @@ _MOST = 2**63
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskPlace:
     """A task, where it runs, and in which attempt."""
 
     task: TaskId
@@ -38,7 +38,7 @@ class Place:
     attempt: str
 
 
-def final(at: Place, state: wire.TaskState, clock_offset: float, now: float) -> TaskExited:
+def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float) -> TaskExited:
     """How the task of a place ended, by its final state.
 
     `clock_offset` is how far the node's clock is ahead of ours, in seconds; `now` the time of an end that
@@ -70,7 +70,9 @@ def final(at: Place, state: wire.TaskState, clock_offset: float, now: float) -> 
     )
 
 
-def vanished(at: Place, why: str, now: float, *, stopped: bool = False, loss: Loss = Loss.NONE) -> TaskExited:
+def vanished(
+    at: TaskPlace, why: str, now: float, *, stopped: bool = False, loss: Loss = Loss.NONE
+) -> TaskExited:
     """The end of the task of a place as of `now`, when no node tells how it ended."""
     return TaskExited(
         task=str(at.task),
@@ -120,7 +122,7 @@ def reported(task: TaskId, line: bytes) -> Event | None:
     return None
 
 
-def _seconds(state: wire.TaskState) -> float:
+def _seconds(state: wire.TaskRecord) -> float:
     """How long a task took: by a clock that does not jump, where its supervisor saw the end."""
     if state.seconds is not None:
         return state.seconds

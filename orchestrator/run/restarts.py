@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedAttempt:
     """One failed attempt, as far as it matters for the next."""
 
     place: str  # what failed, in words that come again when it does; "" when it came from outside
@@ -28,27 +28,27 @@ class Failure:
     seconds: float  # from the start of its tasks to its first failure
 
 
-def failure(exited: TaskExited | None, lines: Sequence[str], steps: Mapping[str, int]) -> Failure:
+def failure(exited: TaskExited | None, lines: Sequence[str], steps: Mapping[str, int]) -> FailedAttempt:
     """What the first cause of an attempt was (None when no task is to blame); `steps` is by task."""
     step = steps.get(exited.task) if exited else max(steps.values(), default=None)
     if exited is None or exited.lost or exited.stopped:
-        return Failure("", step, 0.0)
+        return FailedAttempt("", step, 0.0)
     if exited.oom_kills:
-        return Failure("out of memory", step, exited.seconds)
+        return FailedAttempt("out of memory", step, exited.seconds)
     number = exited.signal if exited.signal is not None else (exited.code or 0) - 128
     outside = number > 0 and number not in _OWN_SIGNALS and number < 65
     said = lastwords.exception(lines) or f"status {exited.code}, signal {exited.signal}"
     if outside or lastwords.blames_peer(lines):
-        return Failure("", step, exited.seconds)
-    return Failure(_NUMBER.sub("#", said), step, exited.seconds)
+        return FailedAttempt("", step, exited.seconds)
+    return FailedAttempt(_NUMBER.sub("#", said), step, exited.seconds)
 
 
-def unprepared(said: str, *, outside: bool) -> Failure:
+def unprepared(said: str, *, outside: bool) -> FailedAttempt:
     """An attempt whose tasks were not all started, in words; `outside`: a host was lost over it."""
-    return Failure("" if outside else _NUMBER.sub("#", said), None, 0.0)
+    return FailedAttempt("" if outside else _NUMBER.sub("#", said), None, 0.0)
 
 
-def enough(failures: Sequence[Failure], most: int) -> str | None:
+def enough(failures: Sequence[FailedAttempt], most: int) -> str | None:
     """Why no other attempt follows these, "" where none was asked for; None when one does."""
     if not most:
         return ""
@@ -59,7 +59,7 @@ def enough(failures: Sequence[Failure], most: int) -> str | None:
     return None
 
 
-def pause(failures: Sequence[Failure], pauses: Sequence[float]) -> float:
+def pause(failures: Sequence[FailedAttempt], pauses: Sequence[float]) -> float:
     """Seconds until the next attempt: the more attempts without progress, the later one of `pauses`."""
     stuck = 1
     for earlier, later in zip(reversed(failures[:-1]), reversed(failures), strict=False):
@@ -69,11 +69,11 @@ def pause(failures: Sequence[Failure], pauses: Sequence[float]) -> float:
     return pauses[min(stuck, len(pauses)) - 1]
 
 
-def _again(earlier: Failure, later: Failure) -> bool:
+def _again(earlier: FailedAttempt, later: FailedAttempt) -> bool:
     return bool(later.place) and earlier.place == later.place and not _came_further(earlier, later)
 
 
-def _came_further(earlier: Failure, later: Failure) -> bool:
+def _came_further(earlier: FailedAttempt, later: FailedAttempt) -> bool:
     """By steps where they are reported; else by time, since what takes as long is taken for the same."""
     if later.step is not None:
         return earlier.step is None or later.step > earlier.step

@@ -102,7 +102,7 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class Loss:
+class GangLoss:
     """What a gang loses by its slow hosts, and whether it would compute more without them."""
 
     share: float
@@ -155,11 +155,11 @@ def slow(samples: Mapping[str, Sample], lone: Collection[str] = ()) -> list[Slow
     return sorted(found, key=lambda one: (one.speed, one.host))
 
 
-def loss(found: Sequence[Slow], hosts: int) -> Loss:
+def loss(found: Sequence[Slow], hosts: int) -> GangLoss:
     """What the slow ones of so many hosts cost, when all wait for the slowest in every step."""
     pace = min(one.speed for one in found)
     left = hosts - len(found)
-    return Loss(1 - pace, left > 0 and left >= hosts * pace * _WORTH)
+    return GangLoss(1 - pace, left > 0 and left >= hosts * pace * _WORTH)
 
 
 def _why(one: Sample, work: float) -> str:

@@ -67,7 +67,7 @@ class Stand:
 
 
 @dataclass(frozen=True)
-class Finding:
+class StackFinding:
     groups: tuple[tuple[Stand, ...], ...]  # equal ones together, the odd ones first, then by size
     odd: tuple[Stand, ...]  # what the others wait for, as far as one can see
 
@@ -99,14 +99,14 @@ def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: in
     return Stand(task, host, found[-1] if found else (), stopped, "" if found else _why(main), step)
 
 
-def find(stands: Sequence[Stand], completion: Completion) -> Finding:
+def find(stands: Sequence[Stand], completion: Completion) -> StackFinding:
     """Fold equal stacks, and find the odd tasks."""
     odd = _odd(stands, completion)
     groups: dict[object, list[Stand]] = {}
     for one in stands:
         groups.setdefault((one in odd, one.frames, one.stopped, one.why), []).append(one)
     ordered = sorted(groups.values(), key=lambda alike: (alike[0] not in odd, -len(alike)))
-    return Finding(tuple(tuple(alike) for alike in ordered), tuple(odd))
+    return StackFinding(tuple(tuple(alike) for alike in ordered), tuple(odd))
 
 
 def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
@@ -140,7 +140,7 @@ def place(one: Stand) -> str:
     return f"at {own}, {'inside TensorFlow' if one.together else f'in {inner}'}"
 
 
-def sentence(finding: Finding, *, hang: bool) -> str:
+def sentence(finding: StackFinding, *, hang: bool) -> str:
     """One line: which task stands out (hangs, once that is known), where, and what the others do."""
     odd = finding.odd
     rest = [alike for alike in finding.groups if alike[0] not in odd]
@@ -173,7 +173,7 @@ def _who(alike: Sequence[Stand]) -> str:
     return ranges.fold(one.task for one in alike)
 
 
-def folded(finding: Finding) -> list[str]:
+def folded(finding: StackFinding) -> list[str]:
     """Each different stack once, with the tasks that have it; runs of library frames are cut short."""
     said: list[str] = []
     for alike in finding.groups:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.events import Kind
+from orchestrator.events import FailureKind
 from orchestrator.model import Host, TaskSpec
 from orchestrator.run.speeds import Sample
 
@@ -18,14 +18,14 @@ _IN_PACKAGES = ("digits", "synthetic")  # data sets that need no file of their o
 _VERSION = 1  # of what is compared
 OF_MACHINES = frozenset(  # failures after which a machine has to prove again that it can train
     {
-        Kind.SIGNAL,
-        Kind.OUT_OF_MEMORY,
-        Kind.RESOURCES,
-        Kind.DISK,
-        Kind.PEER,
-        Kind.HANG,
-        Kind.HOST_LOST,
-        Kind.LOST,
+        FailureKind.SIGNAL,
+        FailureKind.OUT_OF_MEMORY,
+        FailureKind.RESOURCES,
+        FailureKind.DISK,
+        FailureKind.PEER,
+        FailureKind.HANG,
+        FailureKind.HOST_LOST,
+        FailureKind.LOST,
     }
 )
 
@@ -40,20 +40,20 @@ class Validation:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ValidationDecision:
     """Train again or not; `changed` names the parts because of which an earlier validation is void."""
 
     again: bool
     changed: tuple[str, ...] = ()
 
 
-def decide(last: Validation | None, state: Mapping[str, str], now: float) -> Decision:
+def decide(last: Validation | None, state: Mapping[str, str], now: float) -> ValidationDecision:
     """Whatever is not known to be as it was is validated."""
     if last is None or not 0 <= now - last.at < DAY:
-        return Decision(again=True)
+        return ValidationDecision(again=True)
     parts = sorted({*last.state, *state})
     changed = tuple(part for part in parts if last.state.get(part) != state.get(part))
-    return Decision(again=bool(changed or not state), changed=changed)
+    return ValidationDecision(again=bool(changed or not state), changed=changed)
 
 
 def settled(before: Mapping[str, str], after: Mapping[str, str]) -> bool:

@@ -10,14 +10,14 @@ from pathlib import Path
 import paramiko
 
 from orchestrator.ssh import knowncommand, knownhosts, revoked
-from orchestrator.ssh.knownhosts import KnownKey, Trust, Verdict
+from orchestrator.ssh.knownhosts import KeyVerdict, KnownKey, Trust
 from orchestrator.ssh.target import Strict, Target
 
 
 class HostKeyRefused(paramiko.SSHException):
     """The host's key is not the one we know, or we know none."""
 
-    def __init__(self, verdict: Verdict, blob: bytes, target: Target) -> None:
+    def __init__(self, verdict: KeyVerdict, blob: bytes, target: Target) -> None:
         super().__init__(f"host key {verdict.trust.value}")
         self.verdict = verdict
         self.blob = blob
@@ -82,19 +82,19 @@ class Policy(paramiko.MissingHostKeyPolicy):
             return
         raise HostKeyRefused(verdict, blob, self._target)
 
-    def _judge(self, key: paramiko.PKey, blob: bytes, peer: str | None) -> Verdict:
+    def _judge(self, key: paramiko.PKey, blob: bytes, peer: str | None) -> KeyVerdict:
         """In ssh's order: too short, this very machine, revoked, known, and known for its address."""
         target = self._target
         if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
-            return Verdict(Trust.SHORT, f"{key.get_bits()} bits, RequiredRSASize is {target.rsa_bits}")
+            return KeyVerdict(Trust.SHORT, f"{key.get_bits()} bits, RequiredRSASize is {target.rsa_bits}")
         local = peer is not None and ipaddress.ip_address(peer.partition("%")[0]).is_loopback
         if local and target.trust_localhost and target.known_as is None:
-            return Verdict(Trust.KNOWN)
+            return KeyVerdict(Trust.KNOWN)
         try:
             if where := revoked.revoked_in(target.revoked_keys, blob):
-                return Verdict(Trust.REVOKED, where)
+                return KeyVerdict(Trust.REVOKED, where)
         except revoked.CannotTellError as error:
-            return Verdict(Trust.UNTOLD, str(error))
+            return KeyVerdict(Trust.UNTOLD, str(error))
         verdict = self._verdict(target.key_names, blob)
         if target.check_ip and peer and not local and peer != target.hostname:
             names = (peer,) if target.port == 22 else (f"[{peer}]:{target.port}", peer)
@@ -103,5 +103,5 @@ class Policy(paramiko.MissingHostKeyPolicy):
                 return by_address
         return verdict
 
-    def _verdict(self, names: tuple[str, ...], blob: bytes) -> Verdict:
+    def _verdict(self, names: tuple[str, ...], blob: bytes) -> KeyVerdict:
         return knownhosts.judge(self._known.lines_about(self._target, names, blob), names, blob)

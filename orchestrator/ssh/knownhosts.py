@@ -49,7 +49,7 @@ class KnownKey:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class KeyVerdict:
     """What the files say of a key; `where` is the line to blame, if there is one."""
 
     trust: Trust
@@ -82,7 +82,7 @@ def _parse_line(line: str, where: str) -> KnownKey | None:
                     words[1], blob, where)  # fmt: skip
 
 
-def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> Verdict:
+def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> KeyVerdict:
     """Whether `blob` is the key of the host that has these names (the best first).
 
     A further name counts only when it agrees: as OpenSSH does, a key known for the plain name is
@@ -91,17 +91,17 @@ def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> Verdi
     known = list(known)
     for key in known:
         if key.marker == "@revoked" and key.blob == blob and any(key.covers(name) for name in names):
-            return Verdict(Trust.REVOKED, key.where)
+            return KeyVerdict(Trust.REVOKED, key.where)
     plain = [[key for key in known if not key.marker and key.covers(name)] for name in names]
     for keys in plain:
         for key in keys:
             if key.blob == blob:
-                return Verdict(Trust.KNOWN, key.where)
+                return KeyVerdict(Trust.KNOWN, key.where)
     if plain and plain[0]:
         same_type = [key for key in plain[0] if key.type == key_type(blob)]
-        return Verdict(Trust.CHANGED, (same_type or plain[0])[0].where)
+        return KeyVerdict(Trust.CHANGED, (same_type or plain[0])[0].where)
     authority = any(key.marker == "@cert-authority" and key.covers(name) for key in known for name in names)
-    return Verdict(Trust.UNKNOWN, authority=authority)
+    return KeyVerdict(Trust.UNKNOWN, authority=authority)
 
 
 def key_type(blob: bytes) -> str:

@@ -27,7 +27,7 @@ class BadConfigError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class CommandLine:
     """What the command line of `ssh` would say."""
 
     alias: str
@@ -42,7 +42,7 @@ def first(options: Options, keyword: str, default: str) -> str:
     return values[0] if values else default
 
 
-def options_for(asked: Asked) -> Options:
+def options_for(asked: CommandLine) -> Options:
     """The options in force; raise `BadConfigError`. Thread-safe; each name is asked for once."""
     with _lock:
         slot = _slots.setdefault(asked, _Slot())
@@ -61,10 +61,10 @@ class _Slot:
 
 
 _lock = threading.Lock()
-_slots: dict[Asked, _Slot] = {}
+_slots: dict[CommandLine, _Slot] = {}
 
 
-def _ask(asked: Asked) -> Options:
+def _ask(asked: CommandLine) -> Options:
     binary = ssh_binary()
     return read_files(asked) if binary is None else _ask_ssh(binary, asked)
 
@@ -74,7 +74,7 @@ def ssh_binary() -> str | None:
     return shutil.which("ssh")
 
 
-def _ask_ssh(binary: str, asked: Asked) -> Options:
+def _ask_ssh(binary: str, asked: CommandLine) -> Options:
     flags = {"-F": asked.config, "-l": asked.user, "-p": asked.port, "-i": asked.identity}
     words = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
     try:
@@ -104,7 +104,7 @@ def parse_dump(text: str) -> Options:
     return options
 
 
-def read_files(asked: Asked) -> Options:
+def read_files(asked: CommandLine) -> Options:
     """What paramiko's parser makes of the files; what was asked for wins."""
     import paramiko  # noqa: PLC0415 - only where there is no OpenSSH
 

@@ -15,7 +15,14 @@ from pathlib import Path
 from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.ssh.algorithms import Algorithms
-from orchestrator.ssh.options import Asked, BadConfigError, Options, first, options_for, split_destination
+from orchestrator.ssh.options import (
+    BadConfigError,
+    CommandLine,
+    Options,
+    first,
+    options_for,
+    split_destination,
+)
 from orchestrator.ssh.target import Method, Strict, Target
 from orchestrator.ssh.tokens import expand, files, path, unless_none
 
@@ -37,7 +44,7 @@ _ACCEPTING = frozenset({"accept-new", "no", "off", "false"})
 def resolve(host: Host) -> Target:
     """The target of a host entry; user, port and identity of the entry win over ssh_config."""
     config = Path(host.ssh_config).expanduser() if host.ssh_config else None
-    asked = Asked(host.ssh, host.user, host.port, _identity(host), config)
+    asked = CommandLine(host.ssh, host.user, host.port, _identity(host), config)
     try:
         target = _resolve(asked, ())
     except BadConfigError as error:
@@ -67,7 +74,7 @@ def _identity(host: Host) -> Path | None:
     return file
 
 
-def _resolve(asked: Asked, seen: tuple[str, ...]) -> Target:
+def _resolve(asked: CommandLine, seen: tuple[str, ...]) -> Target:
     options = options_for(asked)
     target = target_of(asked, options)
     hops = [_hop(text, asked) for text in _jumps(options)]
@@ -82,9 +89,9 @@ def _resolve(asked: Asked, seen: tuple[str, ...]) -> Target:
     return replace(target, jumps=(*nearest.jumps, replace(nearest, jumps=()), *others))
 
 
-def _hop(text: str, behind: Asked) -> Asked:
+def _hop(text: str, behind: CommandLine) -> CommandLine:
     user, alias, port = split_destination(text)
-    return Asked(alias, user, port, config=behind.config)
+    return CommandLine(alias, user, port, config=behind.config)
 
 
 def _jumps(options: Options) -> list[str]:
@@ -92,7 +99,7 @@ def _jumps(options: Options) -> list[str]:
     return [] if value.lower() == "none" else [hop for hop in value.split(",") if hop.strip()]
 
 
-def target_of(asked: Asked, options: Options) -> Target:
+def target_of(asked: CommandLine, options: Options) -> Target:
     """The target that these options describe, without its jumps; raise `BadConfigError`."""
     if word := unless_none(first(options, "refuseconnection", "none")):
         raise BadConfigError(f"RefuseConnection: {word}")

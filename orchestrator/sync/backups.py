@@ -16,12 +16,12 @@ from pathlib import Path
 from orchestrator.errors import HostError, Trouble
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.sync.files import Fetched, alike, fetch, look, look_here, our_disk, put, remove
-from orchestrator.sync.push import Session
+from orchestrator.sync.push import Conversation
 
 _AT_ONCE = 8  # hosts; the line of this machine is shared by all of them
 
 
-class Origin(StrEnum):
+class BackupOrigin(StrEnum):
     """Where the folder that was carried came from."""
 
     HOST = "host"
@@ -32,7 +32,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Carried:
-    origin: Origin
+    origin: BackupOrigin
     giver: str  # the host it came from: the source, or one that sees its disk; "" for none
     sent: Mapping[str, Fetched]  # host -> what crossed; 0 files: it had the same already
     failed: Mapping[str, HostError]
@@ -40,7 +40,7 @@ class Carried:
 
 
 def carry(
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, Conversation],
     source: str,
     remote: Mapping[str, str],
     copy: Path,
@@ -66,30 +66,30 @@ def carry(
         if giver in going_on and error.kind == Trouble.MISSING:
             return _forget(sessions, _others(sessions, giver, remote, groups), copy)
         if giver in going_on:
-            return Carried(Origin.NOWHERE, "", {}, {giver: error})
+            return Carried(BackupOrigin.NOWHERE, "", {}, {giver: error})
         giver = ""
     if not giver and not copy.exists():
-        return Carried(Origin.NOWHERE, "", {}, {})
+        return Carried(BackupOrigin.NOWHERE, "", {}, {})
     others = _others(sessions, giver or source, remote, groups)
-    origin = Origin.HOST if giver else Origin.COPY
+    origin = BackupOrigin.HOST if giver else BackupOrigin.COPY
     return Carried(origin, giver, *_spread(sessions, others, copy), left_out)
 
 
 def _mate(
-    sessions: Mapping[str, Session], lost: str, remote: Mapping[str, str], shared: Mapping[str, str]
+    sessions: Mapping[str, Conversation], lost: str, remote: Mapping[str, str], shared: Mapping[str, str]
 ) -> str:
     """A host that sees the disk of the lost one; "" for none."""
     group = shared.get(lost)
     return next((name for name in remote if name in sessions and shared.get(name, name) == group), "")
 
 
-def _forget(sessions: Mapping[str, Session], others: Mapping[str, str], copy: Path) -> Carried:
+def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], copy: Path) -> Carried:
     """The source has removed its folder: others must not go on from what they had of it.
 
     Only what is exactly the copy is taken away; it stays here under another name.
     """
     if not copy.exists():
-        return Carried(Origin.NOWHERE, "", {}, {})
+        return Carried(BackupOrigin.NOWHERE, "", {}, {})
     failed: dict[str, HostError] = {}
     known = look_here(copy)
     for name, path in others.items():
@@ -103,11 +103,11 @@ def _forget(sessions: Mapping[str, Session], others: Mapping[str, str], copy: Pa
         with our_disk("write", copy):
             discard(str(aside))
             copy.rename(aside)
-    return Carried(Origin.REMOVED, "", {}, failed)
+    return Carried(BackupOrigin.REMOVED, "", {}, failed)
 
 
 def _others(
-    sessions: Mapping[str, Session], source: str, remote: Mapping[str, str], shared: Mapping[str, str]
+    sessions: Mapping[str, Conversation], source: str, remote: Mapping[str, str], shared: Mapping[str, str]
 ) -> dict[str, str]:
     """Who is sent to: of those that see the same disk one, and none where the source sees it too."""
     served = {shared.get(source, source)} if source in sessions else set()
@@ -121,7 +121,7 @@ def _others(
 
 
 def _spread(
-    sessions: Mapping[str, Session], paths: Mapping[str, str], copy: Path
+    sessions: Mapping[str, Conversation], paths: Mapping[str, str], copy: Path
 ) -> tuple[dict[str, Fetched], dict[str, HostError]]:
     sent: dict[str, Fetched] = {}
     failed: dict[str, HostError] = {}

@@ -31,7 +31,7 @@ _MOST_MEMORY = 64 << 20  # bytes of digests that are kept
 
 
 @dataclass(frozen=True)
-class Source:
+class DataPath:
     """A file or folder of this machine, and its name in the data folder of the nodes."""
 
     name: str  # "files/images", "tfds/mnist/3.0.1"
@@ -91,7 +91,7 @@ class Dataset:
 
 
 def read_dataset(
-    sources: Sequence[Source], cache: Path, on_bytes: Callable[[int, int], None] = lambda _done, _all: None
+    sources: Sequence[DataPath], cache: Path, on_bytes: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Dataset:
     """Read what the sources name; raise UsageError for what is not there or cannot be read.
 
@@ -135,7 +135,7 @@ class _Entry:
     identity: tuple[str, str, int, int, int]
 
 
-def _walk(source: Source) -> Iterator[_Entry]:
+def _walk(source: DataPath) -> Iterator[_Entry]:
     """The files of a source; links are followed, since it is their content that tasks read."""
     if not source.path.exists():
         raise UsageError(

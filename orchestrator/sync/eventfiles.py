@@ -16,7 +16,7 @@ from orchestrator.node.disk.below import Below, parts_of
 from orchestrator.node.look.eventfiles import MOST
 from orchestrator.sync.admit import unasked
 from orchestrator.sync.files import our_disk
-from orchestrator.sync.push import Session
+from orchestrator.sync.push import Conversation
 
 MOST_BYTES = 4 << 30  # of one host
 LEAST_ROOM = 1 << 29  # bytes that stay free on our disk
@@ -29,7 +29,7 @@ _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass
-class Mirror:
+class EventMirror:
     """What one host has written, below `folder`."""
 
     folder: Path
@@ -42,7 +42,7 @@ class Mirror:
     def size(self) -> int:
         return sum(self.known.values())
 
-    def catch_up(self, session: Session, most: int = MOST_BYTES) -> bool:
+    def catch_up(self, session: Conversation, most: int = MOST_BYTES) -> bool:
         """Take what is new, a chunk at a time; whether there was any.
 
         Raise HostError, or ClusterError when it cannot be written here.

@@ -23,7 +23,7 @@ from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import shortened
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.sync.admit import Links, admit, is_unwelcome
-from orchestrator.sync.push import Session
+from orchestrator.sync.push import Conversation
 from orchestrator.sync.streams import Told, receive, send
 
 _PATIENCE = 600.0
@@ -39,7 +39,7 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Listing:
+class HostListing:
     """What a path on a host is: `root` and names below it; a file is one name in its folder."""
 
     kind: str  # archive.FOLDER, archive.FILE or "" for nothing
@@ -54,33 +54,33 @@ def work_folder(workdir: str, run: str, cwd: str = "") -> str:
     return "/".join(filter(None, (workdir, "runs", run, "work", cwd)))
 
 
-def look(session: Session, remote: str, links: Links = Links.INSIDE) -> Listing:
+def look(session: Conversation, remote: str, links: Links = Links.INSIDE) -> HostListing:
     """What is at a path (`~` is expanded there); raise HostError, also for what no honest host says."""
     reply = session.request(wire.FilesList(path=remote), timeout=_PATIENCE)
-    if reply.kind is wire.Kind.NOTHING:
-        return Listing("", reply.root, (), reply.near)
+    if reply.kind is wire.PathKind.NOTHING:
+        return HostListing("", reply.root, (), reply.near)
     admitted = admit(session.host.name, reply.payload, reply.kind, links)
-    return Listing(reply.kind, reply.root, admitted.entries, None, admitted.left_out)
+    return HostListing(reply.kind, reply.root, admitted.entries, None, admitted.left_out)
 
 
-def look_here(local: Path) -> Listing:
+def look_here(local: Path) -> HostListing:
     """As `look`, for this machine; raise ClusterError."""
     real = Path(os.path.realpath(local))
     with our_disk("read", local):
         if real.is_dir():
             # Hosts take no other links than we do.
             found = tuple(one for one in archive.entries(str(real)) if not is_unwelcome(one))
-            return Listing(archive.FOLDER, str(real), found)
-        return Listing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),))
+            return HostListing(archive.FOLDER, str(real), found)
+        return HostListing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),))
 
 
-def alike(one: Listing, other: Listing) -> bool:
+def alike(one: HostListing, other: HostListing) -> bool:
     """Whether nothing has to cross to make one from the other."""
     return one.kind == other.kind and _Plan(one.entries, _like(other, one)).nothing
 
 
 def fetch(
-    session: Session,
+    session: Conversation,
     remote: str,
     local: Path,
     told: Told = lambda _: None,
@@ -115,7 +115,7 @@ def fetch(
     return Fetched(plan.files, plan.size, time.monotonic() - began, there.left_out)
 
 
-def put(session: Session, local: Path, remote: str, told: Told = lambda _: None) -> Fetched:
+def put(session: Conversation, local: Path, remote: str, told: Told = lambda _: None) -> Fetched:
     """Make `remote` what `local` is; raise HostError, or ClusterError when it cannot be read here.
 
     What was at `remote` is replaced at the end, or not at all.
@@ -136,12 +136,12 @@ def put(session: Session, local: Path, remote: str, told: Told = lambda _: None)
     return Fetched(plan.files, plan.size, time.monotonic() - began)
 
 
-def remove(session: Session, remote: str) -> None:
+def remove(session: Conversation, remote: str) -> None:
     """Take away what is at a path, if anything is; raise HostError."""
     session.request(wire.FilesRemove(target=remote), timeout=_REPLACE)
 
 
-def missing(session: Session, remote: str, there: Listing) -> HostError:
+def missing(session: Conversation, remote: str, there: HostListing) -> HostError:
     """Nothing is at `remote`: the error tells what is near."""
     near = there.near or wire.Near("its disk", (), 0)
     more = f" and {near.more} more" if near.more else ""
@@ -167,12 +167,12 @@ class _Plan:
         self.size = sum(one.size for one in differ)
 
 
-def _at(local: Path, there: Listing) -> dict[str, Entry]:
+def _at(local: Path, there: HostListing) -> dict[str, Entry]:
     """What is at `local` already, listed as `there` is; raise ClusterError."""
     return _like(look_here(local), there) if os.path.lexists(local) else {}
 
 
-def _like(have: Listing, want: Listing) -> dict[str, Entry]:
+def _like(have: HostListing, want: HostListing) -> dict[str, Entry]:
     """The entries of one, by the names that the other gives them; nothing where the kinds differ."""
     if have.kind != want.kind:
         return {}

@@ -24,7 +24,7 @@ _LONGEST = 2048  # bytes of a path: a host adds the folder of the tree, and 4,09
 
 
 @dataclass
-class Listing:
+class CodeListing:
     """Paths relative to the root, and what a person should know about those left out."""
 
     paths: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Listing:
     left_out: dict[str, Reason] = field(default_factory=dict)  # a folder's path ends with a slash
 
 
-def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> Listing:
+def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ()) -> CodeListing:
     """The files and symbolic links of the tree at `root`; `ignore` are further gitignore patterns.
 
     `own` are folders of ours, which are never part of it wherever they are.
@@ -44,13 +44,13 @@ def list_files(root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = ())
             why="it is not a folder",
             hint="run orchestrate from the folder of your code",
         )
-    listing = Listing()
+    listing = CodeListing()
     # git shows nothing of a folder that its repository ignores: a project in a home kept with git.
     if _in_git(root) and (shown := list(_git_paths(root, listing))):
         rules = _Rules(root, ignore, own, listing, gitignore=False)
         listing.paths = [path for path in shown if not rules.ignored(path)]
         if rules.names_something():  # also what git ignores, as .env and data/ usually are
-            hidden = (path for path in _git_paths(root, Listing(), ignored=True) if rules.named(path))
+            hidden = (path for path in _git_paths(root, CodeListing(), ignored=True) if rules.named(path))
             listing.paths = list(dict.fromkeys([*listing.paths, *hidden]))
     else:
         rules = _Rules(root, ignore, own, listing, gitignore=True)
@@ -94,7 +94,7 @@ def git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes] | None:
     )
 
 
-def _git_paths(root: Path, listing: Listing, below: str = "", *, ignored: bool = False) -> Iterator[str]:
+def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bool = False) -> Iterator[str]:
     """Tracked files that exist and untracked ones that are not ignored, or the `ignored` ones."""
     folder = root / below
     which = ("-oi",) if ignored else ("-co",)
@@ -140,7 +140,7 @@ class _Rules:
     """What is left out of a tree, and why; what is told of it goes to the listing."""
 
     def __init__(
-        self, root: Path, job: Sequence[str], own: Iterable[Path], listing: Listing, *, gitignore: bool
+        self, root: Path, job: Sequence[str], own: Iterable[Path], listing: CodeListing, *, gitignore: bool
     ) -> None:
         self._root = root
         self._listing = listing

@@ -17,14 +17,14 @@ from pathlib import Path
 from orchestrator.node.disk import archive
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import Below
-from orchestrator.sync.files import Fetched, Listing, look, missing, our_disk
-from orchestrator.sync.push import Session
+from orchestrator.sync.files import Fetched, HostListing, look, missing, our_disk
+from orchestrator.sync.push import Conversation
 from orchestrator.sync.streams import Told
 from orchestrator.sync.taking import Part, Taking, parents, read_record, write_record
 
 
 def choose(
-    session: Session, work: str, paths: Sequence[str], code: Collection[tuple[str, int]]
+    session: Conversation, work: str, paths: Sequence[str], code: Collection[tuple[str, int]]
 ) -> list[Part]:
     """What these paths and patterns mean on a host; all of its work folder when there are none.
 
@@ -57,7 +57,7 @@ def choose(
     return parts
 
 
-def code_of(session: Session, trees: Sequence[str], before: float, work: str) -> set[tuple[str, int]]:
+def code_of(session: Conversation, trees: Sequence[str], before: float, work: str) -> set[tuple[str, int]]:
     """The files of a work folder that are the code as it was sent: a tree has them, alike in size, and
     nothing wrote to them since the tasks started (`before`, by the host's clock).
     """
@@ -74,7 +74,7 @@ def code_of(session: Session, trees: Sequence[str], before: float, work: str) ->
     }
 
 
-def take(session: Session, parts: Sequence[Part], to: Path, run: str, told: Told) -> Fetched:
+def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told: Told) -> Fetched:
     """Bring the parts into the folder `to`; raise UsageError for what it would overwrite, before anything
     was changed, or HostError, or ClusterError for our own disk.
     """
@@ -107,7 +107,7 @@ def keep_from_launches(to: Path, run: str) -> None:
             write_record(to, run, {**record, path.name: [found.size, found.mtime_ns]})
 
 
-def _everything(there: Listing, inside: list[Entry], work: str) -> Part:
+def _everything(there: HostListing, inside: list[Entry], work: str) -> Part:
     return Part(there.root, _with_folders(inside, there.entries), "", work, there.left_out)
 
 
@@ -125,7 +125,7 @@ def _with_folders(wanted: list[Entry], everything: Sequence[Entry]) -> tuple[Ent
     )
 
 
-def _elsewhere(session: Session, remote: str, name: str) -> Part:
+def _elsewhere(session: Conversation, remote: str, name: str) -> Part:
     there = look(session, remote)
     if not there.kind:
         raise missing(session, remote, there)

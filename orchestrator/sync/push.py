@@ -29,7 +29,7 @@ _PATIENCE = 600.0
 _VERIFY = 1800.0
 
 
-class Session(Protocol):
+class Conversation(Protocol):
     """What a push needs of a conversation with an agent."""
 
     host: Host
@@ -59,7 +59,7 @@ class TreeResult:
 
 
 def push(
-    session: Session,
+    session: Conversation,
     tree: Tree,
     workdir: str,
     *,
@@ -88,7 +88,12 @@ class _Push:
     """One tree on its way to one host."""
 
     def __init__(
-        self, session: Session, tree: Tree, workdir: str, progress: Progress | None, work: wire.ForRun | None
+        self,
+        session: Conversation,
+        tree: Tree,
+        workdir: str,
+        progress: Progress | None,
+        work: wire.ForRun | None,
     ) -> None:
         self._session = session
         self._tree = tree

@@ -17,7 +17,7 @@ from orchestrator.node.disk import archive
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import shortened
 from orchestrator.sync.admit import Links, garbled, unasked
-from orchestrator.sync.push import Session
+from orchestrator.sync.push import Conversation
 
 _WINDOW = 4  # pieces that are on their way at once
 _PATIENCE = 600.0
@@ -27,7 +27,7 @@ Told: TypeAlias = Callable[[int], None]  # bytes that have come or gone, piece b
 
 
 def receive(
-    session: Session,
+    session: Conversation,
     root: str,
     wanted: Sequence[Entry],
     target: Path,
@@ -59,7 +59,7 @@ def receive(
     return sorted(missing)
 
 
-def send(session: Session, root: str, wanted: Sequence[Entry], incoming: str, told: Told) -> None:
+def send(session: Conversation, root: str, wanted: Sequence[Entry], incoming: str, told: Told) -> None:
     """Bring entries below `root` into the folder `incoming` of a host, which `files_begin` has made.
 
     Raise HostError, ClusterError, or OSError of our disk.
@@ -100,7 +100,7 @@ class _Pieces:
 
     def __init__(
         self,
-        session: Session,
+        session: Conversation,
         root: str,
         wanted: Mapping[str, Entry],
         target: Path,
@@ -158,7 +158,7 @@ class _Pieces:
 class _Sender:
     """The way in, as something to write to: pieces, some ahead of their answers."""
 
-    def __init__(self, session: Session, incoming: str, told: Told) -> None:
+    def __init__(self, session: Conversation, incoming: str, told: Told) -> None:
         self._session = session
         self._incoming = incoming
         self._told = told

@@ -19,7 +19,7 @@ from orchestrator.node.disk.below import Below, is_no_folder, parts_of
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.plainfile import make_way, read_plain, write_atomically
 from orchestrator.sync.files import look
-from orchestrator.sync.push import Session
+from orchestrator.sync.push import Conversation
 from orchestrator.sync.streams import Told, receive
 from orchestrator.text import plain
 
@@ -68,7 +68,7 @@ def _local(top: Below, parts: Sequence[str]) -> Entry | None:
 class Taking:
     """One pull into an open folder; what is a person's own there is known by the record."""
 
-    def __init__(self, session: Session, to: Path, top: Below, run: str, told: Told) -> None:
+    def __init__(self, session: Conversation, to: Path, top: Below, run: str, told: Told) -> None:
         self._session = session
         self._to = to
         self._top = top

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.sync import private, remarks, tarball
-from orchestrator.sync.listing import Listing, list_files, unreadable
+from orchestrator.sync.listing import CodeListing, list_files, unreadable
 from orchestrator.sync.manifest import Entry, File, Manifest, Symlink
 from orchestrator.sync.private import Reason
 
@@ -86,7 +86,7 @@ def read_tree(
     own: Iterable[Path] = (),
     *,
     pinned: Collection[str] = (),
-    listing: Listing | None = None,
+    listing: CodeListing | None = None,
 ) -> Tree:
     """The tree at `root`; raise UsageError for what cannot be read.
 
@@ -111,11 +111,11 @@ def read_folder(folder: Path) -> Tree:
     return _read(folder, _all([path.relative_to(folder).as_posix() for path in paths]))
 
 
-def _all(paths: list[str]) -> Listing:
-    return Listing(paths, named=set(paths))
+def _all(paths: list[str]) -> CodeListing:
+    return CodeListing(paths, named=set(paths))
 
 
-def _read(root: Path, listing: Listing, pinned: Collection[str] = ()) -> Tree:
+def _read(root: Path, listing: CodeListing, pinned: Collection[str] = ()) -> Tree:
     paths = listing.paths
     if len(paths) > MOST_FILES:
         raise UsageError(

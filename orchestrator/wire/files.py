@@ -10,7 +10,7 @@ from orchestrator.wire.fields import Count, Folder, Reply, Words
 from orchestrator.wire.request import LARGE, Nothing, Request, expect
 
 
-class Kind(StrEnum):
+class PathKind(StrEnum):
     """What a path is."""
 
     FILE = FILE
@@ -28,15 +28,15 @@ class Near(Reply, frozen=True):
 
 
 class Listed(Reply, frozen=True):
-    kind: Kind
+    kind: PathKind
     root: Folder
     payload: bytes  # everything below `root`, as the host lists it: `sync.admit` reads it
     near: Near | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect(self.kind is not Kind.LINK, "a link was not followed")
-        expect((self.kind is Kind.NOTHING) == (self.near is not None), "something and nothing is there")
+        expect(self.kind is not PathKind.LINK, "a link was not followed")
+        expect((self.kind is PathKind.NOTHING) == (self.near is not None), "something and nothing is there")
 
 
 class FilesList(Request[Listed], frozen=True, kw_only=True):

@@ -85,19 +85,19 @@ class TaskVitals(Reply, frozen=True):
     saved: Saved | None = None
 
 
-class Vitals(Reply, frozen=True):
+class Measured(Reply, frozen=True):
     tasks: tuple[TaskVitals, ...]
 
 
-class VitalsAsk(Request[Vitals], frozen=True, kw_only=True):
+class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
     """What the living tasks of an attempt use; `closely`: what TERM does to them, and what they saved."""
 
     OP = "vitals"
-    REPLY = Vitals
+    REPLY = Measured
     run: str
     attempt: str
     gpus: bool = False
     closely: bool = False
 
-    def check(self, reply: Vitals) -> None:
+    def check(self, reply: Measured) -> None:
         expect(all(one.attempt == self.attempt for one in reply.tasks), "it tells of another attempt")

@@ -108,7 +108,7 @@ class Have(Request[Had], frozen=True, kw_only=True):
         expect(set(reply.packages) <= set(self.packages), "it names other packages than it was asked for")
 
 
-class HostState(Reply, frozen=True):
+class HostFingerprint(Reply, frozen=True):
     """What a validation depends on, each part as a digest; the names are those that a person reads."""
 
     machine: Digest
@@ -119,9 +119,9 @@ class HostState(Reply, frozen=True):
     data: Digest
 
 
-class Fingerprint(Request[HostState], frozen=True, kw_only=True):
+class Fingerprint(Request[HostFingerprint], frozen=True, kw_only=True):
     OP = "fingerprint"
-    REPLY = HostState
+    REPLY = HostFingerprint
     python: str
     setup: str | None
     env: Mapping[str, str]
@@ -234,7 +234,7 @@ class Unlisten(Request[Nothing], frozen=True):
     REPLY = Nothing
 
 
-class Target(Struct, frozen=True):
+class ProbeTarget(Struct, frozen=True):
     host: str
     address: str
     port: int
@@ -266,7 +266,7 @@ class Probe(Request[Probes], frozen=True, kw_only=True):
     HEAD = 16 << 20
     nonce: str
     timeout: float
-    targets: Sequence[Target]
+    targets: Sequence[ProbeTarget]
     large: int = 0  # bytes that go each way after the answer
 
     def check(self, reply: Probes) -> None:
@@ -286,7 +286,7 @@ class Bandwidth(Request[Rate], frozen=True, kw_only=True):
     REPLY = Rate
     SECONDS: ClassVar[float] = 1.0
     nonce: str
-    target: Target
+    target: ProbeTarget
 
 
 class Conflict(Lessee, frozen=True, kw_only=True):

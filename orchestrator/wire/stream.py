@@ -17,7 +17,7 @@ Limits: TypeAlias = Callable[[], tuple[int, int]]  # of the header and payload o
 Limit: TypeAlias = Callable[[Header], int]  # of the payload behind this header
 
 
-class Stream:
+class AgentStream:
     """The bytes of one agent: login noise, the marker, frames.
 
     `limits` bounds a frame that has announced its sizes, `limit` one whose header is known; so no more

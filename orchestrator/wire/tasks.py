@@ -64,7 +64,7 @@ class Oom(Reply, frozen=True):
     limit: Size | None = None
 
 
-class TaskState(Reply, frozen=True):
+class TaskRecord(Reply, frozen=True):
     """state.json of a task; nodes may hold one of an earlier version, so little of it is required."""
 
     state: TaskPhase
@@ -215,7 +215,7 @@ class ReportNews(_News, frozen=True):
 
 
 class StateNews(_News, frozen=True):
-    state: TaskState
+    state: TaskRecord
 
 
 News: TypeAlias = LogNews | ReportNews | StateNews
@@ -257,7 +257,7 @@ class Keep(Request[Keeping], frozen=True, kw_only=True):
 class TaskStatus(Reply, frozen=True):
     attempt: Attempt
     task: TaskName
-    state: TaskState
+    state: TaskRecord
     alive: bool
     log_size: Size = 0
 

@@ -22,7 +22,7 @@ from orchestrator.connectors import connectors
 from orchestrator.events import CheckReported, Event
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
-from orchestrator.phases.preflight import Findings, Look, examine
+from orchestrator.phases.preflight import Findings, PreflightOptions, examine
 from orchestrator.store.bus import Bus
 from tests.unit import plans
 
@@ -185,7 +185,7 @@ class Ground:
         self._fleet = fleet
         assert fleet.connect([host for host in plan.hosts if host.name not in fleet.sessions]) == {}
         bus = Bus(lambda stamped: events.append(stamped.event))
-        found = examine(fleet, bus, plan, Look(patience=patience, busy_load=math.inf, **look))
+        found = examine(fleet, bus, plan, PreflightOptions(patience=patience, busy_load=math.inf, **look))
         return found, events
 
 

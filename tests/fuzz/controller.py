@@ -10,12 +10,12 @@ from typing import Any
 
 from orchestrator import wire
 from orchestrator.errors import HostError
-from orchestrator.fleet import Frame, Lost, Session
+from orchestrator.fleet import Lost, Session, TaskNews
 from orchestrator.fleet import session as sessions
 from orchestrator.fleet.session import _Open
 from orchestrator.model import TaskId
 from orchestrator.node.serve import frames
-from orchestrator.run.records import Place, final
+from orchestrator.run.records import TaskPlace, final
 from tests.fuzz.mutate import damaged, frame, mutated
 from tests.node.test_wire_contract import Said
 from tests.unit.plans import host
@@ -54,7 +54,7 @@ class _Tape:
 
 def play(dice: random.Random, hello: dict[str, Any], said: Sequence[Said]) -> str:
     """One conversation, mutated; return how it ended. Any error that is not our own is raised."""
-    news: list[Frame | Lost] = []
+    news: list[TaskNews | Lost] = []
     made: Any = Session(host("gpu-1"), _Tape(b"", dice), news.append)  # type: ignore[arg-type]
     session: Session = made
     some = dice.choices(said, k=dice.randrange(1, 4))
@@ -75,8 +75,8 @@ def play(dice: random.Random, hello: dict[str, Any], said: Sequence[Said]) -> st
         if error is not None and not isinstance(error, HostError):
             raise error
     for item in news:
-        if isinstance(item, Frame) and isinstance(item.news, wire.StateNews):
-            place = Place(TaskId.parse(item.news.task), "a", item.news.attempt)
+        if isinstance(item, TaskNews) and isinstance(item.news, wire.StateNews):
+            place = TaskPlace(TaskId.parse(item.news.task), "a", item.news.attempt)
             final(place, item.news.state, session.clock_offset, 0.0)
     end = session.error
     if end is None or not (end.why + end.what).isprintable():

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.connectors import connectors
 from orchestrator.fleet import backlog
 from orchestrator.model import Host
-from orchestrator.phases.command import Commands, Ended, Output
+from orchestrator.phases.command import CommandEnded, CommandOutput, Commands
 
 SAID = 30_000_000  # bytes of each host
 LIMIT = 120.0  # seconds; a bound on what must happen, never a wait
@@ -50,14 +50,14 @@ def test_what_waits_for_a_slow_terminal_is_bounded(commands: Commands) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     said = {"one": 0, "two": 0}
-    most, ended = 0, list[Ended]()
+    most, ended = 0, list[CommandEnded]()
     while len(ended) < 2:
         most = max(most, waiting.size)
         word = commands.next(timeout=LIMIT)
         assert word is not None
-        if isinstance(word, Output):
+        if isinstance(word, CommandOutput):
             said[word.host] += len(word.data)
-        elif isinstance(word, Ended):
+        elif isinstance(word, CommandEnded):
             ended.append(word)
     assert [end.status for end in ended] == [0, 0]
     assert said == {"one": SAID, "two": SAID}

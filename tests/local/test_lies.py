@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator import wire
 from orchestrator.errors import HostError
-from orchestrator.fleet import Fleet, Frame, Lost, Session
+from orchestrator.fleet import Fleet, Lost, Session, TaskNews
 from orchestrator.fleet import session as sessions
 from orchestrator.local import LocalConnector
 from tests.local.liar import liar
@@ -91,7 +91,7 @@ OF_TASKS = {
 
 _IMPORTED = "'modules': [], 'limits': {}, 'gpus': None, 'threads': 1, 'importing': '', 'ended': ''"
 _IMPORTS = wire.Imports(python="python3", setup=None, env={}, modules=["numpy"])
-_BANDWIDTH = wire.Bandwidth(nonce="n", target=wire.Target("gpu-2", "10.0.0.2", 2222))
+_BANDWIDTH = wire.Bandwidth(nonce="n", target=wire.ProbeTarget("gpu-2", "10.0.0.2", 2222))
 LOOKS: dict[str, tuple[wire.Request[Any], str, str]] = {
     "no_modules": (_IMPORTS, "{}", "the answer to `imports`"),
     "threads_below_zero": (_IMPORTS, f"{{{_IMPORTED}, 'threads': -1}}", "the answer to `imports`"),
@@ -117,13 +117,13 @@ def failed() -> Iterator[list[object]]:
 
 
 @pytest.fixture
-def sink() -> queue.SimpleQueue[Frame | Lost]:
+def sink() -> queue.SimpleQueue[TaskNews | Lost]:
     return queue.SimpleQueue()
 
 
 @pytest.fixture
 def session(
-    tmp_path: Path, sink: queue.SimpleQueue[Frame | Lost], failed: list[object]
+    tmp_path: Path, sink: queue.SimpleQueue[TaskNews | Lost], failed: list[object]
 ) -> Iterator[Callable[[str], Session]]:
     del failed
     opened: list[Session] = []
@@ -163,7 +163,7 @@ def test_a_lie_instead_of_a_hello(session: Callable[[str], Session], lie: str, w
 
 @pytest.mark.parametrize(("lie", "why"), ANSWERS.values(), ids=ANSWERS)
 def test_a_lie_instead_of_an_answer(
-    session: Callable[[str], Session], sink: queue.SimpleQueue[Frame | Lost], lie: str, why: str
+    session: Callable[[str], Session], sink: queue.SimpleQueue[TaskNews | Lost], lie: str, why: str
 ) -> None:
     one = session(f"greet(); ask = await_question('ping'); say({lie})")
     one.start(10.0)
@@ -182,7 +182,7 @@ def test_a_lie_instead_of_an_answer(
 
 @pytest.mark.parametrize(("lie", "why"), OF_TASKS.values(), ids=OF_TASKS)
 def test_a_lie_about_a_task(
-    session: Callable[[str], Session], sink: queue.SimpleQueue[Frame | Lost], lie: str, why: str
+    session: Callable[[str], Session], sink: queue.SimpleQueue[TaskNews | Lost], lie: str, why: str
 ) -> None:
     one = session(f"{FOLLOWED}{lie})")
     one.start(10.0)
@@ -316,7 +316,7 @@ def test_silence_in_the_middle_of_a_frame_is_given_a_time(
         f"greet(); raw({part})\nfor _ in range(600): time.sleep(0.1); raw(b' ' if {len(part)} > 10 else b'')"
     )
     one = replace(host("gpu-1"), ssh="local", agent_python=liar(tmp_path, lie))
-    lost: queue.SimpleQueue[Frame | Lost] = queue.SimpleQueue()
+    lost: queue.SimpleQueue[TaskNews | Lost] = queue.SimpleQueue()
     fleet = Fleet(LocalConnector(), lost.put)
     try:
         assert fleet.connect([one]) == {}
@@ -361,7 +361,7 @@ def test_a_flood_that_nobody_takes_waits_on_its_node(
     offsets: list[int] = []
     while len(offsets) < 400:
         frame = inbox.get(timeout=10.0)
-        assert isinstance(frame, Frame)
+        assert isinstance(frame, TaskNews)
         assert isinstance(frame.news, wire.ReportNews)
         offsets.append(frame.news.offset)
     assert offsets == [n * 65536 for n in range(400)]

@@ -192,7 +192,7 @@ def _look(ask: Asker) -> None:
     ask(wire.ShareClean(workdir=workdir, nonce=nonce))
     listen = wire.Listen(run=ask.lab.run, ports=[port], nonce=nonce, host="a")
     assert ask(listen).listening == (port,)
-    target = wire.Target("a", "127.0.0.1", port)
+    target = wire.ProbeTarget("a", "127.0.0.1", port)
     (probed,) = ask(wire.Probe(nonce=nonce, timeout=5.0, targets=[target], large=1 << 16)).results
     assert (probed.tcp, probed.large_out, probed.large_back) == (True, True, True)
     rate = ask(wire.Bandwidth(nonce=nonce, target=target)).rate
@@ -237,7 +237,7 @@ def _trees(ask: Asker) -> None:
 def _files(ask: Asker) -> None:
     target = ask.lab.folder / "results"
     absent = ask(wire.FilesList(path=str(target)))
-    assert (absent.kind, absent.payload) == (wire.Kind.NOTHING, b"[]")
+    assert (absent.kind, absent.payload) == (wire.PathKind.NOTHING, b"[]")
     begun = ask(wire.FilesBegin(target=str(target)))
     ask(wire.FilesPut(incoming=begun.incoming, more=True), _tar({"x": b"12", "d/y": b"3"}))
     ask(wire.FilesPut(incoming=begun.incoming, more=False))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.model import Host
-from orchestrator.sync.push import Session
+from orchestrator.sync.push import Conversation
 
 R = TypeVar("R", bound=wire.Reply)
 
@@ -39,8 +39,8 @@ class Liar:
         self._submitted: dict[int, wire.Request[Any]] = {}
 
     @property
-    def session(self) -> Session:
-        return cast("Session", self)
+    def session(self) -> Conversation:
+        return cast("Conversation", self)
 
     def request(self, request: wire.Request[R], payload: bytes = b"", timeout: float = 60.0) -> R:  # noqa: ARG002
         self.asked.append(request.OP)

@@ -12,7 +12,7 @@ import pytest
 from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.fleet import Session
-from orchestrator.sync.eventfiles import Mirror
+from orchestrator.sync.eventfiles import EventMirror
 from orchestrator.wire.request import ProtocolError
 from tests.sync.liar import Liar
 
@@ -26,7 +26,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 def test_what_grows_there_grows_here(session: Session, tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
-    mirror = Mirror(here, str(there))
+    mirror = EventMirror(here, str(there))
     assert not mirror.catch_up(session)  # the folder is not made yet
     for name in ("worker/train", "worker/validation", "no events"):
         (there / name).mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_what_grows_there_grows_here(session: Session, tmp_path: Path) -> None:
 def test_a_host_with_more_than_there_may_be(session: Session, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / NAME).write_bytes(bytes(3 << 20))
-    mirror = Mirror(tmp_path / "here", str(tmp_path / "there"))
+    mirror = EventMirror(tmp_path / "here", str(tmp_path / "there"))
     mirror.catch_up(session, most=2 << 20)
     assert mirror.full == "it has more than 2 MB of events"
     assert mirror.size <= 2 << 20
@@ -115,7 +115,7 @@ def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
     outside.mkdir()
     (here / "link").symlink_to(outside)
     (here / "link.tfevents").symlink_to(outside / "owned")
-    mirror = Mirror(here, "/there")
+    mirror = EventMirror(here, "/there")
     liar = _Says(one(name, 0), payload=b"abc")
     if name == NAME:
         assert mirror.catch_up(liar.session)
@@ -139,7 +139,7 @@ def test_names_that_cannot_be_are_the_hosts_error_and_not_our_disks(
     """The other hosts are shown all the same: an error of our disk would end the whole verb."""
     liar = _Says(*files, payload=b"abc")
     with pytest.raises(HostError, match="not asked for"):
-        Mirror(tmp_path / "here", "/there").catch_up(liar.session)
+        EventMirror(tmp_path / "here", "/there").catch_up(liar.session)
 
 
 class _Goes(Liar):
@@ -161,12 +161,12 @@ class _Goes(Liar):
 def test_a_host_that_has_always_more_is_left_for_the_others(tmp_path: Path) -> None:
     for number, size in enumerate((0, 1, 1 << 20)):
         liar = _Goes(lambda _: [NAME], size)  # the same file, written anew each time
-        Mirror(tmp_path / str(number), "/there").catch_up(liar.session)
+        EventMirror(tmp_path / str(number), "/there").catch_up(liar.session)
 
 
 def test_a_host_does_not_fill_our_disk_with_empty_files(tmp_path: Path) -> None:
     liar = _Goes(lambda turn: [f"{turn}-{number}-{NAME}" for number in range(500)], 0)
-    mirror = Mirror(tmp_path / "here", "/there")
+    mirror = EventMirror(tmp_path / "here", "/there")
     for _ in range(20):
         mirror.catch_up(liar.session)
     assert mirror.full == "it names more than 4,096 event files"

@@ -15,7 +15,7 @@ from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.fleet import Session
 from orchestrator.node.disk import archive
-from orchestrator.sync import Origin, carry, fetch, pull, put
+from orchestrator.sync import BackupOrigin, carry, fetch, pull, put
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ def test_the_chiefs_backup_reaches_the_others(
     copy = tmp_path / "run" / "backup"
     remote = {"chief": str(there), "other": str(tmp_path / "other"), "same": str(tmp_path / "other")}
     carried = carry(known, "chief", remote, copy, {"same": "other"}, going_on=known)
-    assert (carried.origin, carried.giver) == (Origin.HOST, "chief")
+    assert (carried.origin, carried.giver) == (BackupOrigin.HOST, "chief")
     assert list(carried.sent) == ["other"]
     assert seen(tmp_path / "other") == seen(there) == seen(copy)
     again = carry(known, "chief", remote, copy, {"same": "other"}, going_on=known)
@@ -260,7 +260,7 @@ def test_the_chiefs_backup_reaches_the_others(
     del known["chief"]  # lost: what was carried before is still here
     shutil.rmtree(tmp_path / "other")
     after = carry(known, "chief", remote, copy, going_on=known)
-    assert (after.origin, after.giver) == (Origin.COPY, "")
+    assert (after.origin, after.giver) == (BackupOrigin.COPY, "")
     assert seen(tmp_path / "other") == seen(copy)
 
 
@@ -281,7 +281,7 @@ def test_a_backup_in_a_folder_of_all_hosts_stays_untouched(
     known = {"chief": sessions(0), "other": sessions(1)}
     before, inode = seen(there), there.stat().st_ino
     carried = carry(known, "chief", dict.fromkeys(known, str(there)), tmp_path / "copy", going_on=known)
-    assert (carried.origin, [one.files for one in carried.sent.values()]) == (Origin.HOST, [0])
+    assert (carried.origin, [one.files for one in carried.sent.values()]) == (BackupOrigin.HOST, [0])
     assert (seen(there), there.stat().st_ino) == (before, inode)
 
 
@@ -290,10 +290,10 @@ def test_a_backup_that_lived_only_on_a_lost_host_is_said(
 ) -> None:
     remote = {"chief": str(there), "other": str(tmp_path / "other")}
     lost = carry({"other": sessions(1)}, "chief", remote, tmp_path / "copy", going_on=["other"])
-    assert (lost.origin, lost.sent, lost.failed) == (Origin.NOWHERE, {}, {})
+    assert (lost.origin, lost.sent, lost.failed) == (BackupOrigin.NOWHERE, {}, {})
     remote["chief"] = str(tmp_path / "nothing")
     none = carry({"chief": sessions(0)}, "chief", remote, tmp_path / "copy", going_on=["chief"])
-    assert (none.origin, none.sent, none.failed) == (Origin.NOWHERE, {}, {})
+    assert (none.origin, none.sent, none.failed) == (BackupOrigin.NOWHERE, {}, {})
     assert not (tmp_path / "other").exists()
 
 
@@ -308,7 +308,7 @@ def test_a_lost_hosts_copy_is_not_put_over_what_it_wrote_since_on_a_disk_that_ot
     newer = seen(there)
     del known["chief"]
     carried = carry(known, "chief", remote, copy, shared, going_on=known)
-    assert (carried.origin, carried.giver, list(carried.sent)) == (Origin.HOST, "other", ["apart"])
+    assert (carried.origin, carried.giver, list(carried.sent)) == (BackupOrigin.HOST, "other", ["apart"])
     assert seen(there) == seen(copy) == seen(tmp_path / "apart") == newer
 
 
@@ -324,11 +324,11 @@ def test_where_the_newest_cannot_be_had_nothing_is_changed(
     shutil.rmtree(there)
     os.mkfifo(there)
     carried = carry(known, "chief", remote, copy, going_on=known)
-    assert (carried.origin, carried.sent, list(carried.failed)) == (Origin.NOWHERE, {}, ["chief"])
+    assert (carried.origin, carried.sent, list(carried.failed)) == (BackupOrigin.NOWHERE, {}, ["chief"])
     assert (tmp_path / "other" / "newer").exists()
     # One that was replaced, and came back in that state, is as good as lost.
     carried = carry(known, "chief", remote, copy, going_on=["other"])
-    assert (carried.origin, list(carried.sent), carried.failed) == (Origin.COPY, ["other"], {})
+    assert (carried.origin, list(carried.sent), carried.failed) == (BackupOrigin.COPY, ["other"], {})
     assert seen(tmp_path / "other") == seen(copy) == before
 
 
@@ -346,18 +346,18 @@ def test_what_a_host_removed_is_not_gone_on_from_elsewhere(
     (tmp_path / "ill").rename(tmp_path / "kept")
     os.mkfifo(tmp_path / "ill")
     carried = carry(known, "chief", remote, copy, going_on=known)
-    assert (carried.origin, list(carried.failed)) == (Origin.REMOVED, ["ill"])
+    assert (carried.origin, list(carried.failed)) == (BackupOrigin.REMOVED, ["ill"])
     assert seen(copy) == before  # what is still out there has to be known
 
     (tmp_path / "ill").unlink()
     (tmp_path / "kept").rename(tmp_path / "ill")
     carried = carry(known, "chief", remote, copy, going_on=known)
-    assert (carried.origin, carried.failed) == (Origin.REMOVED, {})
+    assert (carried.origin, carried.failed) == (BackupOrigin.REMOVED, {})
     assert [(tmp_path / name).exists() for name in ("other", "own", "ill")] == [False, True, False]
     assert (tmp_path / "own" / "mine").exists()
     assert hidden(tmp_path) == []
     assert (copy.exists(), seen(removed)) == (False, before)
-    assert carry(known, "chief", remote, copy, going_on=known).origin is Origin.NOWHERE
+    assert carry(known, "chief", remote, copy, going_on=known).origin is BackupOrigin.NOWHERE
 
 
 def test_a_replaced_host_that_is_back_without_its_folder_has_removed_nothing(
@@ -368,7 +368,7 @@ def test_a_replaced_host_that_is_back_without_its_folder_has_removed_nothing(
     carry(known, "chief", remote, tmp_path / "copy", going_on=known)
     shutil.rmtree(there)
     carried = carry(known, "chief", remote, tmp_path / "copy", going_on=["other"])
-    assert carried.origin is Origin.COPY
+    assert carried.origin is BackupOrigin.COPY
     assert seen(tmp_path / "other") == seen(tmp_path / "copy")
 
 
@@ -380,5 +380,5 @@ def test_a_single_file_that_was_removed(sessions: Callable[[int], Session], tmp_
     carry(known, "chief", remote, tmp_path / "copy", going_on=known)
     assert Path(remote["other"]).read_text() == "weights"
     Path(remote["chief"]).unlink()
-    assert carry(known, "chief", remote, tmp_path / "copy", going_on=known).origin is Origin.REMOVED
+    assert carry(known, "chief", remote, tmp_path / "copy", going_on=known).origin is BackupOrigin.REMOVED
     assert os.listdir(tmp_path / "other") == []

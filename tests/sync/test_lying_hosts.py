@@ -19,7 +19,7 @@ from orchestrator.node.disk.below import stays_inside
 from orchestrator.node.disk.removing import remove
 from orchestrator.sync import carry, fetch, pull
 from orchestrator.sync.files import look, look_here
-from orchestrator.sync.push import Session
+from orchestrator.sync.push import Conversation
 from orchestrator.sync.taking import RECORD, Part, read_record
 from tests.sync.liar import Liar, file, folder, link, member, tar, with_sum
 
@@ -420,7 +420,7 @@ def test_a_record_of_a_pull_that_is_none_hinders_nobody(home: Path, kind: str) -
     assert list(read_record(home / "target", "run")) == ["new"]
 
 
-def parts_of(liar: Liar) -> tuple[Session, list[Part]]:
+def parts_of(liar: Liar) -> tuple[Conversation, list[Part]]:
     return liar.session, pull.choose(liar.session, "/there", [], ())
 
 

@@ -18,7 +18,7 @@ from orchestrator import wire
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Data, Host, Role
 from orchestrator.phases.prepare import Maker, NotPreparedError, sources
-from orchestrator.sync import Dataset, Source, dataset, read_dataset
+from orchestrator.sync import DataPath, Dataset, dataset, read_dataset
 from orchestrator.sync.tfds import SetName, fewest_files, find_set, reshard
 
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, cache: Path) -> Dataset:
-    return read_dataset([Source("files/mine", folder)], cache)
+    return read_dataset([DataPath("files/mine", folder)], cache)
 
 
 def test_its_pieces_are_its_files_end_to_end(folder: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.cli.args import parser
 from orchestrator.config.tables import DATA_KEYS, DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS
 from orchestrator.errors import ExitStatus
-from orchestrator.events import Check, Event, Kind
+from orchestrator.events import Check, Event, FailureKind
 from orchestrator.model import Host, Job, Role
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +164,9 @@ def test_every_event_is_in_the_table() -> None:
 
 
 def test_every_kind_of_failure_is_in_the_table() -> None:
-    assert set(first_codes(section(page("launch"), "What a failure is called"))) == set(Kind) - {Kind.NONE}
+    assert set(first_codes(section(page("launch"), "What a failure is called"))) == set(FailureKind) - {
+        FailureKind.NONE
+    }
 
 
 def test_every_check_is_in_the_table() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import findings
-from orchestrator.findings.flow import Source
+from orchestrator.findings.flow import SourceFile
 from orchestrator.model import AutoShard, Host, Inventory, Job, Role
 from orchestrator.planning import plan
 from orchestrator.program import sources
@@ -54,7 +54,7 @@ def scene(told: Told) -> findings.Scene:
         environ={},
         sources=(told.text,),
     )
-    source = Source("train.py", HEAD + told.text)
+    source = SourceFile("train.py", HEAD + told.text)
     files = {
         "sets/rows/1.0.0/dataset_info.json": (PROGRAMS / "sets/rows/1.0.0/dataset_info.json").read_text()
     }
@@ -237,7 +237,7 @@ def test_nothing_false_is_found_in_a_program_that_trains(name: str) -> None:
         found = PROGRAMS / path
         return found.read_text() if found.is_file() else None
 
-    texts = tuple(Source(where, text) for where, text in sources.closure(path, read))
+    texts = tuple(SourceFile(where, text) for where, text in sources.closure(path, read))
     assert texts
     planned = plan.assign(
         Inventory(hosts, job=job),

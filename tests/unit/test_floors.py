@@ -217,6 +217,21 @@ def test_no_import_circles() -> None:
     assert not circle, " -> ".join([*circle[circle.index(name) :], name])
 
 
+@pytest.mark.parametrize(
+    ("program", "apart"), [("orchestrator", "node"), ("orchestrator/node", ""), ("worker_entry", "")]
+)
+def test_no_name_of_a_class_says_two_things(program: str, apart: str) -> None:
+    """In each of the three programs; one that starts with an underscore is its module's own affair."""
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / program).rglob("*.py")):
+        if not apart or not path.is_relative_to(ROOT / program / apart):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 10
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_node_is_shipped_alone() -> None:
     """It becomes the package `orchestrate_node` on a host that has only Python."""
     wrong = [

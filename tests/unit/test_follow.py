@@ -12,11 +12,11 @@ import pytest
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import Event, GapPlace, LogGap, Stamped, TaskExited, TaskProgressed, TaskStarted
-from orchestrator.fleet import Fleet, Frame, Lost
+from orchestrator.fleet import Fleet, Lost, TaskNews
 from orchestrator.fleet.backlog import Backlog
 from orchestrator.model import TaskId
 from orchestrator.names import RunId
-from orchestrator.phases.context import Followed, Inbox, Run, Source
+from orchestrator.phases.context import CodeSource, Followed, Inbox, Run
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.restart import recovery
 from orchestrator.store import RunFolder
@@ -41,13 +41,13 @@ def follower(tmp_path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch)
     folder = RunFolder(tmp_path, RunId("r1"))
     folder.path.mkdir()
     (folder.path / "logs").mkdir()
-    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", Source())
+    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", CodeSource())
     return Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
 
 
 def give(follower: Follower, kind: str, payload: bytes = b"", **header: Any) -> None:
     header = {"stream": 1, "attempt": "1", "task": "worker/0", "kind": kind, **header}
-    follower._run.inbox.put(Frame("a", SESSION, wire.news(header, payload), payload))
+    follower._run.inbox.put(TaskNews("a", SESSION, wire.news(header, payload), payload))
     follower.step(0.0)
 
 
@@ -131,7 +131,7 @@ def test_what_an_earlier_keeper_said_is_not_missing_twice(tmp_path: Path, told: 
     log = EventLog(folder)
     log(Stamped(1.0, TaskStarted("worker/0", "a", "1", 7)))
     log(Stamped(1.0, LogGap("worker/0", GapPlace.NODE, 100, "")))
-    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", Source())
+    run = Run(folder, make(host("a")), Bus(), fleet, Inbox(), "me", CodeSource())
     later = Follower(run, "1", {TaskId.parse("worker/0"): "a"}, told.append)
     give(later, "state", state=final(gap(150)))
     assert missing(told) == 50

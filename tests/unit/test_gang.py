@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.events import TaskExited
 from orchestrator.model import Completion, TaskId
-from orchestrator.run.gang import Decision, decide, succeeded
+from orchestrator.run.gang import GangDecision, decide, succeeded
 
 
 def end(code: int | None, signal: int | None = None, lost: str = "", *, stopped: bool = False) -> TaskExited:
@@ -29,29 +29,29 @@ def tasks(text: str) -> list[TaskId]:
 @pytest.mark.parametrize(
     ("who", "ends", "completion", "decision", "good"),
     [
-        (WORKERS, {}, Completion.ALL, Decision.GO_ON, False),
-        (WORKERS, {"worker/0": OK}, Completion.ALL, Decision.GO_ON, False),
-        (WORKERS, {"worker/0": OK, "worker/1": OK}, Completion.ALL, Decision.ENDED, True),
-        (WORKERS, {"worker/1": BAD}, Completion.ALL, Decision.STOP_FAILED, False),
-        (WORKERS, {"worker/1": KILLED}, Completion.ALL, Decision.STOP_FAILED, False),
-        (WORKERS, {"worker/1": LOST}, Completion.ALL, Decision.STOP_FAILED, False),
-        (WORKERS, {"worker/0": STOPPED, "worker/1": BAD}, Completion.ALL, Decision.ENDED, False),
-        (WORKERS, {"worker/0": STOPPED, "worker/1": STOPPED}, Completion.ALL, Decision.ENDED, False),
-        (CLUSTER, {"worker/0": OK}, Completion.CHIEF, Decision.GO_ON, False),
-        (CLUSTER, {"chief/0": OK}, Completion.CHIEF, Decision.STOP_COMPLETE, True),
+        (WORKERS, {}, Completion.ALL, GangDecision.GO_ON, False),
+        (WORKERS, {"worker/0": OK}, Completion.ALL, GangDecision.GO_ON, False),
+        (WORKERS, {"worker/0": OK, "worker/1": OK}, Completion.ALL, GangDecision.ENDED, True),
+        (WORKERS, {"worker/1": BAD}, Completion.ALL, GangDecision.STOP_FAILED, False),
+        (WORKERS, {"worker/1": KILLED}, Completion.ALL, GangDecision.STOP_FAILED, False),
+        (WORKERS, {"worker/1": LOST}, Completion.ALL, GangDecision.STOP_FAILED, False),
+        (WORKERS, {"worker/0": STOPPED, "worker/1": BAD}, Completion.ALL, GangDecision.ENDED, False),
+        (WORKERS, {"worker/0": STOPPED, "worker/1": STOPPED}, Completion.ALL, GangDecision.ENDED, False),
+        (CLUSTER, {"worker/0": OK}, Completion.CHIEF, GangDecision.GO_ON, False),
+        (CLUSTER, {"chief/0": OK}, Completion.CHIEF, GangDecision.STOP_COMPLETE, True),
         (
             CLUSTER,
             {"chief/0": OK, "worker/0": STOPPED, "ps/0": STOPPED},
             Completion.CHIEF,
-            Decision.ENDED,
+            GangDecision.ENDED,
             True,
         ),
-        (CLUSTER, {"ps/0": KILLED}, Completion.CHIEF, Decision.STOP_FAILED, False),
-        (EVALUATED, {"worker/0": OK, "worker/1": OK}, Completion.ALL, Decision.STOP_COMPLETE, True),
+        (CLUSTER, {"ps/0": KILLED}, Completion.CHIEF, GangDecision.STOP_FAILED, False),
+        (EVALUATED, {"worker/0": OK, "worker/1": OK}, Completion.ALL, GangDecision.STOP_COMPLETE, True),
     ],
 )
 def test_what_the_ends_ask_for(
-    who: str, ends: dict[str, TaskExited], completion: Completion, decision: Decision, good: bool
+    who: str, ends: dict[str, TaskExited], completion: Completion, decision: GangDecision, good: bool
 ) -> None:
     known = {TaskId.parse(task): end for task, end in ends.items()}
     assert decide(tasks(who), known, completion) is decision

@@ -17,9 +17,9 @@ from orchestrator.hostlists import ansible, file, hostfile, sshconfig, write
 from orchestrator.hostlists.candidate import Candidate
 from orchestrator.hostlists.machine import (
     Machine,
-    Python,
     Pythons,
     Room,
+    TensorFlowPython,
     choose_addresses,
     choose_pythons,
     choose_workdir,
@@ -205,9 +205,13 @@ def test_the_address_that_the_others_reach(machines: dict[str, Machine], address
 
 
 def test_one_python_for_all_or_one_for_each_or_none() -> None:
-    old, new, own = Python("/opt/a", "2.16"), Python("/opt/b", "2.17"), Python("~/c", "2.17")
+    old, new, own = (
+        TensorFlowPython("/opt/a", "2.16"),
+        TensorFlowPython("/opt/b", "2.17"),
+        TensorFlowPython("~/c", "2.17"),
+    )
 
-    def having(*pythons: Python) -> Machine:
+    def having(*pythons: TensorFlowPython) -> Machine:
         return Machine("h", "p", (), pythons=pythons)
 
     assert choose_pythons([("a", having(old, new)), ("b", having(own, new))]) == Pythons(common=new)
@@ -228,8 +232,10 @@ def test_a_workdir_with_room() -> None:
 
 def test_what_is_written_is_read_as_it_was_meant() -> None:
     entries = [
-        write.Entry("gpu-01", "gpu-01", "10.0.0.1", 2222, tasks=2, gpus=("A\x1b[2J", "A\x1b[2J")),
-        write.Entry("gpu-02", "me@gpu-02:2200", "10.0.0.2", 2300, python="~/größe/python", note="x\ny = 1"),
+        write.HostEntry("gpu-01", "gpu-01", "10.0.0.1", 2222, tasks=2, gpus=("A\x1b[2J", "A\x1b[2J")),
+        write.HostEntry(
+            "gpu-02", "me@gpu-02:2200", "10.0.0.2", 2300, python="~/größe/python", note="x\ny = 1"
+        ),
     ]
     text = write.text(
         entries, write.Whole(Pythons(), Room("/scratch", 100 * GB), "/etc/my config", looked=True)
@@ -261,7 +267,7 @@ def test_what_a_stranger_says_of_a_machine_is_left_out(data: bytes) -> None:
 
 def test_where_an_environment_is_made_gpus_are_named() -> None:
     """[env] takes TensorFlow's build for GPUs only where hosts name theirs."""
-    entry = write.Entry("a", "a", "10.0.0.1", 2222, gpus=("A100", "A100"))
+    entry = write.HostEntry("a", "a", "10.0.0.1", 2222, gpus=("A100", "A100"))
     whole = write.Whole(Pythons(), None, None, looked=True)
     made = config.parse(write.text([entry], whole))
     assert made.hosts[0].devices == ("0", "1")
@@ -269,7 +275,7 @@ def test_where_an_environment_is_made_gpus_are_named() -> None:
     assert any("and-cuda" in package for package in made.environment.packages)
     uneven = dataclasses.replace(entry, tasks=3)
     assert config.parse(write.text([uneven], whole)).hosts[0].devices is None
-    own = dataclasses.replace(whole, pythons=Pythons(common=Python("~/a/bin/python", "2.21.0")))
+    own = dataclasses.replace(whole, pythons=Pythons(common=TensorFlowPython("~/a/bin/python", "2.21.0")))
     assert config.parse(write.text([entry], own)).hosts[0].devices is None
 
 

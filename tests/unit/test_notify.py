@@ -12,18 +12,20 @@ import pytest
 from orchestrator.cli.desk import notified
 from orchestrator.connectors import connectors
 from orchestrator.errors import UsageError
-from orchestrator.events import Kind, Noted, Outcome, RunEnded, Stamped
+from orchestrator.events import FailureKind, Noted, Outcome, RunEnded, Stamped
 from orchestrator.fleet import Fleet
 from orchestrator.model import Job
 from orchestrator.names import RunId
-from orchestrator.phases.context import Inbox, Run, Source
+from orchestrator.phases.context import CodeSource, Inbox, Run
 from orchestrator.phases.notify import notify
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from tests.unit import plans
 
 WORDS = "$(touch /tmp/x) \x1b[2J `id` ü"
-ENDED = RunEnded("r1", Outcome.FAILED, 1, 9.5, WORDS, "worker/0", (WORDS,) * 20_000, "/f", kind=Kind.EXIT)
+ENDED = RunEnded(
+    "r1", Outcome.FAILED, 1, 9.5, WORDS, "worker/0", (WORDS,) * 20_000, "/f", kind=FailureKind.EXIT
+)
 
 
 def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
@@ -34,7 +36,7 @@ def tell(folder: Path, argv: tuple[str, ...]) -> list[str]:
     kept = RunFolder(folder / "runs", RunId("r1"))
     kept.create(plan)
     kept.write_notify(argv)
-    run = Run(kept, plan, Bus(heard.append), Fleet(connectors(), inbox.put), inbox, "me", Source())
+    run = Run(kept, plan, Bus(heard.append), Fleet(connectors(), inbox.put), inbox, "me", CodeSource())
     notify(run, ENDED, patience=0.5 if "sleep" in argv else 30.0)
     return [one.event.text for one in heard if isinstance(one.event, Noted)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.fleet import Fleet
 from orchestrator.names import RunId
-from orchestrator.phases.context import Inbox, Run, Source
+from orchestrator.phases.context import CodeSource, Inbox, Run
 from orchestrator.phases.restart import backup as phase
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
@@ -22,7 +22,7 @@ def of_three(tmp_path: Path, connected: str) -> Run:
     plan = make(host("a"), host("b"), host("c"))
     fleet = Fleet(cast("Any", None), lambda _: None)
     fleet.sessions.update({name: cast("Any", name) for name in connected})
-    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus(), fleet, Inbox(), "me", Source())
+    return Run(RunFolder(tmp_path, RunId("r1")), plan, Bus(), fleet, Inbox(), "me", CodeSource())
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.render.keys import HELP, Keys, Wish, chosen
+from orchestrator.render.keys import HELP, KeyAction, Keys, chosen
 
 NONE = Keys()
 # What was pressed, what follows from it, and what was asked for on the way.
-PRESSED: list[tuple[list[str], Keys, list[Wish]]] = [
+PRESSED: list[tuple[list[str], Keys, list[KeyAction]]] = [
     (["?"], Keys(help=True), []),
     (["?", "?"], NONE, []),
     (["?", "\x1b"], NONE, []),
     (["p"], Keys(paused=True), []),
     (["p", "", " "], NONE, []),
-    (["s"], Keys(stacks=True), [Wish.STACKS]),
-    (["d"], NONE, [Wish.DETACH]),
-    (["q"], NONE, [Wish.DETACH]),
-    (["x", "", "y"], NONE, [Wish.STOP]),
+    (["s"], Keys(stacks=True), [KeyAction.STACKS]),
+    (["d"], NONE, [KeyAction.DETACH]),
+    (["q"], NONE, [KeyAction.DETACH]),
+    (["x", "", "y"], NONE, [KeyAction.STOP]),
     (["x", "n"], NONE, []),
     (["x", "x"], NONE, []),
     (["x"], Keys(asking=True), []),
@@ -31,7 +31,7 @@ PRESSED: list[tuple[list[str], Keys, list[Wish]]] = [
 
 
 @pytest.mark.parametrize(("pressed", "keys", "wishes"), PRESSED)
-def test_keys(pressed: list[str], keys: Keys, wishes: list[Wish]) -> None:
+def test_keys(pressed: list[str], keys: Keys, wishes: list[KeyAction]) -> None:
     now, asked = NONE, []
     for key in pressed:
         now, wish = now.press(key)

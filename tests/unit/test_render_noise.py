@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.render.noise import Noise, Origin
+from orchestrator.render.noise import LineOrigin, Noise
 
 NEW = "0000 00:00:1795320342.882476    8101 "
 OLD = "2024-01-02 09:35:23.860511: "
@@ -37,7 +37,7 @@ OLD = "2024-01-02 09:35:23.860511: "
     ],
 )
 def test_tensorflows_own(text: str) -> None:
-    assert Noise().origin(text) is Origin.NOISE
+    assert Noise().origin(text) is LineOrigin.NOISE
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_tensorflows_own(text: str) -> None:
     ],
 )
 def test_the_tasks(text: str) -> None:
-    assert Noise().origin(text) is Origin.TASK
+    assert Noise().origin(text) is LineOrigin.TASK
 
 
 def test_a_line_that_goes_on_is_what_the_one_before_was() -> None:
@@ -81,4 +81,4 @@ def test_a_line_that_goes_on_is_what_the_one_before_was() -> None:
             "/job:worker/replica:0/task:2",
         )
     ]
-    assert origins == [Origin.NOISE] * 3 + [Origin.FAREWELL] * 3 + [Origin.TASK] * 2
+    assert origins == [LineOrigin.NOISE] * 3 + [LineOrigin.FAREWELL] * 3 + [LineOrigin.TASK] * 2

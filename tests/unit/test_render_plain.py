@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import events as ev
 from orchestrator.eventjson import decode
-from orchestrator.events import Event, Kind, Level, Outcome, Phase, Stamped
+from orchestrator.events import Event, FailureKind, Level, Outcome, Phase, Stamped
 from orchestrator.model import Fold
 from orchestrator.render import DisplayGoneError, Look, choose
 from orchestrator.render.jsonl import Jsonl
@@ -272,7 +272,7 @@ def test_a_run_that_cannot_start_for_another_reason_says_which() -> None:
 
 def test_of_a_task_that_failed_without_a_word_that_is_said() -> None:
     ended = ev.RunEnded(
-        "r1", Outcome.FAILED, 1, 2.1, "worker/0 exited with 3", "worker/0", (), "/r", kind=Kind.EXIT
+        "r1", Outcome.FAILED, 1, 2.1, "worker/0 exited with 3", "worker/0", (), "/r", kind=FailureKind.EXIT
     )
     _, err = shown(PLAN, ended)
     assert "error: worker/0 exited with 3\n  its log is empty\n" in err

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import events as ev
 from orchestrator import wire
-from orchestrator.events import CheckReported, Kind, Level, Outcome, PairReported, Phase, Stamped
+from orchestrator.events import CheckReported, FailureKind, Level, Outcome, PairReported, Phase, Stamped
 from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.render.grid import grid
 from orchestrator.render.preflight import host_table, pair_matrix, preflight_table
@@ -288,7 +288,7 @@ def test_what_lives_on_a_host_that_was_replaced_is_shown() -> None:
 def test_status_shows_the_verdict_again() -> None:
     ended = msgspec.structs.replace(
         ENDED,
-        kind=ev.Kind.OUT_OF_MEMORY,
+        kind=ev.FailureKind.OUT_OF_MEMORY,
         cause_host="gpu-02",
         last_lines=("Epoch 3",),
         hint="a smaller batch",
@@ -323,5 +323,5 @@ def test_status_as_json_is_one_object() -> None:
 
 
 def test_a_run_that_was_never_started_has_no_kind_beside_that() -> None:
-    ended = msgspec.structs.replace(ENDED, outcome=Outcome.CLUSTER, kind=Kind.START)
+    ended = msgspec.structs.replace(ENDED, outcome=Outcome.CLUSTER, kind=FailureKind.START)
     assert "  not started  " in runs_table([RunRow(plan(), view(ended), kept=False)], json=False)[1]

@@ -16,7 +16,7 @@ from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.run import restarts
 from orchestrator.run.restarts import (
     Change,
-    Failure,
+    FailedAttempt,
     NoSeatError,
     candidates,
     enough,
@@ -73,8 +73,8 @@ def test_a_preparation_that_fails_alike_ends_the_restarts() -> None:
     assert enough([unprepared("launch: gpu-01 was lost", outside=True)] * 2, 9) is None
 
 
-def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> Failure:
-    return Failure(place, step, seconds)
+def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> FailedAttempt:
+    return FailedAttempt(place, step, seconds)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def at(step: int | None, place: str = "ValueError", seconds: float = 3.0) -> Fai
         ([at(None), at(1)], 5, None),
     ],
 )
-def test_what_ends_the_restarts(failures: list[Failure], most: int, why: str | None) -> None:
+def test_what_ends_the_restarts(failures: list[FailedAttempt], most: int, why: str | None) -> None:
     assert enough(failures, most) == why
 
 

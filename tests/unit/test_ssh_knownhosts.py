@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.ssh import knownhosts
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy
-from orchestrator.ssh.knownhosts import Trust, Verdict
+from orchestrator.ssh.knownhosts import KeyVerdict, Trust
 from orchestrator.ssh.target import Target
 
 
@@ -127,6 +127,6 @@ def test_check_host_ip_refuses_an_address_known_with_another_key(
         return
     with pytest.raises(HostKeyRefused) as caught:
         verdict.missing_host_key(paramiko.SSHClient(), "", own)
-    assert caught.value.verdict == Verdict(trust, f"{known}:2")
+    assert caught.value.verdict == KeyVerdict(trust, f"{known}:2")
     plain = replace(target, check_ip=False)
     Policy(plain, KnownHosts(), lambda: peer).missing_host_key(paramiko.SSHClient(), "", own)

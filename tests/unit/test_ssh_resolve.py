@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ssh.options import Asked, parse_dump, split_destination
+from orchestrator.ssh.options import CommandLine, parse_dump, split_destination
 from orchestrator.ssh.resolve import target_of
 from orchestrator.ssh.target import Strict, Target
 from orchestrator.ssh.tokens import expand
@@ -34,7 +34,8 @@ def test_a_destination_in_its_parts(text: str, parts: tuple[str | None, str, int
 
 def dump(*lines: str) -> Target:
     return target_of(
-        Asked("alias"), parse_dump("\n".join(["user train", "hostname gpu-01.example", "port 22", *lines]))
+        CommandLine("alias"),
+        parse_dump("\n".join(["user train", "hostname gpu-01.example", "port 22", *lines])),
     )
 
 
@@ -97,7 +98,7 @@ def test_known_hosts_files(tmp_path: Path) -> None:
 )
 def test_names_of_the_host_key(lines: tuple[str, ...], names: tuple[str, ...]) -> None:
     options = {**parse_dump("user train\nhostname gpu-01.example\nport 22"), **parse_dump("\n".join(lines))}
-    assert target_of(Asked("alias"), options).key_names == names
+    assert target_of(CommandLine("alias"), options).key_names == names
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("none", None), ("0", None), ("7", 7.0)])

@@ -14,8 +14,8 @@ from orchestrator.model import Host, Role, TaskId, TaskSpec
 from orchestrator.node.look.fingerprint import devices
 from orchestrator.run.validity import (
     DAY,
-    Decision,
     Validation,
+    ValidationDecision,
     data_of,
     decide,
     host_key,
@@ -26,7 +26,7 @@ from orchestrator.store.validations import Validations
 
 NOW = 1_795_000_000.0
 STATE = {"python": "aa", "packages": "bb", "data": "cc"}
-AGAIN, STANDS = Decision(again=True), Decision(again=False)
+AGAIN, STANDS = ValidationDecision(again=True), ValidationDecision(again=False)
 SPEC = TaskSpec(TaskId(Role.WORKER, 0), "a", 2222, ("python3", "-m", "worker_entry"), {"A": "b"})
 HOST = Host("a", "a", "10.0.0.1")
 
@@ -40,13 +40,15 @@ HOST = Host("a", "a", "10.0.0.1")
         (Validation(NOW - DAY, STATE), STATE, AGAIN),
         (Validation(NOW + 1, STATE), STATE, AGAIN),  # a clock that was set back
         (Validation(float("nan"), STATE), STATE, AGAIN),
-        (Validation(NOW, {**STATE, "data": "dd"}), STATE, Decision(again=True, changed=("data",))),
-        (Validation(NOW, {}), STATE, Decision(again=True, changed=("data", "packages", "python"))),
-        (Validation(NOW, {**STATE, "gpu": "a"}), STATE, Decision(again=True, changed=("gpu",))),
+        (Validation(NOW, {**STATE, "data": "dd"}), STATE, ValidationDecision(again=True, changed=("data",))),
+        (Validation(NOW, {}), STATE, ValidationDecision(again=True, changed=("data", "packages", "python"))),
+        (Validation(NOW, {**STATE, "gpu": "a"}), STATE, ValidationDecision(again=True, changed=("gpu",))),
         (Validation(NOW, {}), {}, AGAIN),
     ],
 )
-def test_the_decision(last: Validation | None, state: Mapping[str, str], decision: Decision) -> None:
+def test_the_decision(
+    last: Validation | None, state: Mapping[str, str], decision: ValidationDecision
+) -> None:
     assert decide(last, state, NOW) == decision
 
 

@@ -10,7 +10,7 @@ from orchestrator.diagnosis import lastwords
 from orchestrator.diagnosis.rules import RULES, Rule
 from orchestrator.diagnosis.statement import Raised, Statement
 from orchestrator.diagnosis.verdict import Hear, judge
-from orchestrator.events import Kind, Loss, TaskExited
+from orchestrator.events import FailureKind, Loss, TaskExited
 
 TAILS = Path(__file__).parent / "tails"  # what TensorFlow 2.21 printed; the task to blame is worker/2
 
@@ -259,39 +259,39 @@ def test_only_the_last_attempt_counts() -> None:
     assert judge([first, again], lambda _task, attempt: Statement((attempt,))).last_lines == ("2",)
 
 
-KINDS: list[tuple[TaskExited, tuple[str, ...], Kind]] = [
-    (ended(2, 0, signal=9), RAISED, Kind.SIGNAL),
-    (ended(2, 0, signal=9, oom_kills=1), TRAINING, Kind.OUT_OF_MEMORY),
-    (ended(2, 0, code=137), TRAINING, Kind.SIGNAL),
-    (ended(2, 0, code=3), TRAINING, Kind.EXIT),
-    (ended(2, 0, code=1), RAISED, Kind.EXCEPTION),
-    (ended(2, 0, code=1), MODULE, Kind.EXCEPTION),
-    (ended(2, 0, code=1), tail("array_memory"), Kind.OUT_OF_MEMORY),
-    (ended(2, 0, code=1), OOM, Kind.OUT_OF_MEMORY),
-    (ended(2, 0, code=1), tail("resources"), Kind.RESOURCES),
-    (ended(2, 0, code=1), PORT, Kind.PORT),
-    (ended(2, 0, code=1), NAN, Kind.NAN),
-    (ended(2, 0, code=1), tail("nan_graph"), Kind.NAN),
-    (ended(2, 0, code=1), ("Batch 7: Invalid loss, terminating training",), Kind.NAN),
-    (ended(2, 0, code=1), SHAPES, Kind.MISMATCH),
-    (ended(2, 0, code=1), GROUP, Kind.MISMATCH),
-    (ended(2, 0, code=1), SOCKET_CLOSED, Kind.PEER),
-    (ended(2, 0, signal=6), UNHEALTHY, Kind.PEER),
-    (ended(2, 0, code=1), LEADER_KILLED, Kind.PEER),
-    (ended(2, 0, code=1), INCARNATION, Kind.INCARNATION),
-    (ended(2, 0, code=1), BARRIER, Kind.TIMEOUT),
-    (ended(2, 0, code=1), NO_LEADER, Kind.TIMEOUT),
-    (ended(2, 0, code=1), ("OSError: [Errno 28] No space left on device",), Kind.DISK),
-    (ended(2, 0, lost="its supervisor was killed by signal 9"), TRAINING, Kind.LOST),
-    (ended(2, 0, lost="its supervisor was killed", oom_kills=1), TRAINING, Kind.OUT_OF_MEMORY),
-    (ended(2, 0, lost="x", loss=Loss.RESTARTED, oom_kills=1), TRAINING, Kind.REBOOTED),
-    (ended(2, 0, lost="x", loss=Loss.UNREACHABLE), TRAINING, Kind.HOST_LOST),
-    (ended(2, 0, lost="x", loss=Loss.UNSTARTED), TRAINING, Kind.START),
+KINDS: list[tuple[TaskExited, tuple[str, ...], FailureKind]] = [
+    (ended(2, 0, signal=9), RAISED, FailureKind.SIGNAL),
+    (ended(2, 0, signal=9, oom_kills=1), TRAINING, FailureKind.OUT_OF_MEMORY),
+    (ended(2, 0, code=137), TRAINING, FailureKind.SIGNAL),
+    (ended(2, 0, code=3), TRAINING, FailureKind.EXIT),
+    (ended(2, 0, code=1), RAISED, FailureKind.EXCEPTION),
+    (ended(2, 0, code=1), MODULE, FailureKind.EXCEPTION),
+    (ended(2, 0, code=1), tail("array_memory"), FailureKind.OUT_OF_MEMORY),
+    (ended(2, 0, code=1), OOM, FailureKind.OUT_OF_MEMORY),
+    (ended(2, 0, code=1), tail("resources"), FailureKind.RESOURCES),
+    (ended(2, 0, code=1), PORT, FailureKind.PORT),
+    (ended(2, 0, code=1), NAN, FailureKind.NAN),
+    (ended(2, 0, code=1), tail("nan_graph"), FailureKind.NAN),
+    (ended(2, 0, code=1), ("Batch 7: Invalid loss, terminating training",), FailureKind.NAN),
+    (ended(2, 0, code=1), SHAPES, FailureKind.MISMATCH),
+    (ended(2, 0, code=1), GROUP, FailureKind.MISMATCH),
+    (ended(2, 0, code=1), SOCKET_CLOSED, FailureKind.PEER),
+    (ended(2, 0, signal=6), UNHEALTHY, FailureKind.PEER),
+    (ended(2, 0, code=1), LEADER_KILLED, FailureKind.PEER),
+    (ended(2, 0, code=1), INCARNATION, FailureKind.INCARNATION),
+    (ended(2, 0, code=1), BARRIER, FailureKind.TIMEOUT),
+    (ended(2, 0, code=1), NO_LEADER, FailureKind.TIMEOUT),
+    (ended(2, 0, code=1), ("OSError: [Errno 28] No space left on device",), FailureKind.DISK),
+    (ended(2, 0, lost="its supervisor was killed by signal 9"), TRAINING, FailureKind.LOST),
+    (ended(2, 0, lost="its supervisor was killed", oom_kills=1), TRAINING, FailureKind.OUT_OF_MEMORY),
+    (ended(2, 0, lost="x", loss=Loss.RESTARTED, oom_kills=1), TRAINING, FailureKind.REBOOTED),
+    (ended(2, 0, lost="x", loss=Loss.UNREACHABLE), TRAINING, FailureKind.HOST_LOST),
+    (ended(2, 0, lost="x", loss=Loss.UNSTARTED), TRAINING, FailureKind.START),
 ]
 
 
 @pytest.mark.parametrize(("exited", "lines", "kind"), KINDS)
-def test_every_cause_is_of_a_kind(exited: TaskExited, lines: tuple[str, ...], kind: Kind) -> None:
+def test_every_cause_is_of_a_kind(exited: TaskExited, lines: tuple[str, ...], kind: FailureKind) -> None:
     assert judge([exited], lambda _task, _attempt: Statement(lines)).kind is kind
 
 
@@ -394,14 +394,14 @@ def test_what_a_task_reports_is_the_verdict_whatever_its_log_says() -> None:
     verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
     assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: Exception: record 17 has no images"
     assert verdict.why == "raised at train.py, line 6, because of KeyError: 'images' (/m/data.py, line 4)"
-    assert verdict.kind is Kind.EXCEPTION
+    assert verdict.kind is FailureKind.EXCEPTION
 
 
 def test_the_message_of_sys_exit_is_the_verdict() -> None:
     told = report(type="SystemExit", message="usage: train.py DIR")
     verdict = judge([ended(2, 0, code=1)], hear(w2=Statement((), told)))
     assert verdict.cause == "worker/2 on gpu-03 exited with 1 after 41 s: usage: train.py DIR"
-    assert (verdict.kind, verdict.why) == (Kind.EXIT, "")
+    assert (verdict.kind, verdict.why) == (FailureKind.EXIT, "")
 
 
 def test_an_error_of_worker_entry_comes_with_its_own_advice_and_that_is_not_ours() -> None:

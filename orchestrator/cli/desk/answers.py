@@ -8,7 +8,7 @@ import time
 
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, HostError
-from orchestrator.phases.command import Ended, Failed, Output, Started, Word
+from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Failed, Word
 from orchestrator.render.commands import Answer, folded
 from orchestrator.run import latecomers
 from orchestrator.text import count
@@ -18,7 +18,7 @@ _OFTEN = 0.5  # seconds between looks at what may be shown
 _LATE = 1.0  # seconds after which a person is told who has not answered
 
 
-class Answers:
+class ShownAnswers:
     """What came from the hosts, and what of it was shown."""
 
     def __init__(self, names: list[str], *, as_json: bool) -> None:
@@ -36,14 +36,14 @@ class Answers:
         self._named = as_json or not sys.stderr.isatty()  # latecomers are named once, to a person
 
     def take(self, word: Word | None) -> None:
-        if isinstance(word, Started | Failed):
+        if isinstance(word, CommandStarted | Failed):
             self._last_answer = time.monotonic() - self._began
         match word:
-            case Started(host):
+            case CommandStarted(host):
                 self.running[host] = time.monotonic()
-            case Output(host, stream, data):
+            case CommandOutput(host, stream, data):
                 self._answers[host].add(stream, data)
-            case Ended(host):
+            case CommandEnded(host):
                 self._end(self._answers[host], word)
             case Failed(host, error):
                 self.waiting.discard(host)
@@ -66,7 +66,7 @@ class Answers:
         for out, err in folded(ended):
             _print(out, err)
 
-    def _end(self, answer: Answer, end: Ended) -> None:
+    def _end(self, answer: Answer, end: CommandEnded) -> None:
         self.waiting.discard(end.host)
         answer.status = end.status
         self.status = max(self.status, end.status)

@@ -11,9 +11,9 @@ from orchestrator.model import Inventory, Job
 from orchestrator.store import runs_root
 
 if TYPE_CHECKING:
-    from orchestrator.phases.context import Source
+    from orchestrator.phases.context import CodeSource
     from orchestrator.sync import Tree
-    from orchestrator.sync.listing import Listing
+    from orchestrator.sync.listing import CodeListing
     from orchestrator.sync.roots import CodeRoot
 
 _ROWS = 30  # lines of a list
@@ -33,13 +33,13 @@ class Project:
     root: CodeRoot
     ignore: tuple[str, ...]
     own: tuple[Path, ...]
-    listing: Listing
+    listing: CodeListing
 
-    def source(self) -> Source:
+    def source(self) -> CodeSource:
         """What the keeper of a run reads."""
-        from orchestrator.phases.context import Source
+        from orchestrator.phases.context import CodeSource
 
-        return Source(self.root.path, self.ignore, self.own, self.listing)
+        return CodeSource(self.root.path, self.ignore, self.own, self.listing)
 
     def sent(self) -> Sent:
         """What would be sent."""

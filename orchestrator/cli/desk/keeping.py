@@ -25,7 +25,7 @@ from orchestrator.store.key import read_key
 
 if TYPE_CHECKING:
     from orchestrator.cli.desk.code import Project
-    from orchestrator.phases.context import Run, Source
+    from orchestrator.phases.context import CodeSource, Run
     from orchestrator.ssh.keys import Secrets
 
 
@@ -57,9 +57,9 @@ def keep_new(
 
     def work(control: int) -> int:
         from orchestrator.phases import keeper
-        from orchestrator.phases.context import Source
+        from orchestrator.phases.context import CodeSource
 
-        source = Source() if project is None else project.source()
+        source = CodeSource() if project is None else project.source()
         with _run(folder, plan, source, secrets, key=key, asked=asked) as run:
             return keeper.keep_new(run, control)
 
@@ -82,9 +82,9 @@ def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: Order | None = None)
 
     def work(control: int) -> int:
         from orchestrator.phases import keeper
-        from orchestrator.phases.context import Source
+        from orchestrator.phases.context import CodeSource
 
-        with _run(folder, plan, Source(), secrets, key=key, asked=asked) as run:
+        with _run(folder, plan, CodeSource(), secrets, key=key, asked=asked) as run:
             if stop is not None:
                 run.stop.ask(kill=stop is Order.KILL)
             return keeper.keep_adopted(run, control)
@@ -96,7 +96,7 @@ def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: Order | None = None)
 def _run(
     folder: RunFolder,
     plan: RunPlan,
-    source: Source,
+    source: CodeSource,
     secrets: Mapping[str, str],
     *,
     key: bytes | None,

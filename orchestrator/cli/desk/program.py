@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from orchestrator.cli.desk import code
-from orchestrator.findings.flow import Source
+from orchestrator.findings.flow import SourceFile
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
 from orchestrator.program import invocation, sources
@@ -54,7 +54,7 @@ def _sent(project: code.Project) -> frozenset[str]:
     return frozenset(posixpath.relpath(path, project.root.cwd or ".") for path in project.listing.paths)
 
 
-def read(command: Sequence[str], around: Code) -> tuple[Source, ...]:
+def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
     """The program, and the modules beside it that it imports, if it is Python or a shell runs it."""
     words = tuple(command)
     if not words:
@@ -70,7 +70,7 @@ def read(command: Sequence[str], around: Code) -> tuple[Source, ...]:
         name = next((one for one in (f"{path}.py", f"{path}/__main__.py") if one in around.sent), None)
     if name is None or not name.endswith(".py"):
         return ()
-    return tuple(Source(path, text) for path, text in sources.closure(name, around.read))
+    return tuple(SourceFile(path, text) for path, text in sources.closure(name, around.read))
 
 
 def r_packages(command: Sequence[str], around: Code) -> tuple[str, ...]:

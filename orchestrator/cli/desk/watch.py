@@ -29,7 +29,7 @@ from orchestrator.events import (
     StopRequested,
 )
 from orchestrator.model import Order
-from orchestrator.render import Board, DisplayGoneError, Renderer, Wish
+from orchestrator.render import Board, DisplayGoneError, KeyAction, Renderer
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
 
@@ -186,11 +186,11 @@ class _Watch:
             board.press("")
         for key in keyboard.read():
             match board.press(key):
-                case Wish.DETACH:
+                case KeyAction.DETACH:
                     self._detached = True
-                case Wish.STOP:
+                case KeyAction.STOP:
                     self.stop()
-                case Wish.STACKS:
+                case KeyAction.STACKS:
                     self.folder.ask_keeper(Order.STACKS)
                 case None:
                     pass

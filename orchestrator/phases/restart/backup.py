@@ -8,7 +8,7 @@ from orchestrator import ranges, text
 from orchestrator.errors import ClusterError
 from orchestrator.events import Noted, Phase
 from orchestrator.phases.context import PhaseFailed, Run, fail_on
-from orchestrator.sync import Origin, carry
+from orchestrator.sync import BackupOrigin, carry
 from orchestrator.sync.files import work_folder
 
 
@@ -46,15 +46,15 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
         )
     gone = "is lost" if leader not in going_on else "" if source else "has lost its folder"
     match carried.origin:
-        case Origin.COPY:
+        case BackupOrigin.COPY:
             said = f"{leader} {gone} with its newest {backup}; every host has that of an attempt before"
-        case Origin.REMOVED:
+        case BackupOrigin.REMOVED:
             said = f"{leader} has removed its {backup}: training starts from the beginning, everywhere"
-        case Origin.NOWHERE if gone:
+        case BackupOrigin.NOWHERE if gone:
             said = f"{backup} was only on {leader}, which {gone}: training starts from the beginning"
-        case Origin.NOWHERE:
+        case BackupOrigin.NOWHERE:
             said = f"{leader} has no {backup} yet: training starts from the beginning"
-        case Origin.HOST:
+        case BackupOrigin.HOST:
             return
     run.bus.emit(Noted(said))
 

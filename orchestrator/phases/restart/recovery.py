@@ -12,7 +12,7 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Event, HostLost, HostRecovered, Loss
 from orchestrator.fleet import Lost, Session
 from orchestrator.phases import connect
-from orchestrator.phases.context import Asked, Reconnected, Run, log
+from orchestrator.phases.context import Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
 
 _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
@@ -129,7 +129,7 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
                     back(session)
             case Lost(error=error) if run.fleet.sessions.get(item.host) is item.session:
                 lose(run, item.host, reason(error), run.bus.emit)
-            case Asked():
+            case ViewerRequest():
                 return
             case _:
                 pass

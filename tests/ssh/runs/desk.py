@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.model import Host, Role
 from orchestrator.names import RunId
 from orchestrator.rehearsal import Cluster
-from orchestrator.rehearsal.sshd import Server
+from orchestrator.rehearsal.sshd import SshServer
 from orchestrator.store import RunFolder
 from orchestrator.timings import VARIABLE
 from tests import command
@@ -381,7 +381,7 @@ class Desk:
             ours = self.run_folder(run) / "logs" / "1" / f"{slug}.log"
             assert ours.read_bytes() == self.node_log(hosts[name], run, slug).read_bytes()
 
-    def kill_sshd(self, server: Server) -> None:
+    def kill_sshd(self, server: SshServer) -> None:
         """Kill one host's sshd, the listener and every session; they are gone then, and the port is free."""
         mark = str(server.folder).encode()
         listeners = [pid for pid in _pids() if mark in _cmdline(pid)]
@@ -392,7 +392,7 @@ class Desk:
                 os.kill(pid, signal.SIGKILL)
         until("sshd is gone", lambda: all(map(is_gone, pids)))
 
-    def start_sshd(self, server: Server) -> None:
+    def start_sshd(self, server: SshServer) -> None:
         """Start it again; it listens then."""
         before = server.log().count(_LISTENS)
         self._others.append(subprocess.Popen(server.argv, start_new_session=True))
