@@ -62,7 +62,7 @@ def test_only_data_may_change_in_a_validation() -> None:
     [
         ("", ("$TFDS_DATA_DIR/mnist",)),
         ("--dataset digits", ()),
-        ("--dataset=any", ()),
+        ("--dataset=digits", ()),
         ("--dataset synthetic --data-dir /data", ()),
         ("--dataset cifar10 --data-dir /data", ("/data/cifar10",)),
         ("--dataset emnist/letters:3.*.* --data-dir=~/tfds", ("~/tfds/emnist",)),
@@ -72,7 +72,7 @@ def test_only_data_may_change_in_a_validation() -> None:
         ("--dataset ./records", None),
         ("--dataset x.tfrecord", None),
         ("--data-dir tfds", None),
-        ("python3 -m worker_entry --validate --dataset any", ()),
+        ("python3 -m worker_entry --validate --dataset digits", ()),
     ],
 )
 def test_what_worker_entry_reads(options: str, data: tuple[str, ...] | None) -> None:

@@ -54,7 +54,8 @@ def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
         f"orchestrator/_shipped/{path.relative_to(ROOT)}" for path in (ROOT / "worker_entry").rglob("*.py")
     }
     typed = {"orchestrator/py.typed", "orchestrator/_shipped/worker_entry/py.typed"}
-    assert held == ours | shipped | typed | {"orchestrator/hosts.example.toml"}
+    digits = {f"orchestrator/_shipped/worker_entry/data/digits.{kind}" for kind in ("csv.gz", "txt")}
+    assert held == ours | shipped | typed | digits | {"orchestrator/hosts.example.toml"}
 
 
 def test_an_sdist_is_complete_and_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
