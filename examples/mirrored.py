@@ -3,8 +3,10 @@
 python examples/mirrored.py
 """
 
+from pathlib import Path
+
+import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 BATCH_PER_DEVICE = 64
 
@@ -20,9 +22,9 @@ def devices() -> list[str]:
 
 
 def digits(batch: int) -> tf.data.Dataset:
-    images, labels = load_digits(return_X_y=True)
+    images, labels = np.hsplit(np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=","), [64])
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
-    data = tf.data.Dataset.from_tensor_slices((images, labels))
+    data = tf.data.Dataset.from_tensor_slices((images, labels[:, 0]))
     return data.shuffle(10_000, seed=42).repeat().batch(batch, drop_remainder=True)
 
 

@@ -3,16 +3,17 @@
 orchestrate launch -- examples/parameter_server.py     (roles chief, worker, ps in hosts.toml)
 """
 
+from pathlib import Path
+
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 EPOCHS, STEPS, BATCH = 3, 40, 64
-IMAGES, LABELS = load_digits(return_X_y=True)
+IMAGES, LABELS = np.hsplit(np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=","), [64])
 
 
 def batches() -> tf.data.Dataset:
-    data = tf.data.Dataset.from_tensor_slices((IMAGES.astype("float32") / 16, LABELS.astype(np.int64)))
+    data = tf.data.Dataset.from_tensor_slices((IMAGES.astype("float32") / 16, LABELS[:, 0].astype(np.int64)))
     return data.shuffle(10_000).repeat().batch(BATCH, drop_remainder=True)
 
 

@@ -45,7 +45,7 @@ def test_the_tutorials_parameters_on_four_hosts(four: Desk) -> None:
 
 def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> None:
     """It knows nothing of us; a peer that dies must not leave the others waiting."""
-    text = (ROOT / "examples/fit.py").read_text()
+    text = (desk.project / desk.example("fit.py")).read_text()
     assert "orchestrat" not in text.replace("orchestrate launch", "")
     desk.script("main.py", re.sub(r"epochs=\d+", "epochs=100_000", text))
     viewer = desk.launch("--", "python", "main.py")
@@ -63,8 +63,7 @@ def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> N
 
 
 def test_an_unchanged_tutorial_script_trains(desk: Desk) -> None:
-    desk.script("main.py", (ROOT / "examples/fit.py").read_text())
-    viewer = desk.launch("--", "main.py")
+    viewer = desk.launch("--", desk.example("fit.py"))
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
     assert "TF_USE_LEGACY_KERAS=1" in viewer.stdout + viewer.stderr
     digests = re.findall(r"worker/\d: weights (\w{16}), accuracy 0\.\d+", viewer.stdout)
@@ -145,7 +144,7 @@ def test_a_slow_host_is_named_and_is_no_failure(desk: Desk) -> None:
 
 def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 2")
-    text = (ROOT / "examples/fit.py").read_text()
+    text = (desk.project / desk.example("fit.py")).read_text()
     desk.script("main.py", re.sub(r"epochs=\d+", "epochs=100_000", text))
     viewer = desk.launch("--", "main.py")
     viewer.shows("Epoch 2/")

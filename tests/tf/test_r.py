@@ -31,7 +31,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     with Cluster(2, homes=True, python=r_python()) as cluster:
         made = Desk(cluster, tmp_path)
         for name in ("mnist.R", "fit.py"):
-            made.script(name, (ROOT / "examples" / name).read_text())
+            made.example(name)
         try:
             yield made
         finally:

@@ -22,6 +22,7 @@ from orchestrator.store import RunFolder
 from orchestrator.timings import VARIABLE
 from tests import command
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = 120.0  # seconds; a bound on what must happen, never a wait
 _LISTENS = "Server listening on"  # as sshd writes it, once for each address
 
@@ -155,6 +156,11 @@ class Desk:
     def script(self, name: str, text: str) -> str:
         (self.project / name).write_text(text)
         return name
+
+    def example(self, name: str) -> str:
+        """One of the examples that come along, as it is, with its data."""
+        (self.project / "digits.csv.gz").write_bytes((EXAMPLES / "digits.csv.gz").read_bytes())
+        return self.script(name, (EXAMPLES / name).read_text())
 
     def program(self, name: str, text: str) -> Path:
         """An executable file outside of the project."""
