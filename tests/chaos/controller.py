@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.timings import VARIABLE
-from tests.chaos.machine import opened
+from tests.processes import opened
 
 ROOT = Path(__file__).parents[2]
 

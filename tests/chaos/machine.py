@@ -6,7 +6,6 @@ nsenter.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 
 from orchestrator.node.serve.bootstrap import COMMAND_CODE
 from tests.cluster.machines import Node
+from tests.processes import opened
 
 SMALL = "/small"  # a disk that is soon full
 _FILLER = "filler"
@@ -200,13 +200,3 @@ def _look(pid: int, space: str) -> Process | None:
 def _holds(process: Process, run: str) -> bool:
     """Whether it has a file of the run open."""
     return any(f"/runs/{run}/" in link for link in opened(process.pid))
-
-
-def opened(pid: int) -> list[str]:
-    """What a process has open; one file that it closes meanwhile hides no other."""
-    found = []
-    with contextlib.suppress(OSError):
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
-    return found

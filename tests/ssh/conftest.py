@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.connect import SshConnector
 from orchestrator.transport import Link
+from tests.ssh import keyagent
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +33,13 @@ def link(cluster: Cluster, connector: SshConnector) -> Iterator[Link]:
     opened = connector.connect(cluster.hosts[0], 20)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """A running ssh-agent; its socket."""
+    with keyagent.running(tmp_path) as sock:
+        yield sock
 
 
 @pytest.fixture

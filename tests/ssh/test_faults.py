@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.connect import SshConnector
 from tests.exclusive import exclusive
+from tests.ports import unanswering
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -147,22 +147,15 @@ def test_a_bastion_that_forwards_nothing(option: tuple[str, str]) -> None:
 
 
 def test_a_host_behind_a_bastion_that_is_cut_off() -> None:
-    """A full backlog drops what comes, as a machine without power does."""
     with ExitStack() as stack:
         own = stack.enter_context(Cluster(2))
-        door = stack.enter_context(socket.socket())
-        door.bind(("127.0.0.1", 0))
-        door.listen(0)
-        for _ in range(4):
-            knock = stack.enter_context(socket.socket())
-            knock.setblocking(False)
-            knock.connect_ex(door.getsockname())
+        port = stack.enter_context(unanswering())
         host, bastion = behind(own), own.hosts[0].ssh
         lines = [
             "Host cut",
             f"ProxyJump {bastion}",
             "HostName 127.0.0.1",
-            f"Port {door.getsockname()[1]}",
+            f"Port {port}",
             "",
         ]
         own.ssh_config.write_text("\n".join(lines) + own.ssh_config.read_text())

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import os
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -25,6 +23,7 @@ from orchestrator.ssh.connect import SshConnector
 from orchestrator.ssh.keys import Secrets
 from orchestrator.ssh.prepare import prepare
 from orchestrator.transport import Link
+from tests.ssh.keyagent import add
 
 DOCS = Path(__file__).parents[2] / "docs" / "ssh.md"
 Configure = Callable[..., Host]
@@ -435,23 +434,3 @@ def authorized(cluster: Cluster, key: Path) -> Iterator[None]:
         yield
     finally:
         file.write_text(before)
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Path]:
-    """A running ssh-agent; its socket."""
-    if shutil.which("ssh-agent") is None:
-        pytest.skip("no ssh-agent")
-    sock = tmp_path / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.PIPE)
-    assert process.stdout
-    process.stdout.readline()
-    yield sock
-    process.terminate()
-    process.wait()
-    process.stdout.close()
-
-
-def add(agent: Path, key: Path) -> None:
-    environment = {**os.environ, "SSH_AUTH_SOCK": str(agent)}
-    subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environment, capture_output=True)

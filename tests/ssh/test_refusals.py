@@ -20,6 +20,7 @@ from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster, sshd
 from orchestrator.ssh.connect import SshConnector
 from orchestrator.transport import Link
+from tests.ports import unanswering
 
 Edit = Callable[..., Host]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -242,18 +243,8 @@ def test_no_route() -> None:
 
 
 def test_a_machine_that_does_not_answer(connector: SshConnector, configure: Edit) -> None:
-    """A full backlog drops what comes, as a firewall does."""
-    with ExitStack() as stack:
-        door = stack.enter_context(socket.socket())
-        door.bind(("127.0.0.1", 0))
-        door.listen(0)
-        for _ in range(4):
-            knock = stack.enter_context(socket.socket())
-            knock.setblocking(False)
-            knock.connect_ex(door.getsockname())
-        error = refused(
-            connector, configure("HostName 127.0.0.1", f"Port {door.getsockname()[1]}"), timeout=1
-        )
+    with unanswering() as port:
+        error = refused(connector, configure("HostName 127.0.0.1", f"Port {port}"), timeout=1)
     assert (error.kind, error.what) == ("timeout", "did not answer in time")
 
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from orchestrator.ssh.keys import Secrets
 from orchestrator.ssh.prepare import prepare
 from orchestrator.ssh.resolve import resolve
 from orchestrator.transport import Link
+from tests.ssh.keyagent import add
 
 
 def run(link: Link, *argv: str) -> tuple[str, int | None]:
@@ -254,24 +254,6 @@ class _authorized:  # noqa: N801 - used as a function
 
     def __exit__(self, *_: object) -> None:
         self._file.write_text(self._before)
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Path]:
-    """A running ssh-agent; its socket."""
-    sock = tmp_path / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.PIPE)
-    assert process.stdout
-    process.stdout.readline()
-    yield sock
-    process.terminate()
-    process.wait()
-    process.stdout.close()
-
-
-def add(agent: Path, key: Path) -> None:
-    environment = {**os.environ, "SSH_AUTH_SOCK": str(agent)}
-    subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environment, capture_output=True)
 
 
 def test_the_agent_s_key_is_used_and_its_file_not_asked_for(

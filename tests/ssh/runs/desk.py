@@ -21,6 +21,7 @@ from orchestrator.rehearsal.sshd import SshServer
 from orchestrator.store import RunFolder
 from orchestrator.timings import VARIABLE
 from tests import command
+from tests.processes import opened
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = 120.0  # seconds; a bound on what must happen, never a wait
@@ -262,7 +263,7 @@ class Desk:
         """Its keeper is killed, and the run's lock is free: who looks next sees that nobody keeps it."""
         keeper = self.keeper(run)
         kill_all([keeper])
-        until("the keeper is gone", lambda: not _links(keeper))
+        until("the keeper is gone", lambda: not opened(keeper))
 
     def at_rest(self, run: str) -> None:
         """Wait until nobody changes the run's folders any more: a keeper tells the end before it leaves."""
@@ -334,13 +335,13 @@ class Desk:
         """
         mark = f"/state/runs/{run}/"
         return [
-            pid for pid in _pids() if any(mark in link and "/stacks." not in link for link in _links(pid))
+            pid for pid in _pids() if any(mark in link and "/stacks." not in link for link in opened(pid))
         ]
 
     def machinery_of(self, run: str, host: Host) -> list[int]:
         """The guards and supervisors of one host."""
         mark = f"{host.state}/runs/{run}/attempts/"
-        return [pid for pid in self.machinery(run) if any(mark in link for link in _links(pid))]
+        return [pid for pid in self.machinery(run) if any(mark in link for link in opened(pid))]
 
     def machine_of(self, run: str, slug: str, name: str) -> int:
         """The guard or supervisor of one task, by its process name."""
@@ -349,7 +350,7 @@ class Desk:
                 comm = Path(f"/proc/{pid}/comm").read_text().strip()
             except OSError:  # it has left since, so it is not whom we look for
                 continue
-            if name.startswith(comm) and any(f"/{slug}/" in link for link in _links(pid)):
+            if name.startswith(comm) and any(f"/{slug}/" in link for link in opened(pid)):
                 return pid
         raise AssertionError(f"no {name} of {slug}")
 
@@ -441,16 +442,6 @@ def _cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def _links(pid: int) -> list[str]:
-    """What a process has open; one file that it closes meanwhile hides no other."""
-    found = []
-    with contextlib.suppress(OSError):
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
-    return found
 
 
 def _descendants(roots: list[int]) -> list[int]:
