@@ -171,6 +171,22 @@ def test_the_cookie_is_one_whole_entry(children: list[subprocess.Popen[bytes]]) 
     assert procs.sweep(run) == []
 
 
+def test_a_second_look_leaves_out_whom_the_first_one_knew(children: list[subprocess.Popen[bytes]]) -> None:
+    """Threads of the kernel among them, of which a machine with many cores has a thousand."""
+    pid = sleeper(children, {"A": "b"})
+    threads = [one.pid for one in procs.scan() if one.ppid == 2]  # of kthreadd; a container shows none
+    seen: set[int] = set()
+    assert procs.bearers(f"test-{uuid.uuid4().hex}", seen) == []
+    assert {pid, *threads} <= seen
+
+
+def test_a_long_environment_is_read_to_its_end(children: list[subprocess.Popen[bytes]]) -> None:
+    run = f"test-{uuid.uuid4().hex}"
+    long = {f"V{number}": "x" * 1000 for number in range(40)}
+    pid = sleeper(children, {**long, "ORCHESTRATE_TASK": f"{run}/1/worker/0/n"})
+    assert [process.pid for process in procs.bearers(run)] == [pid]
+
+
 def test_a_sweep_takes_the_bearers_children_and_spares_itself_and_its_ancestors() -> None:
     run = f"test-{uuid.uuid4().hex}"
     story = """

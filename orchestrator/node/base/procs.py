@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
 
 _PIECE = 1 << 14  # bytes; for much more the kernel would map and clear memory at each read
+_KERNELS = 0x00200000  # PF_KTHREAD of the kernel's sched.h, in the flags of /proc/<pid>/stat
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
 
@@ -33,7 +34,7 @@ class Process(NamedTuple):
 
 def look(pid: int) -> Optional[Process]:
     """What /proc knows about a pid; None when there is no such process."""
-    text = read(f"/proc/{pid}/stat", 1024)
+    text = _of(pid, "stat", 1024)
     end = text.rfind(b")")  # the name before it may hold anything, blanks and brackets too
     if end < 0:
         return None
@@ -106,23 +107,23 @@ def send(process: Process, signum: int) -> bool:
 
 def argv0(pid: int) -> str:
     """The program's name; never more of the command line, which is the user's business."""
-    return read(f"/proc/{pid}/cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
+    return _of(pid, "cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
 def variable(pid: int, name: bytes) -> bytes:
     """A variable of a process's environment as it was at its start; empty when there is none."""
-    found = read(f"/proc/{pid}/environ", 1 << 22).split(b"\0")
+    found = _of(pid, "environ", 1 << 22).split(b"\0")
     return next((entry[len(name) + 1 :] for entry in found if entry.startswith(name + b"=")), b"")
 
 
 def name(pid: int) -> str:
     """The process's own short name; empty when it is gone."""
-    return read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").rstrip("\n")
+    return _of(pid, "comm", 64).decode("utf-8", "replace").rstrip("\n")
 
 
 def status(pid: int) -> str:
     """The letter that /proc has for what it does: R, S, D, T (stopped), t (traced), ...; "" when gone."""
-    rest = read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
+    rest = _of(pid, "stat", 1024).rpartition(b")")[2].split()
     return rest[0].decode("ascii", "replace") if rest else ""
 
 
@@ -165,7 +166,7 @@ def with_descendants(
 
 def is_own(pid: int) -> bool:
     """Whether a process was started as the user that we are; what it has become since does not count."""
-    for line in read(f"/proc/{pid}/status", 1 << 16).splitlines():
+    for line in _of(pid, "status", 1 << 16).splitlines():
         if line.startswith(b"Uid:"):
             return int(line.split()[1]) == os.geteuid()
     return False
@@ -241,16 +242,27 @@ def _open_handle(pid: int) -> Optional[int]:
 
 
 def _bears(pid: int, wanted: bytes, strangers: Set[int]) -> bool:
-    environ = _environ(pid)
+    environ = _of(pid, "environ", 1 << 22)
+    if not environ:  # as it is between two programs, too
+        if _is_kernels(pid):
+            strangers.add(pid)
+            return False
+        environ = _environ_of_threads(pid)
     if environ.startswith(wanted) or b"\0" + wanted in environ:
         return True
-    if environ:  # between two programs it is empty
+    if environ:
         strangers.add(pid)
     return False
 
 
+def _is_kernels(pid: int) -> bool:
+    """A thread of the kernel has no environment and gets none; a machine with many cores has a thousand."""
+    fields = _of(pid, "stat", 1024).rpartition(b")")[2].split()
+    return len(fields) > 6 and bool(int(fields[6]) & _KERNELS)
+
+
 def _environ(pid: int) -> bytes:
-    return read(f"/proc/{pid}/environ", 1 << 22) or _environ_of_threads(pid)
+    return _of(pid, "environ", 1 << 22) or _environ_of_threads(pid)
 
 
 def _environ_of_threads(pid: int) -> bytes:
@@ -260,7 +272,7 @@ def _environ_of_threads(pid: int) -> bytes:
     except OSError:
         return b""
     for thread in threads:
-        environ = read(f"/proc/{pid}/task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
+        environ = _of(pid, f"task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
         if environ:
             return environ
     return b""
@@ -275,16 +287,27 @@ def _ancestors(pid: int, table: Iterable[Process]) -> Set[int]:
     return found
 
 
-def read(path: str, limit: int) -> bytes:
-    """A file of /proc; empty when the process is gone or not ours to see."""
+def _of(pid: int, name: str, limit: int) -> bytes:
+    """What /proc says of one process in a file of which it gives all that is asked for, up to its end."""
+    return read(f"/proc/{pid}/{name}", limit, whole=True)
+
+
+def read(path: str, limit: int, *, whole: bool = False) -> bytes:
+    """A file of /proc; empty when the process is gone or not ours to see.
+
+    With `whole` a read that brings less than was asked for is the last one. Lists of the kernel's, as of its
+    connections, come in smaller parts.
+    """
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
     try:
-        data = more = os.read(fd, min(limit, _PIECE))
-        while more and len(data) < limit:
-            more = os.read(fd, min(limit - len(data), _PIECE))
+        asked = min(limit, _PIECE)
+        data = more = os.read(fd, asked)
+        while more and len(data) < limit and not (whole and len(more) < asked):
+            asked = min(limit - len(data), _PIECE)
+            more = os.read(fd, asked)
             data += more
         return data
     except OSError:
