@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import posixpath
 import re
@@ -15,7 +14,7 @@ from orchestrator.cli.desk import code
 from orchestrator.findings.flow import SourceFile
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.program import invocation, sources
+from orchestrator.program import invocation, sources, texts
 from orchestrator.program.project import Code
 from orchestrator.sync.builtin import builtin_parser
 
@@ -41,8 +40,8 @@ def look(
         sent=frozenset() if project is None else _sent(project),
         read=lambda path: _text(here / path),
         raw=lambda path: _bytes(here / path),
-        exists=lambda path: (here / _own(path)).exists(),
-        folder=lambda path: (here / path).is_dir(),
+        exists=lambda path: os.path.exists(here / _own(path)),  # noqa: PTH110 - Path raises for a long word
+        folder=lambda path: os.path.isdir(here / path),  # noqa: PTH112
         executable=lambda path: os.access(here / path, os.X_OK),
         installed=_installed,
         everywhere=lambda path: local or _shared(path),
@@ -92,7 +91,7 @@ def _text(path: Path) -> str | None:
     data = _bytes(path)
     if data is None:
         return None
-    return io.StringIO(data.decode("utf-8", "replace"), None).read().removeprefix("\ufeff")
+    return texts.decoded(data)
 
 
 def _bytes(path: Path) -> bytes | None:
