@@ -54,7 +54,7 @@ class Scene:
     @cached_property
     def spread(self) -> bool:
         """Whether several workers train by MultiWorkerMirroredStrategy, as far as the text tells."""
-        made = any("MultiWorkerMirroredStrategy" in source.text for source in self.sources)
+        made = any(source.names("MultiWorkerMirroredStrategy") for source in self.sources)
         return made and self.workers > 1 and not self.ps
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 MOST = 200  # files
 
@@ -25,7 +25,32 @@ def closure(path: str, read: Callable[[str], str | None]) -> Iterator[tuple[str,
                 waiting.append(candidate)
 
 
-def _imported(text: str, here: str, main: str) -> Iterator[str]:
+def surely(path: str, texts: Mapping[str, str]) -> frozenset[str]:
+    """Those of a closure that are imported whenever the program at `path` runs: no `if` stands above."""
+    found, waiting = {path}, [path]
+    while waiting:
+        here = waiting.pop()
+        for candidate in _imported(texts[here], here, path, _plain):
+            if candidate in texts and candidate not in found:
+                found.add(candidate)
+                waiting.append(candidate)
+    return frozenset(found)
+
+
+def _plain(tree: ast.Module) -> Iterator[ast.AST]:
+    waiting: list[ast.stmt] = [*tree.body]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.With | ast.Try) or (
+            isinstance(node, ast.FunctionDef) and node.name == "main"
+        ):
+            waiting.extend(node.body)
+
+
+def _imported(
+    text: str, here: str, main: str, nodes: Callable[[ast.Module], Iterator[ast.AST]] = ast.walk
+) -> Iterator[str]:
     """Where the modules that a text imports may lie; most of these files do not exist."""
     try:
         with warnings.catch_warnings():
@@ -34,7 +59,7 @@ def _imported(text: str, here: str, main: str) -> Iterator[str]:
     except (MemoryError, RecursionError, SyntaxError, ValueError):
         return
     beside = main.rpartition("/")[0]
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files(beside, alias.name)

@@ -69,7 +69,11 @@ def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
         name = next((one for one in (f"{path}.py", f"{path}/__main__.py") if one in around.sent), None)
     if name is None or not name.endswith(".py"):
         return ()
-    return tuple(SourceFile(path, text) for path, text in sources.closure(name, around.read))
+    known = dict(sources.closure(name, around.read))
+    sure = sources.surely(name, known) if name in known else frozenset()
+    return tuple(
+        SourceFile(path, text, imported=path != name, surely=path in sure) for path, text in known.items()
+    )
 
 
 def r_packages(command: Sequence[str], around: Code) -> tuple[str, ...]:
