@@ -231,7 +231,8 @@ def _comes_from(source: SourceFile, value: ast.expr, name: str) -> bool:
                 return True
             if isinstance(node, ast.Name) and node.id not in known:
                 known.add(node.id)
-                waiting += source.values(node.id)
+                # A line below may read what this one writes, as in the tutorial.
+                waiting += [one for one in source.values(node.id) if one.lineno < value.lineno]
     return False
 
 

@@ -77,6 +77,9 @@ SAID = {
     "TF_CONFIG in main": Told(f"def main():\n    {ENV}\nif __name__ == '__main__':\n    main()", "O101"),
     "TF_CONFIG by update": Told("os.environ.update({'TF_CONFIG': x})", "O101"),
     "environ by its own name": Told("from os import environ\nenviron['TF_CONFIG'] = x", "O101"),
+    "TF_CONFIG written and read": Told(
+        "c = {}\nos.environ['TF_CONFIG'] = json.dumps(c)\nc = json.loads(os.environ['TF_CONFIG'])", "O101"
+    ),
     "TF_CONFIG in try": Told(f"try:\n    {ENV}finally:\n    pass", "O101"),
     "TF_CONFIG taken away": Told("os.environ.pop('TF_CONFIG', None)", "O101", "each of the 4 workers"),
     "TF_CONFIG deleted": Told("del os.environ['TF_CONFIG']", "O101", "removes TF_CONFIG"),
