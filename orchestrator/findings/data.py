@@ -35,7 +35,7 @@ _POLICY = re.compile(
     re.IGNORECASE,
 )
 _SHARES = ("fit", "experimental_distribute_dataset")  # what divides a data set among workers
-_READS = ("list", "iter", "next", "enumerate", "sorted", "set", "tuple", "sum", "zip", "len")
+_READS = ("list", "iter", "next", "enumerate", "sorted", "set", "tuple", "sum")
 _OWN_BATCHES = ("distribute_datasets_from_function", "DatasetCreator", "dataset_fn", "InputContext")
 
 
@@ -90,25 +90,46 @@ RULES: tuple[Rule, ...] = (files, batch)
 def _read(source: SourceFile) -> frozenset[int]:
     """The calls whose elements the program itself reads: `for line in TextLineDataset("words.txt")`."""
     read: list[ast.expr] = []
+    shared: set[str] = set()
     for node in source.nodes:
         match node:
             case ast.For(iter=over) | ast.comprehension(iter=over):
                 read.append(over)
-            case ast.Call(func=ast.Attribute(attr="as_numpy_iterator" | "as_numpy")):
+            case ast.Call(func=ast.Attribute(attr="as_numpy_iterator" | "as_numpy" | "adapt")):
                 read.append(node)
             case ast.Call(func=ast.Name(id=name)) if name in _READS or name == "as_numpy":
                 read.append(node)
-    return frozenset(id(inner) for one in read for inner in ast.walk(one) if isinstance(inner, ast.Call))
+            case ast.Call(func=ast.Attribute(attr=name)) if name in _SHARES:
+                shared.update(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+    names = {one.id for node in read if not _is_glance(node) for one in _roots(node)} - shared
+    read += [value for name in names if (value := source.bound(name)) is not None]
+    made = [[inner for inner in ast.walk(one) if isinstance(inner, ast.Call)] for one in read]
+    return frozenset(
+        id(call)
+        for calls in made
+        if not any(dotted(one.func).endswith(_SHARES) for one in calls)
+        for call in calls
+    )
+
+
+def _is_glance(node: ast.expr) -> bool:
+    """`for x in data.take(1)` shows what the data look like, before they are trained on."""
+    return any(isinstance(one, ast.Attribute) and one.attr == "take" for one in ast.walk(node))
+
+
+def _roots(node: ast.expr) -> list[ast.Name]:
+    return [one for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
 def _files_of(scene: Scene, source: SourceFile, call: ast.Call) -> tuple[str, int] | None:
     """What is loaded, and how many files it surely has; None where that cannot be known."""
     called = source.called(call)
+    used = called.endswith(".load") or any(dotted(c.func).endswith("as_dataset") for c in source.calls)
     if called in ("tensorflow_datasets.load", "tensorflow_datasets.builder"):
         name = text(argument(call, 0, "name"))
         if name is None:
             return None
-        if isinstance(keyword(call, "batch_size"), ast.UnaryOp) or "as_numpy" in source.text:
+        if not used or isinstance(keyword(call, "batch_size"), ast.UnaryOp) or "as_numpy" in source.text:
             return None  # it is read into arrays
         folder = keyword(call, "data_dir")
         bare = re.split("[:/]", name)[0]

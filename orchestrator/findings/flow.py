@@ -134,6 +134,17 @@ class SourceFile:
                     ]
         return tuple(found)
 
+    def given(self, parameter: str) -> tuple[ast.expr, ...]:
+        """What the file's own calls give to its functions that have a parameter of that name."""
+        takers = {
+            node.name
+            for node in self.nodes
+            if isinstance(node, ast.FunctionDef)
+            and any(isinstance(one, ast.arg) and one.arg == parameter for one in ast.walk(node.args))
+        }
+        calls = [call for call in self.calls if takers and dotted(call.func) in takers]
+        return tuple(one for call in calls for one in (*call.args, *(word.value for word in call.keywords)))
+
     def bound(self, name: str) -> ast.expr | None:
         """What a name stands for, where the file binds it once, and not as a parameter."""
         values = [
@@ -282,8 +293,8 @@ class _Walk:
     def _followed(self, call: ast.Call, *, tail: bool) -> Iterator[Step | None]:
         """The body of the module's own function that is called; `app.run(main)` calls main."""
         names = [call.func]
-        if dotted(call.func).endswith("app.run"):
-            names += call.args[:1]
+        if dotted(call.func).endswith(_CALLERS):
+            names += call.args[:1] or [ast.Name("main", ast.Load())]
         for name in names:
             known = isinstance(name, ast.Name) and name.id not in self.shadowed
             function = self.functions.get(_name(name)) if known else None
@@ -297,6 +308,8 @@ class _Walk:
                 self.shadowed = before
 
 
+_CALLERS = ("app.run", "fire.Fire", "typer.run")
+_OPTIONS = ("hydra.main", "click.command", "click.option", "click.argument")  # they call what they decorate
 # A condition on which tasks part, as in `if task_id != 0: return`.
 _PARTS = re.compile(r"TF_CONFIG|task|chief|worker|rank|index|primary|master|lead|is_", re.IGNORECASE)
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
@@ -339,13 +352,16 @@ def _words(node: ast.AST) -> Iterator[str]:
 
 def _yields(function: ast.FunctionDef) -> bool:
     inner = (node for node in ast.walk(function) if isinstance(node, ast.Yield | ast.YieldFrom))
-    return bool(function.decorator_list) or next(inner, None) is not None
+    names = (dotted(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list)
+    return any(name not in _OPTIONS for name in names) or next(inner, None) is not None
 
 
 def _is_main(test: ast.expr) -> bool:
     match test:
         case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[right]):
             return text(right) == "__main__"
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Name(id="__name__")]):
+            return text(left) == "__main__"
     return False
 
 

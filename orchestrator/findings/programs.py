@@ -223,21 +223,28 @@ def _removes(source: SourceFile, step: Step, name: str) -> bool:
 
 def _comes_from(source: SourceFile, value: ast.expr, name: str) -> bool:
     """Whether a value is made of a text, such as the name of a variable: also through names bound to it."""
-    waiting: list[ast.AST] = [value]
-    known: set[str] = set()
+    waiting = [value]
+    known: set[tuple[str, int]] = set()
     while waiting:
-        for node in ast.walk(waiting.pop()):
+        made = waiting.pop()
+        for node in ast.walk(made):
             if text(node) == name:
                 return True
-            if isinstance(node, ast.Name) and node.id not in known:
-                known.add(node.id)
+            if isinstance(node, ast.Name) and (node.id, made.lineno) not in known:
+                known.add((node.id, made.lineno))
                 # A line below may read what this one writes, as in the tutorial.
-                waiting += [one for one in source.values(node.id) if one.lineno < value.lineno]
+                waiting += [one for one in source.values(node.id) if one.lineno < made.lineno]
+                waiting += source.given(node.id)
     return False
 
 
 def _is_variable(source: SourceFile, node: ast.AST, name: str) -> bool:
-    if not isinstance(node, ast.Subscript) or text(node.slice) != name:
+    if not isinstance(node, ast.Subscript):
+        return False
+    key: ast.AST | None = node.slice
+    if isinstance(key, ast.Name):
+        key = source.bound(key.id)
+    if text(key) != name:
         return False
     first, dot, rest = dotted(node.value).partition(".")
     return source.modules.get(first, first) + dot + rest == "os.environ"

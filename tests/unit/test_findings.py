@@ -80,6 +80,12 @@ SAID = {
     "TF_CONFIG written and read": Told(
         "c = {}\nos.environ['TF_CONFIG'] = json.dumps(c)\nc = json.loads(os.environ['TF_CONFIG'])", "O101"
     ),
+    "TF_CONFIG by a name": Told("KEY = 'TF_CONFIG'\nos.environ[KEY] = x", "O101"),
+    "TF_CONFIG of hydra's main": Told(
+        f"@hydra.main(config_path='conf')\ndef main(cfg):\n    {ENV}main()", "O101"
+    ),
+    "TF_CONFIG by fire": Told(f"def train(lr):\n    {ENV}fire.Fire(train)", "O101"),
+    "TF_CONFIG by app.run": Told(f"def main(_):\n    {ENV}tf.compat.v1.app.run()", "O101"),
     "TF_CONFIG in try": Told(f"try:\n    {ENV}finally:\n    pass", "O101"),
     "TF_CONFIG taken away": Told("os.environ.pop('TF_CONFIG', None)", "O101", "each of the 4 workers"),
     "TF_CONFIG deleted": Told("del os.environ['TF_CONFIG']", "O101", "removes TF_CONFIG"),
@@ -116,7 +122,14 @@ SAID = {
         MADE + THEN + "\ntfds.load('mnist', split='train')", "O106", 'tfds.load("mnist") are one file'
     ),
     "mnist by name": Told(MADE + THEN + "\ntfds.load(name='mnist:3.0.1')", "O106"),
-    "mnist by a builder": Told(MADE + THEN + "\ntfds.builder('mnist')", "O106"),
+    "mnist that is looked at": Told(
+        MADE + "d = tfds.load('mnist')\nfor x in d.take(1):\n    print(x)\nmodel.fit(d)", "O106"
+    ),
+    "mnist in a loop": Told(
+        MADE + "d = strategy.experimental_distribute_dataset(tfds.load('mnist'))\nfor x in d:\n    step(x)",
+        "O106",
+    ),
+    "mnist by a builder": Told(MADE + THEN + "\nb = tfds.builder('mnist')\nd = b.as_dataset()", "O106"),
     "a set of two files": Told(
         MADE + THEN + "\ntfds.load('rows', data_dir='sets')", "O106", "are 2 files, which 4"
     ),
@@ -154,6 +167,10 @@ NOT_SAID = {
         "c = json.loads(os.environ['TF_CONFIG'])\nc['rpc_layer'] = 'grpc'\n"
         "os.environ['TF_CONFIG'] = json.dumps(c)"
     ),
+    "TF_CONFIG amended by a function": Told(
+        "def put(c):\n    os.environ['TF_CONFIG'] = json.dumps(c)\n"
+        "c = json.loads(os.environ['TF_CONFIG'])\nput(c)"
+    ),
     "TF_CONFIG put back": Told(
         "kept = os.environ.pop('TF_CONFIG')\nload()\nos.environ['TF_CONFIG'] = kept\n" + MADE
     ),
@@ -185,6 +202,13 @@ NOT_SAID = {
     ),
     "mnist in arrays": Told(MADE + "x, y = tfds.as_numpy(tfds.load('mnist', batch_size=-1))" + THEN),
     "mnist in a loop of its own": Told(MADE + "for b in tfds.load('mnist').batch(8):\n    strategy.run(f)"),
+    "mnist read one by one": Told(
+        MADE + "d = tfds.load('mnist')\nx = np.array([e['image'] for e in d])" + THEN
+    ),
+    "words that a layer learns": Told(
+        MADE + "words = tf.data.TextLineDataset('words.txt')\nvectors.adapt(words.batch(8))" + THEN
+    ),
+    "a builder that tells of a set": Told(MADE + "print(tfds.builder('mnist').info)" + THEN),
     "files that grow": Told(
         MADE + "files = ['a']\nfiles.extend(more)\nd = tf.data.TFRecordDataset(files)" + THEN
     ),
