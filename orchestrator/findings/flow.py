@@ -95,6 +95,8 @@ class SourceFile:
                 bound.setdefault(node.id, [])
             elif isinstance(node, ast.arg):
                 bound.setdefault(node.arg, []).append(None)
+            elif isinstance(node, ast.alias):
+                bound.setdefault(node.asname or node.name, []).append(None)
         stores = [node.id for node in self.nodes if isinstance(node, ast.Name) and _is_store(node)]
         found: dict[str, int] = {}
         for name, values in bound.items():
@@ -158,6 +160,13 @@ class SourceFile:
             for node in self.nodes
         )
         return values[0] if len(values) == 1 == stores else None
+
+    @cached_property
+    def last_import(self) -> int:
+        """The line of the last import, 0 where there is none."""
+        return max(
+            (node.lineno for node in self.nodes if isinstance(node, ast.Import | ast.ImportFrom)), default=0
+        )
 
     @cached_property
     def modules(self) -> dict[str, str]:

@@ -111,24 +111,34 @@ def legacy(scene: Scene) -> Iterator[Finding]:
 
 def early(scene: Scene) -> Iterator[Finding]:
     """With one worker too: the strategy is refused whenever TF_CONFIG is set."""
-    for source in scene.sources:
-        if source.imported:
-            continue
+    programs = [source for source in scene.sources if not source.imported]
+    for source in programs:
         made = next(each_strategy(source), None)
         if made is None or any(word in source.text for word in _GRAPHS):
             continue
-        for step in source.steps[:made]:
-            name = source.called(step).replace(".compat.v2.", ".", 1)
+        line = source.steps[made].lineno
+        before = [(source, step) for step in source.steps[:made]]
+        if len(programs) == 1 and source.last_import < line:
+            modules = (one for one in scene.sources if one.imported and not _plans(one))
+            before += [(one, step) for one in modules for step in one.steps]
+        for where, step in before:
+            name = where.called(step).replace(".compat.v2.", ".", 1)
             if name in _COMPUTE | _LOADS or _BUILDS.match(name):
+                of = "" if where is source else f" of {source.path}"
                 yield Finding(
                     codes.EARLY,
-                    f"{name} computes before the strategy of line {source.steps[made].lineno} is made: "
+                    f"{name} computes before the strategy of line {line}{of} is made: "
                     '"Collective ops must be configured at program startup"',
                     "make the strategy first",
-                    source.path,
+                    where.path,
                     step.lineno,
                 )
                 break
+
+
+def _plans(source: SourceFile) -> bool:
+    """Whether it may only plan its tensors, or makes a strategy of its own before them."""
+    return source.names("MultiWorkerMirroredStrategy") or any(word in source.text for word in _GRAPHS)
 
 
 def saving(scene: Scene) -> Iterator[Finding]:

@@ -14,8 +14,10 @@ _WRAPPERS = frozenset(
     ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
 )
 _IN_SHELL = re.compile(
-    r"\bpython[\d.]*(?:\s+-[a-zA-Z]+)*?\s+(?:-m\s+(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py)\b)"
+    r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?)[\"']?(?:\s+-[a-zA-Z]+)*?"
+    r"\s+(?:-m\s+(?P<module>[\w.]+)|[\"']?(?P<file>[\w./-]+\.py)\b)"
 )
+_BRANCHES = re.compile(r"(?m)(?:^|[;\s])(?:if|case|while|until|then|elif)\s|\|\||\)\s*\{")
 
 
 def program(command: tuple[str, ...]) -> str | None:
@@ -55,13 +57,20 @@ def module_name(command: tuple[str, ...]) -> str | None:
 def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
     """The Python programs that a line or a script for a shell runs, as commands: `("python", "train.py")`."""
     code = "\n".join(
-        line.partition(" #")[0] for line in text.split("\n") if not line.lstrip().startswith("#")
+        line.partition(" #")[0]
+        for line in re.sub(r"\\\r?\n", " ", text).split("\n")
+        if not line.lstrip().startswith(("#", "echo ", "printf "))
     )
     found = (
         ("python", "-m", match["module"]) if match["module"] else ("python", match["file"])
         for match in _IN_SHELL.finditer(code)
     )
     return tuple(dict.fromkeys(found))
+
+
+def branches(text: str) -> bool:
+    """Whether a text for a shell has conditions, so that it may run one program of several."""
+    return _BRANCHES.search(text) is not None
 
 
 def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:

@@ -248,6 +248,7 @@ NOT_SAID = {
     ),
     "a batch that divides": Told(MADE + "model.fit(x, batch_size=64)"),
     "a batch of two names": Told(MADE + "B = 3\nB = 4\nmodel.fit(x, batch_size=B)"),
+    "a batch from elsewhere": Told(MADE + "B = 3\nfrom b import B\nmodel.fit(x, batch_size=B)"),
     "a batch of an option": Told(MADE + "model.fit(x, batch_size=args.batch)"),
     "a batch on one task": Told(MADE + FIT, roles=(Role.WORKER,)),
     "a batch of each worker": Told(MADE + "strategy.distribute_datasets_from_function(f)\n" + FIT),
@@ -358,6 +359,22 @@ def test_each_program_of_a_shell_script_is_one() -> None:
     assert found_in(files, "bash", "run.sh") == ("O103 train.py",)
 
 
+def test_a_module_may_compute_when_it_is_imported() -> None:
+    data = "import tensorflow as tf\nx = tf.zeros(3)\n"
+    assert found_in({"train.py": HEAD + "import data\n" + MADE, "data.py": data}) == ("O103 data.py",)
+    assert found_in({"train.py": HEAD + MADE + "import data\n", "data.py": data}) == ()
+    later = "import tensorflow as tf\ndef load():\n    return tf.zeros(3)\n"
+    assert found_in({"train.py": HEAD + "import data\n" + MADE, "data.py": later}) == ()
+
+
+@pytest.mark.parametrize(
+    "line", ["if $LOCAL; then python own.py; else python train.py; fi", "echo python own.py"]
+)
+def test_a_program_that_a_shell_perhaps_runs_is_not_judged(line: str) -> None:
+    files = {"run.sh": line, "own.py": HEAD + ENV + MADE, "train.py": HEAD + MADE}
+    assert found_in(files, "bash", "run.sh") == ()
+
+
 @pytest.mark.parametrize("use", ["from dist import strategy", "import dist\ndist.strategy.run(f)"])
 def test_a_strategy_that_another_file_uses_is_used(use: str) -> None:
     made = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
@@ -398,7 +415,9 @@ def test_nothing_false_is_found_in_a_program_that_trains(name: str) -> None:
         found = PROGRAMS / path
         return found.read_text() if found.is_file() else None
 
-    texts = tuple(SourceFile(where, text) for where, text in sources.closure(path, read))
+    known = dict(sources.closure(path, read))
+    sure = sources.surely(path, known)
+    texts = tuple(SourceFile(where, text, where != path, where in sure) for where, text in known.items())
     assert texts
     planned = plan.assign(
         Inventory(hosts, job=job),

@@ -257,6 +257,9 @@ def test_the_modules_beside_a_program_are_found(project: Path) -> None:
         "bash -c 'cd . && python -u train.py --x | tee log'",
         "bash -o pipefail -c 'exec python3.11 train.py'",
         "bash start.sh",
+        "bash continued.sh",
+        "bash -c '${PYTHON:-python3} train.py'",
+        'bash -c \'python "train.py" "$@"\'',
         "./start.sh 3",
         "nice -n 5 python train.py",
         "env A=1 ./start.sh",
@@ -266,6 +269,7 @@ def test_a_program_that_a_shell_runs_is_read_as_well(project: Path, line: str) -
     """What it imports decides which Keras it gets, however it is started."""
     known = look(project)
     texts = {"start.sh": "#!/bin/bash\n# python old.py\nset -e\npython train.py --epochs $1\n", **FILES}
+    texts["continued.sh"] = "python3 \\\n  -u \\\n  train.py \\\n  --epochs 3\n"
     known = replace(known, read=texts.get)
     found = [source.path for source in program.read(tuple(shlex.split(line)), known)]
     assert found == ["train.py", "lib.py", "pkg/__init__.py", "pkg/data.py"]

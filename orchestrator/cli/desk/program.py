@@ -8,6 +8,7 @@ import posixpath
 import re
 import shutil
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.cli.desk import code
@@ -58,10 +59,13 @@ def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
     words = tuple(command)
     if not words:
         return ()
-    within = invocation.in_shell(invocation.shell_text(words, around.read))
+    shell = invocation.shell_text(words, around.read)
+    within = invocation.in_shell(shell)
     if within:
         found = (source for one in within for source in read(one, around))
-        return tuple({source.path: source for source in found}.values())
+        every = tuple({source.path: source for source in found}.values())
+        one_of_them = len(within) > 1 and invocation.branches(shell)
+        return tuple(replace(one, surely=False) for one in every) if one_of_them else every
     name = invocation.program(words)
     module = invocation.module_name(words)
     if module is not None:
