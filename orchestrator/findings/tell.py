@@ -17,7 +17,8 @@ _SILENT = re.compile(r"#\s*orchestrate:\s*ignore\b\s*(?:\[(?P<codes>[\w\s,]*)\])
 def find(scene: Scene, silenced: Collection[str] = ()) -> tuple[Finding, ...]:
     """All findings but those with a code of `silenced`, and those that a comment on their line silences."""
     found = dict.fromkeys(one for rule in RULES for one in rule(scene))
-    sources = {source.path: source for source in scene.sources}
+    shell = (scene.shell,) if scene.shell is not None else ()
+    sources = {source.path: source for source in (*scene.sources, *shell)}
     return tuple(
         one for one in found if one.code not in silenced and not _is_silent(one, sources.get(one.path))
     )

@@ -13,6 +13,9 @@ SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
 _WRAPPERS = frozenset(
     ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
 )
+# `conda run -n tf python train.py`; with an option for another folder nothing is known of its paths.
+_RUNNERS = frozenset(["conda", "mamba", "micromamba", "poetry", "uv", "pipenv", "pdm"])
+_ELSEWHERE = ("--cwd", "--directory", "--project", "-C")
 _IN_SHELL = re.compile(
     r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?)[\"']?(?:\s+-[a-zA-Z]+)*?"
     r"\s+(?:-m\s+(?P<module>[\w.]+)|[\"']?(?P<file>[\w./-]+\.py)\b)"
@@ -88,9 +91,13 @@ def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> s
 
 def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
     """`nice -n 5 python train.py` without what only starts it."""
-    if not command or PurePosixPath(command[0]).name not in _WRAPPERS:
+    if not command:
         return command
-    return started(command)
+    name = PurePosixPath(command[0]).name
+    runs = name in _RUNNERS and "run" in command[1:2]
+    if name in _WRAPPERS or (runs and not any(word.startswith(_ELSEWHERE) for word in command)):
+        return started(command)
+    return command
 
 
 def started(command: tuple[str, ...]) -> tuple[str, ...]:

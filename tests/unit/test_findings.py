@@ -312,7 +312,8 @@ def test_a_path_is_one_on_hosts_that_share_their_folder() -> None:
 def found_in(files: dict[str, str], *command: str) -> tuple[str, ...]:
     """What is found in a project of train.py and what it imports, as a launch reads it."""
     around = project(files)
-    one = replace(scene(Told("")), sources=program.read(command or ("train.py",), around))
+    words = command or ("train.py",)
+    one = replace(scene(Told("")), sources=program.read(words, around), shell=program.shell(words, around))
     return tuple(f"{found.code} {found.path}" for found in findings.find(one))
 
 
@@ -357,6 +358,36 @@ def test_each_program_of_a_shell_script_is_one() -> None:
         "train.py": HEAD + "x = tf.zeros(3)\n" + MADE,
     }
     assert found_in(files, "bash", "run.sh") == ("O103 train.py",)
+
+
+@pytest.mark.parametrize(
+    "line", ["export TF_CONFIG='{}'", "TF_CONFIG='{}' python train.py", "unset TF_CONFIG"]
+)
+def test_a_shell_script_that_writes_tf_config(line: str) -> None:
+    files = {"run.sh": f"#!/bin/bash\n{line}\npython train.py\n", "train.py": HEAD + MADE}
+    assert found_in(files, "./run.sh") == ("O101 run.sh",)
+    assert found_in(files, "bash", "-c", line) == ("O101 command",)
+    files["run.sh"] = f"#!/bin/bash\n{line}  # orchestrate: ignore[O101]\npython train.py\n"
+    assert found_in(files, "./run.sh") == ()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "export TF_CONFIG=${TF_CONFIG:-'{}'}",
+        "if [ -z $TF_CONFIG ]; then\nexport TF_CONFIG='{}'\nfi",
+        "[ -n $1 ] || export TF_CONFIG='{}'",
+        "# export TF_CONFIG='{}'",
+        "echo $TF_CONFIG",
+        "if local; then\nexport TF_CONFIG='{}'\nfi",
+        "local() {\nexport TF_CONFIG='{}'\n}",
+        "cat > env <<END\nTF_CONFIG='{}'\nEND",
+        "if local; then\n  export TF_CONFIG='{}'\nfi",
+    ],
+)
+def test_a_shell_script_that_keeps_tf_config(lines: str) -> None:
+    files = {"run.sh": f"{lines}\npython train.py\n", "train.py": HEAD + MADE}
+    assert found_in(files, "bash", "run.sh") == ()
 
 
 def test_a_module_may_compute_when_it_is_imported() -> None:

@@ -227,6 +227,9 @@ GOOD = [
     "pkg",
     "set",
     "conda run -n tf python train.py",
+    "conda run --cwd /srv python nothing.py",
+    "uv run --directory below nothing.py",
+    "uv sync",
 ]
 
 
@@ -262,6 +265,9 @@ def test_the_modules_beside_a_program_are_found(project: Path) -> None:
         'bash -c \'python "train.py" "$@"\'',
         "./start.sh 3",
         "nice -n 5 python train.py",
+        "conda run -n tf python train.py",
+        "poetry run python -u train.py",
+        "uv run train.py --epochs 3",
         "env A=1 ./start.sh",
     ],
 )

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from orchestrator.cli.desk import code
 from orchestrator.findings.flow import SourceFile
@@ -78,6 +78,14 @@ def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
     return tuple(
         SourceFile(path, text, imported=path != name, surely=path in sure) for path, text in known.items()
     )
+
+
+def shell(command: Sequence[str], around: Code) -> SourceFile | None:
+    """What a shell reads of it, where one does."""
+    words = tuple(command)
+    text = invocation.shell_text(words, around.read) if words else ""
+    name = PurePosixPath(invocation.program(words) or "command")
+    return SourceFile(str(name), text) if text else None
 
 
 def r_packages(command: Sequence[str], around: Code) -> tuple[str, ...]:
