@@ -25,12 +25,16 @@ def closure(path: str, read: Callable[[str], str | None]) -> Iterator[tuple[str,
                 waiting.append(candidate)
 
 
-def surely(path: str, texts: Mapping[str, str]) -> frozenset[str]:
-    """Those of a closure that are imported whenever the program at `path` runs: no `if` stands above."""
+def surely(path: str, texts: Mapping[str, str], *, module: bool = False) -> frozenset[str]:
+    """Those of a closure that are imported whenever the program at `path` runs: no `if` stands above.
+
+    Python looks beside a script, and for `python -m` (`module`) in the folder where it is started.
+    """
+    main = "" if module else path
     found, waiting = {path}, [path]
     while waiting:
         here = waiting.pop()
-        for candidate in _imported(texts[here], here, path, _plain):
+        for candidate in _imported(texts[here], here, main, _plain, only=True):
             if candidate in texts and candidate not in found:
                 found.add(candidate)
                 waiting.append(candidate)
@@ -49,7 +53,12 @@ def _plain(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _imported(
-    text: str, here: str, main: str, nodes: Callable[[ast.Module], Iterator[ast.AST]] = ast.walk
+    text: str,
+    here: str,
+    main: str,
+    nodes: Callable[[ast.Module], Iterator[ast.AST]] = ast.walk,
+    *,
+    only: bool = False,
 ) -> Iterator[str]:
     """Where the modules that a text imports may lie; most of these files do not exist."""
     try:
@@ -62,20 +71,20 @@ def _imported(
     for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files(beside, alias.name)
+                yield from _files(beside, alias.name, only)
         elif isinstance(node, ast.ImportFrom):
             names = [alias.name for alias in node.names]
             base = beside if node.level == 0 else _above(here, node.level)
             parts = [node.module] if node.module else []
-            yield from _files(base, ".".join(parts))
+            yield from _files(base, ".".join(parts), only)
             for name in names:
-                yield from _files(base, ".".join((*parts, name)))
+                yield from _files(base, ".".join((*parts, name)), only)
 
 
-def _files(folder: str, module: str) -> Iterator[str]:
+def _files(folder: str, module: str, only: bool) -> Iterator[str]:
     if not module:
         return
-    for base in {folder, ""}:
+    for base in {folder} if only else {folder, ""}:
         parts = module.split(".")
         for length in range(1, len(parts) + 1):
             path = "/".join(filter(None, (base, *parts[:length])))

@@ -346,6 +346,17 @@ def test_a_module_that_is_imported_is_judged(importing: str) -> None:
     assert found_in(files) == ("O101 second.py",)
 
 
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [("python src/train.py", "own.py"), ("python -m src.train", "src/own.py"), ("python src/train.py", "")],
+)
+def test_only_where_python_looks_is_a_module_imported(command: str, own: str) -> None:
+    files = {"src/train.py": HEAD + "import own", "src/own.py": "", "own.py": ""}
+    judged = not own
+    own = own or "src/own.py"
+    assert found_in({**files, own: f"import os\n{ENV}"}, *command.split()) == (f"O101 {own}",) * judged
+
+
 def test_what_a_module_does_as_a_program_is_not_done_by_its_import() -> None:
     main = f"import os\nif __name__ == '__main__':\n    {ENV}"
     assert found_in({"train.py": HEAD + "import own", "own.py": main}) == ()

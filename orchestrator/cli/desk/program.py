@@ -74,7 +74,7 @@ def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
     if name is None or not name.endswith(".py"):
         return ()
     known = dict(sources.closure(name, around.read))
-    sure = sources.surely(name, known) if name in known else frozenset()
+    sure = sources.surely(name, known, module=module is not None) if name in known else frozenset()
     return tuple(
         SourceFile(path, text, imported=path != name, surely=path in sure) for path, text in known.items()
     )
