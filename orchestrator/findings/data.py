@@ -30,16 +30,24 @@ _ONE_FILE = frozenset(
     ]
 )
 _FILES = ("TFRecordDataset", "TextLineDataset")
-_POLICY = re.compile(r"auto_?shard_?policy|distribute_datasets_from_function|\.shard\(", re.IGNORECASE)
+_POLICY = re.compile(
+    r"auto_?shard_?policy|distribute_datasets_from_function|input_context|even_splits|\.shard\(",
+    re.IGNORECASE,
+)
+_SHARES = ("fit", "experimental_distribute_dataset")  # what divides a data set among workers
+_READS = ("list", "iter", "next", "enumerate", "sorted", "set", "tuple", "sum")
 _OWN_BATCHES = ("distribute_datasets_from_function", "DatasetCreator", "dataset_fn", "InputContext")
 
 
 def files(scene: Scene) -> Iterator[Finding]:
     if not scene.spread or scene.sharded or any(_POLICY.search(one.text) for one in scene.sources):
         return
+    called = {dotted(call.func).rpartition(".")[2] for one in scene.sources for call in one.calls}
+    if not called & {*_SHARES}:
+        return
     for source in scene.sources:
         for call in source.plain_calls:
-            found = _files_of(scene, source, call)
+            found = _files_of(scene, source, call) if id(call) not in _read(source) else None
             if found is None or found[1] >= scene.workers:
                 continue
             what, many = found
@@ -60,7 +68,7 @@ def batch(scene: Scene) -> Iterator[Finding]:
     for source in scene.sources:
         for call in source.plain_calls:
             name = dotted(call.func).rpartition(".")[2]
-            if name not in ("fit", "experimental_distribute_dataset"):
+            if name not in _SHARES:
                 continue
             size = source.number(keyword(call, "batch_size"))
             if size is None:
@@ -79,13 +87,50 @@ def batch(scene: Scene) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (files, batch)
 
 
+def _read(source: SourceFile) -> frozenset[int]:
+    """The calls whose elements the program itself reads: `for line in TextLineDataset("words.txt")`."""
+    read: list[ast.expr] = []
+    shared: set[str] = set()
+    for node in source.nodes:
+        match node:
+            case ast.For(iter=over) | ast.comprehension(iter=over):
+                read.append(over)
+            case ast.Call(func=ast.Attribute(attr="as_numpy_iterator" | "as_numpy" | "adapt")):
+                read.append(node)
+            case ast.Call(func=ast.Name(id=name)) if name in _READS or name == "as_numpy":
+                read.append(node)
+            case ast.Call(func=ast.Attribute(attr=name)) if name in _SHARES:
+                shared.update(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+    names = {one.id for node in read if not _is_glance(node) for one in _roots(node)} - shared
+    read += [value for name in names if (value := source.bound(name)) is not None]
+    made = [[inner for inner in ast.walk(one) if isinstance(inner, ast.Call)] for one in read]
+    return frozenset(
+        id(call)
+        for calls in made
+        if not any(dotted(one.func).endswith(_SHARES) for one in calls)
+        for call in calls
+    )
+
+
+def _is_glance(node: ast.expr) -> bool:
+    """`for x in data.take(1)` shows what the data look like, before they are trained on."""
+    return any(isinstance(one, ast.Attribute) and one.attr == "take" for one in ast.walk(node))
+
+
+def _roots(node: ast.expr) -> list[ast.Name]:
+    return [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+
+
 def _files_of(scene: Scene, source: SourceFile, call: ast.Call) -> tuple[str, int] | None:
     """What is loaded, and how many files it surely has; None where that cannot be known."""
     called = source.called(call)
+    used = called.endswith(".load") or any(dotted(c.func).endswith("as_dataset") for c in source.calls)
     if called in ("tensorflow_datasets.load", "tensorflow_datasets.builder"):
         name = text(argument(call, 0, "name"))
         if name is None:
             return None
+        if not used or isinstance(keyword(call, "batch_size"), ast.UnaryOp) or "as_numpy" in source.text:
+            return None  # it is read into arrays
         folder = keyword(call, "data_dir")
         bare = re.split("[:/]", name)[0]
         if folder is not None:
@@ -98,7 +143,7 @@ def _files_of(scene: Scene, source: SourceFile, call: ast.Call) -> tuple[str, in
         return None
     given = argument(call, 0, "filenames")
     if isinstance(given, ast.Name):
-        given = source.bound(given.id)
+        given = source.bound(given.id) if not _grows(source, given.id) else None
     if (one := text(given)) is not None:
         if re.search(r"[*?\[{%]", one):
             return None
@@ -107,6 +152,16 @@ def _files_of(scene: Scene, source: SourceFile, call: ast.Call) -> tuple[str, in
         many = len(given.elts)
         return (f'{kind}(["{text(given.elts[0])}"{", ..." if many > 1 else ""}])', many) if many else None
     return None
+
+
+def _grows(source: SourceFile, name: str) -> bool:
+    """Whether a list gets more than what it was bound to: `files.append(path)`."""
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("append", "extend", "insert")
+        and dotted(call.func.value) == name
+        for call in source.calls
+    )
 
 
 def _of_a_set(scene: Scene, folder: str, name: str) -> int | None:
@@ -133,8 +188,8 @@ def _batch_of(source: SourceFile, node: ast.expr | None) -> int | None:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in ("batch", "padded_batch"):
                 return source.number(argument(node, 0, "batch_size"))
-            if node.func.attr == "experimental_distribute_dataset":
-                return None  # it is told where that is called
+            if node.func.attr in ("experimental_distribute_dataset", "rebatch", "unbatch"):
+                return None  # the first is told where it is called
             node = node.func.value
         else:
             return None

@@ -39,6 +39,7 @@ class Scene:
     read: Callable[[str], str | None]  # a file that is sent, by its path from where the tasks run
     sent: Collection[str] = ()
     unsent: tuple[str, ...] = ()  # arguments that are paths here, of files that are not sent
+    shell: SourceFile | None = None  # what a shell reads: a script, or the words of `bash -c`
     sharded: bool = False  # `auto_shard` is set
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell
 
@@ -54,7 +55,7 @@ class Scene:
     @cached_property
     def spread(self) -> bool:
         """Whether several workers train by MultiWorkerMirroredStrategy, as far as the text tells."""
-        made = any("MultiWorkerMirroredStrategy" in source.text for source in self.sources)
+        made = any(source.names("MultiWorkerMirroredStrategy") for source in self.sources)
         return made and self.workers > 1 and not self.ps
 
 

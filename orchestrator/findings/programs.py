@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -34,23 +35,42 @@ _COMPUTE = frozenset(
         "linspace",
         "random.normal",
         "random.uniform",
+        "random.truncated_normal",
+        "random.shuffle",
+        "random.Generator.from_seed",
+        "reduce_sum",
+        "matmul",
+        "square",
+        "io.read_file",
+        "summary.create_file_writer",
         "data.Dataset.from_tensor_slices",
         "data.Dataset.range",
         "data.Dataset.list_files",
         "data.Dataset.from_generator",
+        "data.Dataset.from_tensors",
         "data.TFRecordDataset",
+        "data.TextLineDataset",
         "config.list_logical_devices",
     ]
 )
 _LOADS = frozenset(("tensorflow_datasets.load",))
+# Keras 2 and 3 both make variables for these.
+_BUILDS = re.compile(r"(?:tensorflow\.|tf_)?keras\.(?:optimizers|metrics|applications)\.[A-Z]\w+$")
 _GRAPHS = ("disable_v2_behavior", "disable_eager_execution", ".Graph(")  # there, tensors are only planned
 _HARMLESS = frozenset(("num_replicas_in_sync", "cluster_resolver", "extended"))
 
 
 def config(scene: Scene) -> Iterator[Finding]:
+    several = sum(not source.imported for source in scene.sources) > 1  # of a shell script
     for source in scene.sources:
-        for step in source.steps:
-            if _sets(source, step, "TF_CONFIG") is not None:
+        if several and not source.imported and "Strategy" not in source.text:
+            continue
+        made = next((source.steps[place] for place in each_strategy(source)), None)
+        before = source.certain[: source.certain.index(made)] if made in source.certain else source.certain
+        written = [value for step in before if (value := _sets(source, step, "TF_CONFIG")) is not None]
+        for step in before:
+            value = _sets(source, step, "TF_CONFIG")
+            if value is not None and not _comes_from(source, value, "TF_CONFIG"):
                 yield Finding(
                     codes.CONFIG,
                     "the program writes TF_CONFIG itself, over what orchestrate sets: tasks may then take"
@@ -59,7 +79,7 @@ def config(scene: Scene) -> Iterator[Finding]:
                     source.path,
                     step.lineno,
                 )
-            elif scene.workers > 1 and _removes(source, step, "TF_CONFIG"):
+            elif scene.workers > 1 and _removes(source, step, "TF_CONFIG") and not written:
                 yield Finding(
                     codes.CONFIG,
                     f"the program removes TF_CONFIG: each of the {scene.workers} workers then trains alone",
@@ -72,10 +92,13 @@ def config(scene: Scene) -> Iterator[Finding]:
 def legacy(scene: Scene) -> Iterator[Finding]:
     if scene.plan.recipe.legacy_keras is None or (scene.workers < 2 and not scene.ps):
         return
+    if not any(_is_method(call, "fit") for source in scene.sources for call in source.calls):
+        return  # a loop of its own trains with either Keras
     for source in scene.sources:
-        for step in source.steps:
+        for step in source.certain:
             value = _sets(source, step, "TF_USE_LEGACY_KERAS")
-            if value is not None and text(value) in ("0", "False", "false", ""):
+            off = value is not None and text(value) not in (None, "1", "True", "true")
+            if off or _removes(source, step, "TF_USE_LEGACY_KERAS"):
                 yield Finding(
                     codes.LEGACY,
                     "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
@@ -88,22 +111,34 @@ def legacy(scene: Scene) -> Iterator[Finding]:
 
 def early(scene: Scene) -> Iterator[Finding]:
     """With one worker too: the strategy is refused whenever TF_CONFIG is set."""
-    for source in scene.sources[:1]:
+    programs = [source for source in scene.sources if not source.imported]
+    for source in programs:
         made = next(each_strategy(source), None)
         if made is None or any(word in source.text for word in _GRAPHS):
             continue
-        for step in source.steps[:made]:
-            name = source.called(step)
-            if name in _COMPUTE | _LOADS:
+        line = source.steps[made].lineno
+        before = [(source, step) for step in source.steps[:made]]
+        if len(programs) == 1 and source.last_import < line:
+            modules = (one for one in scene.sources if one.imported and not _plans(one))
+            before += [(one, step) for one in modules for step in one.steps]
+        for where, step in before:
+            name = where.called(step).replace(".compat.v2.", ".", 1)
+            if name in _COMPUTE | _LOADS or _BUILDS.match(name):
+                of = "" if where is source else f" of {source.path}"
                 yield Finding(
                     codes.EARLY,
-                    f"{name} computes before the strategy of line {source.steps[made].lineno} is made: "
+                    f"{name} computes before the strategy of line {line}{of} is made: "
                     '"Collective ops must be configured at program startup"',
                     "make the strategy first",
-                    source.path,
+                    where.path,
                     step.lineno,
                 )
-                return
+                break
+
+
+def _plans(source: SourceFile) -> bool:
+    """Whether it may only plan its tensors, or makes a strategy of its own before them."""
+    return source.names("MultiWorkerMirroredStrategy") or any(word in source.text for word in _GRAPHS)
 
 
 def saving(scene: Scene) -> Iterator[Finding]:
@@ -113,12 +148,13 @@ def saving(scene: Scene) -> Iterator[Finding]:
         for host in scene.plan.hosts
         if sum(t.host == host.name and t.id.role in (Role.CHIEF, Role.WORKER) for t in scene.plan.tasks) > 1
     ]
-    if not scene.spread or not (crowds or scene.one_folder):
+    moves = any("chdir" in source.text for source in scene.sources)
+    if not scene.spread or moves or not (crowds or scene.one_folder):
         return
     who = f"those of {crowds[0]} share their folder" if crowds else "these hosts share their working folder"
     for source in scene.sources:
         fitted = {_receiver(call) for call in source.calls if _is_method(call, "fit")}
-        for step in source.steps:
+        for step in source.certain:
             path = _saved(source, step, fitted, scene.plan.recipe.keras is KerasHook.MEND)
             if path:
                 yield Finding(
@@ -137,7 +173,8 @@ def servers(scene: Scene) -> Iterator[Finding]:
         return
     for source in scene.sources:
         for step in source.steps:
-            if source.called(step).endswith(".ParameterServerStrategy"):
+            called = source.called(step)
+            if called.endswith(".ParameterServerStrategy") and ".v1." not in called:  # that of estimators
                 yield Finding(
                     codes.SERVERS,
                     "every task makes a ParameterServerStrategy, which only the chief may: the others fail"
@@ -150,7 +187,7 @@ def servers(scene: Scene) -> Iterator[Finding]:
 
 def unused(scene: Scene) -> Iterator[Finding]:
     """A strategy whose scope nobody enters: each task then trains a model of its own."""
-    if not scene.spread or any("scope" in source.text for source in scene.sources):
+    if not scene.spread or any(_may_enter(source) for source in scene.sources):
         return
     for source in scene.sources:
         for step in source.steps:
@@ -159,7 +196,7 @@ def unused(scene: Scene) -> Iterator[Finding]:
             name = dotted(step.targets[0]) if isinstance(step.targets[0], ast.Name) else ""
             value: ast.AST = step.value
             made = source.called(value).endswith(".MultiWorkerMirroredStrategy")
-            if made and name and not _is_used(source, name):
+            if made and name and not any(_is_used(one, name, one is source) for one in scene.sources):
                 yield Finding(
                     codes.UNUSED,
                     f"nothing uses the strategy {name}: each of the {scene.workers} workers trains alone",
@@ -178,10 +215,7 @@ def _sets(source: SourceFile, step: Step, name: str) -> ast.expr | None:
         return step.value if any(_is_variable(source, one, name) for one in step.targets) else None
     if not isinstance(step, ast.Call):
         return None
-    called = source.called(step)
-    if called == "os.putenv" and text(argument(step, 0, "key")) == name:
-        return argument(step, 1, "value")
-    if called == "os.environ.update":
+    if source.called(step) == "os.environ.update":  # os.putenv is not seen by os.environ
         for one in step.args:
             if isinstance(one, ast.Dict):
                 pairs = zip(one.keys, one.values, strict=True)
@@ -193,12 +227,34 @@ def _sets(source: SourceFile, step: Step, name: str) -> ast.expr | None:
 def _removes(source: SourceFile, step: Step, name: str) -> bool:
     if isinstance(step, ast.Delete):
         return any(_is_variable(source, one, name) for one in step.targets)
-    popped = source.called(step) in ("os.environ.pop", "os.unsetenv")
+    popped = source.called(step) == "os.environ.pop"
     return popped and isinstance(step, ast.Call) and text(argument(step, 0, "key")) == name
 
 
+def _comes_from(source: SourceFile, value: ast.expr, name: str) -> bool:
+    """Whether a value is made of a text, such as the name of a variable: also through names bound to it."""
+    waiting = [value]
+    known: set[tuple[str, int]] = set()
+    while waiting:
+        made = waiting.pop()
+        for node in ast.walk(made):
+            if text(node) == name:
+                return True
+            if isinstance(node, ast.Name) and (node.id, made.lineno) not in known:
+                known.add((node.id, made.lineno))
+                # A line below may read what this one writes, as in the tutorial.
+                waiting += [one for one in source.values(node.id) if one.lineno < made.lineno]
+                waiting += source.given(node.id)
+    return False
+
+
 def _is_variable(source: SourceFile, node: ast.AST, name: str) -> bool:
-    if not isinstance(node, ast.Subscript) or text(node.slice) != name:
+    if not isinstance(node, ast.Subscript):
+        return False
+    key: ast.AST | None = node.slice
+    if isinstance(key, ast.Name):
+        key = source.bound(key.id)
+    if text(key) != name:
         return False
     first, dot, rest = dotted(node.value).partition(".")
     return source.modules.get(first, first) + dot + rest == "os.environ"
@@ -227,7 +283,18 @@ def _saved(source: SourceFile, step: Step, models: set[str], keras_3: bool) -> s
     return None
 
 
-def _is_used(source: SourceFile, name: str) -> bool:
+def _may_enter(source: SourceFile) -> bool:
+    return source.names("scope") or (source.tree is None and "scope" in source.text)
+
+
+def _is_used(source: SourceFile, name: str, own: bool) -> bool:
+    """In its own file or, by an import, in another: `from it import strategy`, `it.strategy.run(...)`."""
+    if not own:
+        return any(
+            (isinstance(node, ast.Attribute) and node.attr == name)
+            or (isinstance(node, ast.alias) and node.name in (name, "*"))
+            for node in source.nodes
+        )
     harmless = {
         id(node.value) for node in source.nodes if isinstance(node, ast.Attribute) and node.attr in _HARMLESS
     }

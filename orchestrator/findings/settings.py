@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -11,6 +12,39 @@ from orchestrator.findings.look import Finding, Scene
 from orchestrator.findings.programs import Rule
 
 USUAL = (32768, 60999)  # net.ipv4.ip_local_port_range, unless it was changed; preflight asks each host
+
+
+_WRITES = re.compile(r"(?:export\s+|declare -x\s+)?TF_CONFIG=")
+_OPENS = re.compile(r"(?:^|;)\s*(?:if|case|for|while|until)\s|\(\)\s*\{")
+_CLOSES = re.compile(r"(?:^|;)\s*(?:fi|esac|done)\b|^\}")
+_REMOVES = re.compile(r"unset\s+(?:-v\s+)?TF_CONFIG\b")
+
+
+def shell(scene: Scene) -> Iterator[Finding]:
+    """`export TF_CONFIG=...` at the beginning of a line, where the script names it for the first time."""
+    source = scene.shell
+    if source is None or "<<" in source.text:
+        return
+    depth = 0
+    for number, line in enumerate(source.text.split("\n"), start=1):
+        depth += len(_OPENS.findall(line)) - len(_CLOSES.findall(line))
+        if "TF_CONFIG" not in line or line.lstrip().startswith("#"):
+            continue
+        if depth:
+            return
+        removes = _REMOVES.match(line) is not None and scene.workers > 1
+        if removes or (_WRITES.match(line) and line.count("TF_CONFIG") == 1):
+            yield Finding(
+                codes.CONFIG,
+                f"the script removes TF_CONFIG: each of the {scene.workers} workers then trains alone"
+                if removes
+                else "the script writes TF_CONFIG itself, over what orchestrate sets: tasks may then take"
+                " themselves for others",
+                "remove that line",
+                source.path,
+                number,
+            )
+        return
 
 
 def proxy(scene: Scene) -> Iterator[Finding]:
@@ -53,4 +87,4 @@ def unsent(scene: Scene) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (proxy, ephemeral, unsent)
+RULES: tuple[Rule, ...] = (shell, proxy, ephemeral, unsent)

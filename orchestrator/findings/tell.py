@@ -6,23 +6,30 @@ import re
 from collections.abc import Collection
 
 from orchestrator.findings import data, programs, settings
+from orchestrator.findings.flow import SourceFile
 from orchestrator.findings.look import Finding, Scene
 
 RULES = (*programs.RULES, *data.RULES, *settings.RULES)
 
-_SILENT = re.compile(r"#\s*orchestrate:\s*ignore\b(?:\[(?P<codes>[\w\s,]*)\])?")
+_SILENT = re.compile(r"#\s*orchestrate:\s*ignore\b\s*(?:\[(?P<codes>[\w\s,]*)\])?")
 
 
 def find(scene: Scene, silenced: Collection[str] = ()) -> tuple[Finding, ...]:
     """All findings but those with a code of `silenced`, and those that a comment on their line silences."""
     found = dict.fromkeys(one for rule in RULES for one in rule(scene))
-    texts = {source.path: source.text.split("\n") for source in scene.sources}
-    return tuple(one for one in found if one.code not in silenced and not _is_silent(one, texts))
+    shell = (scene.shell,) if scene.shell is not None else ()
+    sources = {source.path: source for source in (*scene.sources, *shell)}
+    return tuple(
+        one for one in found if one.code not in silenced and not _is_silent(one, sources.get(one.path))
+    )
 
 
-def _is_silent(one: Finding, texts: dict[str, list[str]]) -> bool:
-    lines = texts.get(one.path, [])
-    match = _SILENT.search(lines[one.line - 1]) if 0 < one.line <= len(lines) else None
-    if match is None:
+def _is_silent(one: Finding, source: SourceFile | None) -> bool:
+    if source is None:
         return False
-    return match["codes"] is None or one.code in re.split(r"[\s,]+", match["codes"].strip())
+    for line in source.statement(one.line):
+        match = _SILENT.search(line)
+        if match is not None:
+            named = match["codes"]
+            return named is None or one.code in re.split(r"[\s,]+", named.strip().upper())
+    return False

@@ -52,7 +52,7 @@ def syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
             ast.parse(text, name)
     except SyntaxError as error:
         line = (error.text or "").rstrip()
-        if _NEWER.search(line):
+        if _NEWER.search(line) or "f-string" in error.msg:  # `line` need not be the one that has it
             return None
         return UsageError(
             f"{name}, line {error.lineno or 0}: {error.msg}",

@@ -13,9 +13,14 @@ SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
 _WRAPPERS = frozenset(
     ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
 )
+# `conda run -n tf python train.py`; with an option for another folder nothing is known of its paths.
+_RUNNERS = frozenset(["conda", "mamba", "micromamba", "poetry", "uv", "pipenv", "pdm"])
+_ELSEWHERE = ("--cwd", "--directory", "--project", "-C")
 _IN_SHELL = re.compile(
-    r"\bpython[\d.]*(?:\s+-[a-zA-Z]+)*?\s+(?:-m\s+(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py)\b)"
+    r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?)[\"']?(?:\s+-[a-zA-Z]+)*?"
+    r"\s+(?:-m\s+(?P<module>[\w.]+)|[\"']?(?P<file>[\w./-]+\.py)\b)"
 )
+_BRANCHES = re.compile(r"(?m)(?:^|[;\s])(?:if|case|while|until|then|elif)\s|\|\||\)\s*\{")
 
 
 def program(command: tuple[str, ...]) -> str | None:
@@ -55,13 +60,20 @@ def module_name(command: tuple[str, ...]) -> str | None:
 def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
     """The Python programs that a line or a script for a shell runs, as commands: `("python", "train.py")`."""
     code = "\n".join(
-        line.partition(" #")[0] for line in text.split("\n") if not line.lstrip().startswith("#")
+        line.partition(" #")[0]
+        for line in re.sub(r"\\\r?\n", " ", text).split("\n")
+        if not line.lstrip().startswith(("#", "echo ", "printf "))
     )
     found = (
         ("python", "-m", match["module"]) if match["module"] else ("python", match["file"])
         for match in _IN_SHELL.finditer(code)
     )
     return tuple(dict.fromkeys(found))
+
+
+def branches(text: str) -> bool:
+    """Whether a text for a shell has conditions, so that it may run one program of several."""
+    return _BRANCHES.search(text) is not None
 
 
 def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
@@ -79,9 +91,13 @@ def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> s
 
 def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
     """`nice -n 5 python train.py` without what only starts it."""
-    if not command or PurePosixPath(command[0]).name not in _WRAPPERS:
+    if not command:
         return command
-    return started(command)
+    name = PurePosixPath(command[0]).name
+    runs = name in _RUNNERS and "run" in command[1:2]
+    if name in _WRAPPERS or (runs and not any(word.startswith(_ELSEWHERE) for word in command)):
+        return started(command)
+    return command
 
 
 def started(command: tuple[str, ...]) -> tuple[str, ...]:

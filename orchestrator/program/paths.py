@@ -15,6 +15,7 @@ from orchestrator.program.project import Code
 _WRITTEN = re.compile(
     r"out|log|runs?$|ckpt|check|save|result|export|model|cache|te?mp|board|profil|dest|write", re.IGNORECASE
 )
+_ASSIGNED = re.compile(r"\+{0,2}([\w.@-]+)=(.+)", re.DOTALL)  # `data.dir=/data`, as hydra has it
 _EVERYWHERE = ("/dev", "/proc", "/sys")
 _MOST = 20
 
@@ -39,7 +40,7 @@ def unsent(command: tuple[str, ...], code: Code) -> tuple[str, ...]:
         path = PurePosixPath(value).as_posix()
         if value.startswith(("/", "~", "-")) or path.startswith("../") or path in {".", ".."}:
             continue
-        if not option and "/" not in value:  # may be any word
+        if not option.startswith("-") and "/" not in value:  # may be any word
             continue
         sent = path in code.sent or any(one.startswith(f"{path}/") for one in code.sent)
         if not sent and code.exists(value):
@@ -55,6 +56,8 @@ def _values(command: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             option, equals, value = word.partition("=")
             if not equals:
                 continue
+        elif (assigned := _ASSIGNED.match(word)) is not None:
+            option, value = assigned.groups()
         else:
             value = word
         name = PurePosixPath(value).name

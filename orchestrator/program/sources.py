@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 MOST = 200  # files
 
@@ -25,7 +25,41 @@ def closure(path: str, read: Callable[[str], str | None]) -> Iterator[tuple[str,
                 waiting.append(candidate)
 
 
-def _imported(text: str, here: str, main: str) -> Iterator[str]:
+def surely(path: str, texts: Mapping[str, str], *, module: bool = False) -> frozenset[str]:
+    """Those of a closure that are imported whenever the program at `path` runs: no `if` stands above.
+
+    Python looks beside a script, and for `python -m` (`module`) in the folder where it is started.
+    """
+    main = "" if module else path
+    found, waiting = {path}, [path]
+    while waiting:
+        here = waiting.pop()
+        for candidate in _imported(texts[here], here, main, _plain, only=True):
+            if candidate in texts and candidate not in found:
+                found.add(candidate)
+                waiting.append(candidate)
+    return frozenset(found)
+
+
+def _plain(tree: ast.Module) -> Iterator[ast.AST]:
+    waiting: list[ast.stmt] = [*tree.body]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.With | ast.Try) or (
+            isinstance(node, ast.FunctionDef) and node.name == "main"
+        ):
+            waiting.extend(node.body)
+
+
+def _imported(
+    text: str,
+    here: str,
+    main: str,
+    nodes: Callable[[ast.Module], Iterator[ast.AST]] = ast.walk,
+    *,
+    only: bool = False,
+) -> Iterator[str]:
     """Where the modules that a text imports may lie; most of these files do not exist."""
     try:
         with warnings.catch_warnings():
@@ -34,23 +68,23 @@ def _imported(text: str, here: str, main: str) -> Iterator[str]:
     except (MemoryError, RecursionError, SyntaxError, ValueError):
         return
     beside = main.rpartition("/")[0]
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files(beside, alias.name)
+                yield from _files(beside, alias.name, only)
         elif isinstance(node, ast.ImportFrom):
             names = [alias.name for alias in node.names]
             base = beside if node.level == 0 else _above(here, node.level)
             parts = [node.module] if node.module else []
-            yield from _files(base, ".".join(parts))
+            yield from _files(base, ".".join(parts), only)
             for name in names:
-                yield from _files(base, ".".join((*parts, name)))
+                yield from _files(base, ".".join((*parts, name)), only)
 
 
-def _files(folder: str, module: str) -> Iterator[str]:
+def _files(folder: str, module: str, only: bool) -> Iterator[str]:
     if not module:
         return
-    for base in {folder, ""}:
+    for base in {folder} if only else {folder, ""}:
         parts = module.split(".")
         for length in range(1, len(parts) + 1):
             path = "/".join(filter(None, (base, *parts[:length])))

@@ -43,6 +43,16 @@ def not_python(data: bytes) -> str:
     return ""
 
 
+def decoded(data: bytes) -> str:
+    """A text as Python reads it: in the encoding that its first lines declare, else UTF-8."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except (SyntaxError, LookupError, ValueError):
+        text = data.decode("utf-8", "replace")
+    return io.StringIO(text, None).read().removeprefix("\ufeff")
+
+
 def not_for_unix(data: bytes, *, direct: bool) -> str:
     """Why a script cannot run, started by the kernel (`direct`) or read by a shell; "" where it may."""
     first, _, _ = data.partition(b"\n")

@@ -29,6 +29,8 @@ FILES: Mapping[str, str] = {
     "old.py": "print 'Epoch'\n",
     "open.py": "x = (1,\ny = 2\n",
     "new.py": "type X = int\n",
+    "newer2.py": 'd = []\nx = (\n  "x "\n  f"{chr(10).join(d)} {"\\n".join(d)}"\n)\n',
+    "newer3.py": 'x = f"""{\n  1  # one\n}"""\n',
     "newer.py": "x = f'{'a' + f'{1}'}'\n",
     "bom.py": "\ufeffprint(1)\n",
     "secret.py": "",
@@ -50,6 +52,8 @@ FILES: Mapping[str, str] = {
 BYTES: Mapping[str, bytes] = {
     "utf16.py": "print(1)\n".encode("utf-16"),
     "latin.py": b"x = '\xe9'\n",
+    "japanese.py": "# coding: shift_jis\nprint('表')\n".encode("shift_jis"),
+    "russian.py": b"# coding: cp1251\n\xf0\xe0\xe7 = 1\n",
     "declared.py": b"# -*- coding: latin-1 -*-\nx = '\xe9'\n",
 }
 
@@ -134,6 +138,7 @@ MISTAKES = [
     ("./marked.sh", "./marked.sh is a text as Windows writes it", None),
     ("utf16.py", "utf16.py is UTF-16", "iconv -f UTF-16 -t UTF-8 utf16.py"),
     ("python latin.py", "latin.py is LATIN1", None),
+    ("'python train.py " + "--x " * 100 + "y'", "is one word", None),
     (".", ". is a folder", "name the script"),
     ("./one --x", "./one is a folder", "-- one/only.py --x"),
     ("pkg/", "pkg/ is a folder", "-- python pkg"),
@@ -197,6 +202,8 @@ GOOD = [
     "--epochs 3",
     "new.py",
     "newer.py",
+    "newer2.py",
+    "newer3.py",
     "bom.py",
     "'my script.py'",
     "./train.py",
@@ -213,9 +220,16 @@ GOOD = [
     "bash dos.sh",
     "dos.py",
     "declared.py",
+    "japanese.py",
+    "russian.py",
+    f"train.py --config {'x' * 300}",
+    f"bash -c 'python train.py {'--x ' * 2000}'",
     "pkg",
     "set",
     "conda run -n tf python train.py",
+    "conda run --cwd /srv python nothing.py",
+    "uv run --directory below nothing.py",
+    "uv sync",
 ]
 
 
@@ -246,8 +260,14 @@ def test_the_modules_beside_a_program_are_found(project: Path) -> None:
         "bash -c 'cd . && python -u train.py --x | tee log'",
         "bash -o pipefail -c 'exec python3.11 train.py'",
         "bash start.sh",
+        "bash continued.sh",
+        "bash -c '${PYTHON:-python3} train.py'",
+        'bash -c \'python "train.py" "$@"\'',
         "./start.sh 3",
         "nice -n 5 python train.py",
+        "conda run -n tf python train.py",
+        "poetry run python -u train.py",
+        "uv run train.py --epochs 3",
         "env A=1 ./start.sh",
     ],
 )
@@ -255,6 +275,7 @@ def test_a_program_that_a_shell_runs_is_read_as_well(project: Path, line: str) -
     """What it imports decides which Keras it gets, however it is started."""
     known = look(project)
     texts = {"start.sh": "#!/bin/bash\n# python old.py\nset -e\npython train.py --epochs $1\n", **FILES}
+    texts["continued.sh"] = "python3 \\\n  -u \\\n  train.py \\\n  --epochs 3\n"
     known = replace(known, read=texts.get)
     found = [source.path for source in program.read(tuple(shlex.split(line)), known)]
     assert found == ["train.py", "lib.py", "pkg/__init__.py", "pkg/data.py"]

@@ -40,6 +40,12 @@ def around(tmp_path: Path) -> Code:
         ("train.py data/ elsewhere", [], ["data/"]),
         ("train.py --conf conf/lr.json --conf conf train.py", [], []),
         ("train.py --data nothing --out runs --save data/x", [], []),
+        (
+            "train.py data.dir=HERE/data +conf.x=data/a.csv data=data log.dir=HERE/conf",
+            ["HERE/data"],
+            ["data/a.csv"],
+        ),
+        (f"train.py --note {'x' * 300} --path /{'y' * 300}", [], []),
         ("train.py --lr 0.1 -v . ..", [], []),
     ],
 )

@@ -117,7 +117,10 @@ def make_plan(
     cwd = "" if project is None else project.root.cwd
     sharded = inventory.job.auto_shard is not None
     unsent = () if project is None else paths.unsent(command, around)
-    scene = findings.Scene(planned, sources, around.read, around.sent, unsent, sharded=sharded)
+    read_by_shell = program.shell(command, around)
+    scene = findings.Scene(
+        planned, sources, around.read, around.sent, unsent, shell=read_by_shell, sharded=sharded
+    )
     found = findings.find(scene, inventory.job.lint_ignore)
     ignored = inventory.job.lint_ignore
     needs_python, needs_python_at = grammar.least((one.path, one.text) for one in sources)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import posixpath
 import re
 import shutil
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from orchestrator.cli.desk import code
 from orchestrator.findings.flow import SourceFile
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.program import invocation, sources
+from orchestrator.program import invocation, sources, texts
 from orchestrator.program.project import Code
 from orchestrator.sync.builtin import builtin_parser
 
@@ -41,8 +41,8 @@ def look(
         sent=frozenset() if project is None else _sent(project),
         read=lambda path: _text(here / path),
         raw=lambda path: _bytes(here / path),
-        exists=lambda path: (here / _own(path)).exists(),
-        folder=lambda path: (here / path).is_dir(),
+        exists=lambda path: os.path.exists(here / _own(path)),  # noqa: PTH110 - Path raises for a long word
+        folder=lambda path: os.path.isdir(here / path),  # noqa: PTH112
         executable=lambda path: os.access(here / path, os.X_OK),
         installed=_installed,
         everywhere=lambda path: local or _shared(path),
@@ -59,10 +59,13 @@ def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
     words = tuple(command)
     if not words:
         return ()
-    within = invocation.in_shell(invocation.shell_text(words, around.read))
+    shell = invocation.shell_text(words, around.read)
+    within = invocation.in_shell(shell)
     if within:
         found = (source for one in within for source in read(one, around))
-        return tuple({source.path: source for source in found}.values())
+        every = tuple({source.path: source for source in found}.values())
+        one_of_them = len(within) > 1 and invocation.branches(shell)
+        return tuple(replace(one, surely=False) for one in every) if one_of_them else every
     name = invocation.program(words)
     module = invocation.module_name(words)
     if module is not None:
@@ -70,7 +73,19 @@ def read(command: Sequence[str], around: Code) -> tuple[SourceFile, ...]:
         name = next((one for one in (f"{path}.py", f"{path}/__main__.py") if one in around.sent), None)
     if name is None or not name.endswith(".py"):
         return ()
-    return tuple(SourceFile(path, text) for path, text in sources.closure(name, around.read))
+    known = dict(sources.closure(name, around.read))
+    sure = sources.surely(name, known, module=module is not None) if name in known else frozenset()
+    return tuple(
+        SourceFile(path, text, imported=path != name, surely=path in sure) for path, text in known.items()
+    )
+
+
+def shell(command: Sequence[str], around: Code) -> SourceFile | None:
+    """What a shell reads of it, where one does."""
+    words = tuple(command)
+    text = invocation.shell_text(words, around.read) if words else ""
+    name = PurePosixPath(invocation.program(words) or "command")
+    return SourceFile(str(name), text) if text else None
 
 
 def r_packages(command: Sequence[str], around: Code) -> tuple[str, ...]:
@@ -92,7 +107,7 @@ def _text(path: Path) -> str | None:
     data = _bytes(path)
     if data is None:
         return None
-    return io.StringIO(data.decode("utf-8", "replace"), None).read().removeprefix("\ufeff")
+    return texts.decoded(data)
 
 
 def _bytes(path: Path) -> bytes | None:
