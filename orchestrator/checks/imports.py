@@ -43,7 +43,7 @@ def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
     if error.startswith("PermissionError") or "Permission denied" in error:
         hint = "`chmod -R a+rX` on that folder, as its owner"
         return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
-    if needs.environment:
+    if seen.is_made(needs):
         fix = _removal(seen)
         hint = f"`orchestrate exec --only {seen.name} -- {shlex.join(fix)}`, then `orchestrate setup`"
         return seen.says(
