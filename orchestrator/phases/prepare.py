@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,7 @@ def _last(given: str) -> str:
 
 
 def _here(given: str) -> Path:
-    return Path(given).expanduser()
+    return Path(os.path.expanduser(given))  # Path's own raises for a user who is not there
 
 
 def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None) -> Path:

@@ -55,7 +55,7 @@ class SetName:
 
 def own_data_dir(given: str | None) -> Path:
     """Where this machine has its prepared sets."""
-    return Path(given or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    return Path(os.path.expanduser(given or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"))
 
 
 def find_set(root: Path, wanted: SetName) -> Path | None:

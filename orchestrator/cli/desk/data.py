@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -45,10 +46,21 @@ def check_data(inventory: Inventory) -> None:
     """Raise UsageError for what [data] names and this machine does not have."""
     data = inventory.data or Data()
     named = [*data.paths, *data.keras, *filter(None, (data.mnist, data.fashion_mnist, data.tfds_dir))]
-    missing = [one for one in named if not Path(one).expanduser().exists()]
-    if missing:
-        raise UsageError(
-            f"[data] names {missing[0]}, which is not there",
-            why=f"{inventory.source} means files of this machine; relative paths are meant beside it",
-            hint=f"correct it in {inventory.source}",
-        )
+    for one in named:
+        if trouble := absent(one):
+            raise UsageError(
+                f"[data] names {one}, which {trouble}",
+                why=f"{inventory.source} means files of this machine; relative paths are meant beside it",
+                hint=f"correct it in {inventory.source}",
+            )
+
+
+def absent(path: str) -> str:
+    """What is the matter with a path of this machine: "is not there"; "" when it is."""
+    try:
+        Path(os.path.expanduser(path)).stat()  # Path's own raises for a user who is not there
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not there"
+    except OSError as error:
+        return f"cannot be reached: {error.strerror or error}"
+    return ""
