@@ -110,19 +110,14 @@ def test_a_link_that_leads_nowhere_is_named_with_what_it_leads_to(folder: Path, 
 
 
 @pytest.mark.parametrize(
-    ("trouble", "kind", "says"),
+    ("trouble", "says"),
     [
-        (PermissionError(13, "Permission denied"), UsageError, "cannot read .*/a, which is part of"),
-        (FileNotFoundError(2, "No such file or directory"), ClusterError, "/a changed while it was sent"),
+        (PermissionError(13, "Permission denied"), "cannot read .*/a, which is part of"),
+        (FileNotFoundError(2, "No such file or directory"), "/a changed while it was sent"),
     ],
 )
 def test_a_file_that_is_seen_and_cannot_be_opened_is_named(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    trouble: OSError,
-    kind: type[Exception],
-    says: str,
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: OSError, says: str
 ) -> None:
     """Whoever owns nothing but the folder may look at a file's size, and not into it."""
 
@@ -130,7 +125,7 @@ def test_a_file_that_is_seen_and_cannot_be_opened_is_named(
         raise trouble
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(kind, match=says):
+    with pytest.raises((UsageError, ClusterError), match=says):
         read(folder, tmp_path / "cache")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.model import Data, Inventory
+from orchestrator.plainfile import at_home
 from orchestrator.planning.plan import is_builtin
 
 _SMALL = ("mnist", "fashion_mnist")  # some ten MB: sending them unasked does no harm
@@ -58,7 +57,7 @@ def check_data(inventory: Inventory) -> None:
 def absent(path: str) -> str:
     """What is the matter with a path of this machine: "is not there"; "" when it is."""
     try:
-        Path(os.path.expanduser(path)).stat()  # Path's own raises for a user who is not there
+        at_home(path).stat()
     except (FileNotFoundError, NotADirectoryError):
         return "is not there"
     except OSError as error:
