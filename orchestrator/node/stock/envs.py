@@ -77,12 +77,12 @@ def find(_agent: Agent, request: Request) -> Dict[str, Any]:
     if done.returncode < 0:
         raise uv.killed("uv", done.returncode)
     if done.returncode:
-        raise uv.no_python(wanted, done.stderr)
+        raise uv.no_python(request, wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
     code = "import sys; print(*sys.version_info[:3], sys.implementation.name)"
     said = _output([path, "-I", "-S", "-c", code]).split()
     if len(said) != 4:
-        raise uv.no_python(wanted, b"%s does not run" % os.fsencode(path))
+        raise uv.no_python(request, wanted, b"%s does not run" % os.fsencode(path))
     return {"path": path, "version": ".".join(said[:3]), "implementation": said[3]}
 
 
@@ -171,7 +171,7 @@ def _ask_index(request: Request, making: str) -> None:
     try:
         _step(request, making, [*question, *_sources(request, making), pin], UV_HTTP_RETRIES="0")
     except NodeError as error:
-        if error.kind == uv.NO_INDEX:
+        if error.kind == uv.NO_INDEX and not uv.lacks(error.why):
             raise
         # Anything else is for the installation to say: it knows which of the packages this machine needs.
 
@@ -187,7 +187,7 @@ def _sources(request: Request, making: str) -> List[str]:
 
 
 def _step(request: Request, making: str, arguments: List[str], **settings: str) -> None:
-    with open(making + ".log", "ab") as log:
+    with open(making + ".log", "wb") as log:  # what an earlier step said is not said again
         done = uv.call(request, arguments, log, **settings)
     if done.returncode < 0:
         raise uv.killed("uv", done.returncode)
