@@ -278,6 +278,35 @@ def test_another_python_in_an_environment_of_ours_is_asked_for_under_env() -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("module", "error", "there", "hint"),
+    [
+        ("numpy", "No module named 'numpy'", None, "add numpy to the `packages` of [env]"),
+        (
+            "tensorflow_datasets",
+            "No module named 'importlib_resources'",
+            None,
+            "add importlib_resources to the",
+        ),
+        ("google.protobuf", "No module named 'google'", None, "add protobuf to the `packages` of [env]"),
+        ("numpy", "No module named 'numpy'", "2.4.6", "rm -rf /home/t/o/envs/6bce2a2ce683ac26`, then"),
+        ("numpy", "No module named 'numpy._core'", "2.4.6", "rm -rf /home/t/o/envs/6bce2a2ce683ac26`, then"),
+    ],
+)
+def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
+    module: str, error: str, there: str | None, hint: str
+) -> None:
+    """An environment that lacks a package is what [env] says: made anew it would lack it again."""
+    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
+    broken = {"name": module, "version": "", "error": f"ModuleNotFoundError: {error}"}
+    rest: dict[str, Any] = {"limits": {}, "gpus": None, "threads": None, "importing": "", "ended": ""}
+    imported = wire.read({"modules": [broken], **rest}, wire.Imported, "imports")
+    one = replace(made(facts__packages__numpy=there), imported=imported)
+    (check,) = (found for found in of_hosts([one], needs) if found.check == "import")
+    assert hint in check.hint
+    assert bool(check.fix) == ("rm" in hint)
+
+
 @pytest.mark.parametrize("python", ["~/miniconda3/envs/train/bin/python", "/srv/envs/train/bin/python"])
 def test_a_python_of_the_users_own_beside_env_is_never_removed(python: str) -> None:
     """conda keeps its environments in a folder `envs`, too."""

@@ -148,7 +148,7 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
         if processors.usable() >= _MANY:
             install.append("--compile-bytecode")
         _step(request, making, [*install, *_sources(request, making), "--requirement", lock])
-        versions = _check(making, request.payload)
+        versions = _check(making, request.payload, path)
         remove(os.path.join(making, ".cache"))
         os.rename(lock, os.path.join(making, LOCK))
         if os.path.lexists(path):  # it does not run any more: its interpreter was replaced, say
@@ -195,8 +195,11 @@ def _step(request: Request, making: str, arguments: List[str], **settings: str) 
         raise uv.failed(arguments, _read(making + ".log"))
 
 
-def _check(making: str, lock: bytes) -> Dict[str, str]:
-    """Import what was installed, and so compile it: a file that is there proves nothing."""
+def _check(making: str, lock: bytes, path: str) -> Dict[str, str]:
+    """Import what was installed, and so compile it: a file that is there proves nothing.
+
+    Files are named as they would lie in `path`: equal errors of several hosts are shown once.
+    """
     names = {line.partition("==")[0].strip().lower() for line in lock.decode("utf-8", "replace").split("\n")}
     modules = sorted({module for name, module in _IMPORTS.items() if name in names})
     done = subprocess.run(
@@ -214,7 +217,7 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
         raise NodeError(
             "env",
             "cannot import what was installed",
-            uv.tail(done.stderr.decode("utf-8", "replace")),
+            uv.tail(done.stderr.decode("utf-8", "replace").replace(making, path)),
             "change the packages under [env], then run `orchestrate setup`",
         )
     versions: Dict[str, str] = json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1])
