@@ -17,9 +17,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from orchestrator.envs import uv
 from orchestrator.errors import UsageError
 from orchestrator.model import Environment
+from orchestrator.plainfile import read_plain
 
 OLDEST = "3.11"  # the Python that a lock is good for, and newer ones, where [env] names no version
 _LATER, _EARLIER = range(11, 40), range(6, 11)  # minor versions, from OLDEST on and before it
+_MOST = 16 << 20  # bytes of a requirements file or a lock
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _NEVER = "tensorflow; sys_platform == 'never'"
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
@@ -104,7 +106,7 @@ def _contents(path: Path, known: set[Path]) -> Iterator[str]:
         return
     known.add(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path, _MOST, follow=True).decode()
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {path}, the `requirements` of [env]",
@@ -190,8 +192,10 @@ def _minimum(environment: Environment) -> str:
 def _allowed(path: Path) -> SpecifierSet | None:
     """The `requires-python` of a pyproject.toml or uv.lock; None where there is none that can be read."""
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8")) if path.suffix in {".toml", ".lock"} else {}
-        place = told if path.name == "uv.lock" else told.get("project", {})
+        if path.name not in {"pyproject.toml", "uv.lock"}:
+            return None
+        told = tomllib.loads(read_plain(path, _MOST, follow=True).decode())
+        place = told if path.name == "uv.lock" else told["project"]
         return SpecifierSet(place["requires-python"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None  # what is wrong with the file is said when its packages are read

@@ -250,6 +250,23 @@ def test_no_package_at_all_is_a_mistake(tmp_path: Path, text: str) -> None:
     assert str(path) in caught.value.why
 
 
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(_fifo, "FIFO"), (_endless, "device"), (_folder, "folder"), (Path.unlink, "No such file")],
+)
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+def test_requirements_that_are_no_file_are_not_waited_for(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], why: str
+) -> None:
+    path = tmp_path / name
+    path.touch()
+    damage(path)
+    table = with_python(Environment(str(path)))
+    with pytest.raises(UsageError, match="cannot read") as caught:
+        lock.recipe_digest(table)
+    assert why in caught.value.why
+
+
 def test_requirements_as_powershell_writes_them_are_to_be_saved_again(tmp_path: Path) -> None:
     path = tmp_path / "requirements.txt"
     path.write_text("small\n", encoding="utf-16")
