@@ -131,6 +131,12 @@ def _resolve(environment: Environment) -> str:
         if environment.requirements is not None:
             path = Path(environment.requirements)
             texts += _wanted(path)
+            if path.name.startswith("pylock.") and path.suffix == ".toml":
+                raise UsageError(
+                    f"[env] cannot be made of {path}",
+                    why="`uv pip compile` does not read a pylock.toml (PEP 751)",
+                    hint="name the uv.lock, pyproject.toml or requirements file that it was made from",
+                )
             if path.name == "uv.lock":
                 export = [
                     "export",

@@ -240,6 +240,15 @@ def test_packages_beside_a_uv_lock_are_more_of_them(tmp_path: Path) -> None:
     assert set(lock.resolve(Environment(path, ("other",))).names) == {"small", "other"}
 
 
+@pytest.mark.usefixtures("index")
+def test_a_pylock_is_answered_with_what_it_was_made_from(tmp_path: Path) -> None:
+    path = tmp_path / "pylock.toml"
+    path.write_text('lock-version = "1.0"\ncreated-by = "uv"\n')
+    with pytest.raises(UsageError, match="cannot be made of") as caught:
+        lock.resolve(Environment(str(path)))
+    assert "uv.lock" in caught.value.hint
+
+
 @pytest.mark.parametrize("text", ["", "# numpy\n", "small; sys_platform == 'win32'\n"])
 @pytest.mark.usefixtures("index")
 def test_no_package_at_all_is_a_mistake(tmp_path: Path, text: str) -> None:
