@@ -10,8 +10,8 @@ from orchestrator.cli.desk.environment import with_environment
 from orchestrator.config import parse
 from orchestrator.envs import lock, uv, with_python
 from orchestrator.envs.lock import Lock, overrides_of, requirement_lines
-from orchestrator.envs.wheels import Platform, pins
-from orchestrator.errors import UsageError
+from orchestrator.envs.wheels import Platform, fetch, pins
+from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment, Via
 from tests.wheels import wheel
 
@@ -113,6 +113,12 @@ def test_a_platform_gets_the_packages_whose_markers_fit_it() -> None:
     assert pins(lock, DEBIAN) == ["array-record==0.8", "numpy==2.1"]
     arm = Platform("aarch64", "glibc 2.39", "3.12.3")
     assert pins(lock, arm) == ["array-record==0.8", "numpy==2.5", "tensorflow==2.21"]
+
+
+def test_a_platform_that_all_markers_leave_out_is_named() -> None:
+    lock = Lock("tensorflow==2.21 ; platform_machine == 'aarch64'\n", "name-of-none")
+    with pytest.raises(ClusterError, match=r"no package on cp311-glibc-2\.36-x86_64"):
+        fetch(lock, DEBIAN, None)
 
 
 def test_wheels_for_an_older_c_library_run_on_a_newer_one_and_not_the_other_way() -> None:
