@@ -145,3 +145,11 @@ def _check(path: Path, *, follow: bool) -> None:
 def _not_plain(path: Path, mode: int) -> NotPlainError:
     kind = _KINDS.get(stat.S_IFMT(mode), "something else")
     return NotPlainError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
+def at_home(path: str) -> Path:
+    """A path with its `~` expanded; as it stands where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

@@ -38,7 +38,7 @@ def _versions(seen: Sequence[Seen], needs: Needs) -> Iterator[CheckReported]:
     keras = "tf-keras" if needs.legacy_keras else "keras"
     yield from _odd(seen, keras, lambda one: one.version(keras), severe, partial(_same, needs, keras))
     version = attrgetter("facts.python.version")
-    yield from _odd(seen, "python", version, Level.WARN, _same_python, patches=False)
+    yield from _odd(seen, "python", version, Level.WARN, partial(_same_python, needs), patches=False)
     for package, parts in (("numpy", 1), ("protobuf", 1), ("tensorflow-datasets", 2)):
         release, same = _release_of(package, parts), partial(_same, needs, package)
         yield from _odd(seen, package, release, Level.WARN, same)
@@ -84,13 +84,15 @@ def _odd(
         yield one.says(Check(what.replace("-", "_")), level, found, why, hint, between=True, fix=fix)
 
 
-def _same_python(_one: Seen, _usual: str) -> tuple[str, tuple[str, ...]]:
+def _same_python(needs: Needs, one: Seen, usual: str) -> tuple[str, tuple[str, ...]]:
+    if one.is_made(needs):
+        return f'set `python = "{".".join(minor(usual))}"` under [env], then `orchestrate setup`', ()
     return "set `python` for it in hosts.toml to one of that version", ()
 
 
 def _same(needs: Needs, what: str, one: Seen, usual: str) -> tuple[str, tuple[str, ...]]:
     """How a host gets the usual version of the distribution that it has: another beside it breaks both."""
-    if needs.environment:
+    if one.is_made(needs):
         return "`orchestrate setup`", ()
     if what == "tensorflow":
         name = one.distribution or "tensorflow"

@@ -56,14 +56,18 @@ def _python(seen: Seen, needs: Needs) -> CheckReported:
     python = seen.facts.python
     if python.ok and python.version and release(python.version) < (3, needs.python):
         why = f"its grammar needs Python 3.{needs.python} or newer"
-        hint = _set("python", "a newer Python that trains") + ", or write that for the older one"
+        wanted = _set("python", "a newer Python that trains")
+        if seen.is_made(needs):
+            wanted = f'set `python = "3.{needs.python}"` under [env], then `orchestrate setup`'
+        hint = f"{wanted}, or write that for the older one"
         return seen.says(
             Check.PYTHON, Level.FAIL, f"{python.version} cannot compile {needs.python_at}", why, hint
         )
     if python.ok:
         return seen.says(Check.PYTHON, Level.OK, python.version or "?")
     found = f"{seen.host.python} does not run"
-    return seen.says(Check.PYTHON, Level.FAIL, found, python.error, _set("python", "the Python that trains"))
+    hint = "`orchestrate setup`" if seen.is_made(needs) else _set("python", "the Python that trains")
+    return seen.says(Check.PYTHON, Level.FAIL, found, python.error, hint)
 
 
 def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
@@ -73,9 +77,9 @@ def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
         why = f"{seen.facts.python.path} does not have it"
         hint, fix = seen.pip("tensorflow")
         hint = _or(hint, "set `python` or `setup`, so that the right one is used")
-        if needs.environment:
+        if seen.is_made(needs):
             hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
-        if needs.environment or level is not Level.FAIL:
+        if seen.is_made(needs) or level is not Level.FAIL:
             fix = ()
         yield seen.says(Check.TENSORFLOW, level, "not installed", why, hint, fix=fix)
     else:
@@ -93,7 +97,7 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
     wanted = ".".join(minor(tensorflow))
     hint, fix = seen.pip("--no-deps", f"tf_keras=={wanted}.*")
     hint = _or(hint, "set `legacy_keras = false` under [job]")
-    if needs.environment:
+    if seen.is_made(needs):
         hint, fix = "add tf_keras to the packages of [env], then `orchestrate setup`", ()
     why = "TF_USE_LEGACY_KERAS=1 is set, since Keras 3 cannot `fit` on several tasks"
     level = Level.FAIL if needs.tensorflow else Level.WARN

@@ -12,6 +12,7 @@ from orchestrator.events import Check, CheckReported, Level
 # The distribution that brings a module, where it has another name; of tensorflow there are several.
 _BRINGS = {
     "google.protobuf": "protobuf",
+    "google": "protobuf",
     "absl": "absl-py",
     "tf_keras": "tf_keras",
     "tensorflow_datasets": "tensorflow-datasets",
@@ -43,14 +44,18 @@ def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
     if error.startswith("PermissionError") or "Permission denied" in error:
         hint = "`chmod -R a+rX` on that folder, as its owner"
         return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
-    if needs.environment:
+    if error.startswith(_MISSING):
+        module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
+    lacking = error.startswith(_MISSING) and not seen.facts.packages.get(_package(seen, module))
+    if seen.is_made(needs) and lacking and _NAME.fullmatch(module):
+        hint = f"add {distribution(seen, module)} to the `packages` of [env], then `orchestrate setup`"
+        return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
+    if seen.is_made(needs):
         fix = _removal(seen)
         hint = f"`orchestrate exec --only {seen.name} -- {shlex.join(fix)}`, then `orchestrate setup`"
         return seen.says(
             Check.IMPORT, Level.FAIL, found, why, hint if fix else "`orchestrate setup`", fix=fix
         )
-    if error.startswith(_MISSING):
-        module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
     hint, fix = _install(seen, module) if _NAME.fullmatch(module) else ("", ())
     return seen.says(Check.IMPORT, Level.FAIL, found, why, hint, fix=fix)
 
@@ -58,10 +63,14 @@ def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
 def _install(seen: Seen, module: str) -> tuple[str, tuple[str, ...]]:
     """Again what is there, in the same version and of the same distribution; else what is missing."""
     name = distribution(seen, module)
-    version = seen.facts.packages.get(name.replace("_", "-"))
+    version = seen.facts.packages.get(_package(seen, module))
     if version:
         return seen.pip("--force-reinstall", "--no-deps", f"{name}=={version}")
     return seen.pip(name)
+
+
+def _package(seen: Seen, module: str) -> str:
+    return distribution(seen, module).replace("_", "-")
 
 
 def _removal(seen: Seen) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 from orchestrator import wire
 from orchestrator.events import Check, CheckReported, Level
-from orchestrator.model import DEFAULT_PYTHON, Host
+from orchestrator.model import DEFAULT_PYTHON, EnvironmentPlan, Host, interpreter
 
 # The distributions under which TensorFlow is installed, and what is compared beside it.
 TENSORFLOW = (
@@ -45,7 +45,7 @@ class Needs:
     tasks: int = 1  # of the run
     python: int = 0  # the minor version of Python 3 that the job's grammar needs; 0: any
     python_at: str = ""  # where
-    environment: bool = False  # [env] makes the environment: nobody is to install into it by hand
+    environment: EnvironmentPlan | None = None  # what [env] makes: nobody is to install into it by hand
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,10 @@ class Seen:
     def tensorflow(self) -> str | None:
         """Its version, whatever its distribution is called."""
         return next((found for name in TENSORFLOW if (found := self.version(name))), None)
+
+    def is_made(self, needs: Needs) -> bool:
+        """Whether it trains in the environment of [env], and not with a Python of the user's own."""
+        return needs.environment is not None and self.host.python == interpreter(self.host, needs.environment)
 
     def version(self, package: str) -> str | None:
         """As it was imported, else as its files say."""

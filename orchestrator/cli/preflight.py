@@ -131,6 +131,7 @@ def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: F
     from orchestrator.cli.desk.bars import shown as bars
     from orchestrator.cli.desk.environment import with_environment
     from orchestrator.phases.setup import make_environments
+    from orchestrator.render.errors import report
     from orchestrator.render.progress import steps
     from orchestrator.store.bus import Bus
 
@@ -141,8 +142,8 @@ def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: F
     wanted = [host for host in inventory.hosts if host.name in names]
     with steps(names) as draw:
         bad = make_environments(fleet, wanted, environment, lock, Bus(bars(draw, json=False)).emit)
-    for name, error in bad.items():
-        tell(f"{name} {error.in_one_line}")
+    if bad:
+        report(SeveralErrors(bad.values()), sys.stderr)
     return True
 
 

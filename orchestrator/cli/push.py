@@ -77,14 +77,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _wanted(inventory: Inventory, paths: list[str]) -> Data:
     """What is to be sent; raise UsageError when nothing is."""
+    from orchestrator.cli.desk.data import absent, check_data
+
     if paths:
         from orchestrator.config.mistakes import Wrong
         from orchestrator.config.supplies import data_paths
         from orchestrator.model import Data
 
         for path in paths:
-            if not Path(path).exists():
-                raise UsageError(f"there is no {path}", hint="name a folder or a file of this machine")
+            if trouble := absent(str(Path(path).absolute())):
+                raise UsageError(f"{path} {trouble}", hint="name a folder or a file of this machine")
         try:
             return Data(paths=data_paths([str(Path(path).absolute()) for path in paths]))
         except Wrong as error:
@@ -94,8 +96,6 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
             f"{inventory.source} has no [data], and no PATH is given",
             hint="`orchestrate push DIR`; or write [data] into it, so that `launch` sends it by itself",
         )
-    from orchestrator.cli.desk.data import check_data
-
     check_data(inventory)
     return inventory.data
 

@@ -30,7 +30,8 @@ def read_env(
     good = read_table(table, "env", ENV, report).good
     if "python" in defaults:
         report.add(DEFAULTS, "python", "is what [env] makes; remove it here, or remove [env]")
-    if good.get("extras") and "requirements" not in good:
+    named = good.get("requirements", "")
+    if good.get("extras") and (named == "" or named.endswith(".txt")):
         report.add(ENV, "extras", 'belong to a pyproject.toml; name it: requirements = "pyproject.toml"')
     if "requirements" not in good and not good.get("packages"):
         gpus = any(host.devices for host in hosts)

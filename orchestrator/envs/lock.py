@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 import tempfile
@@ -11,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from orchestrator.envs import uv
 from orchestrator.errors import UsageError
 from orchestrator.model import Environment
+from orchestrator.plainfile import read_plain
 
 OLDEST = "3.11"  # the Python that a lock is good for, and newer ones, where [env] names no version
+_LATER, _EARLIER = range(11, 40), range(6, 11)  # minor versions, from OLDEST on and before it
+_MOST = 16 << 20  # bytes of a requirements file or a lock
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _NEVER = "tensorflow; sys_platform == 'never'"
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
@@ -57,7 +62,26 @@ def resolve(environment: Environment) -> Lock:
     text = _resolve(environment)
     for line in requirement_lines(text):
         _check(line)
-    return named(text, environment)
+    lock = named(text, environment)
+    if not lock.names:
+        raise UsageError(
+            "[env] asks for no package",
+            why=f"{environment.requirements or 'packages'} names none that a Linux machine needs",
+            hint="name what the program needs there; [env] alone brings TensorFlow",
+        )
+    return lock
+
+
+def with_python(environment: Environment) -> Environment:
+    """The table with the Pythons that its project allows, where it names none itself."""
+    if environment.python is not None or environment.requirements is None:
+        return environment
+    allowed = _allowed(Path(environment.requirements))
+    if allowed is None or all(_fits(allowed, one) for one in _LATER):
+        return environment
+    if any(_fits(allowed, one) for one in _LATER) and any(_fits(allowed, one) for one in _EARLIER):
+        allowed &= SpecifierSet(f">={OLDEST}")
+    return dataclasses.replace(environment, python=str(allowed))
 
 
 def recipe_digest(environment: Environment) -> str:
@@ -82,12 +106,14 @@ def _contents(path: Path, known: set[Path]) -> Iterator[str]:
         return
     known.add(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path, _MOST, follow=True).decode()
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {path}, the `requirements` of [env]",
             why=getattr(error, "strerror", None) or str(error),
-            hint="name a requirements file, a lock or a pyproject.toml, relative to hosts.toml",
+            hint="save it as UTF-8"
+            if isinstance(error, UnicodeError)
+            else "name a requirements file, a lock or a pyproject.toml, relative to hosts.toml",
         ) from error
     yield text
     for match in re.finditer(r"^\s*(?:-r|--requirement|-c|--constraint)[ =]\s*(\S+)", text, re.MULTILINE):
@@ -101,9 +127,16 @@ def _resolve(environment: Environment) -> str:
             "".join(f"{line}\n" for line in environment.packages), encoding="utf-8"
         )
         sources, texts = [str(folder / "packages.in")], list(environment.packages)
+        extras = [word for extra in environment.extras for word in ("--extra", extra)]
         if environment.requirements is not None:
             path = Path(environment.requirements)
             texts += _wanted(path)
+            if path.name.startswith("pylock.") and path.suffix == ".toml":
+                raise UsageError(
+                    f"[env] cannot be made of {path}",
+                    why="`uv pip compile` does not read a pylock.toml (PEP 751)",
+                    hint="name the uv.lock, pyproject.toml or requirements file that it was made from",
+                )
             if path.name == "uv.lock":
                 export = [
                     "export",
@@ -113,12 +146,14 @@ def _resolve(environment: Environment) -> str:
                     "--no-header",
                     "--no-annotate",
                 ]
-                extras = [word for extra in environment.extras for word in ("--extra", extra)]
-                return uv.run(f"read {path}", [*export, *extras, "--project", str(path.parent)])
+                text = uv.run(f"read {path}", [*export, *extras, "--project", str(path.parent)])
+                if not environment.packages:
+                    return text
+                extras, path = [], folder / "locked.txt"
+                path.write_text(text, encoding="utf-8")
             sources.append(str(path))
         arguments = ["pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
-        arguments += ["--no-emit-index-url", "--python-version", _minimum(environment)]
-        arguments += [word for extra in environment.extras for word in ("--extra", extra)]
+        arguments += ["--no-emit-index-url", "--python-version", _minimum(environment), *extras]
         if environment.index is not None:
             arguments += ["--default-index", environment.index]
         if overrides := overrides_of("\n".join(texts)):
@@ -151,7 +186,30 @@ def _wanted(path: Path) -> list[str]:
 
 def _minimum(environment: Environment) -> str:
     wanted = environment.python or ""
-    return wanted if _VERSION.fullmatch(wanted) else OLDEST
+    if _VERSION.fullmatch(wanted):
+        return wanted
+    try:
+        allowed = SpecifierSet(wanted)
+    except InvalidSpecifier:  # a program
+        return OLDEST
+    return next((f"3.{one}" for one in (*_LATER, *_EARLIER[::-1]) if _fits(allowed, one)), OLDEST)
+
+
+def _allowed(path: Path) -> SpecifierSet | None:
+    """The `requires-python` of a pyproject.toml or uv.lock; None where there is none that can be read."""
+    try:
+        if path.name not in {"pyproject.toml", "uv.lock"}:
+            return None
+        told = tomllib.loads(read_plain(path, _MOST, follow=True).decode())
+        place = told if path.name == "uv.lock" else told["project"]
+        return SpecifierSet(place["requires-python"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # what is wrong with the file is said when its packages are read
+
+
+def _fits(allowed: SpecifierSet, minor: int) -> bool:
+    """Whether some release of Python 3.MINOR is allowed."""
+    return any(allowed.contains(f"3.{minor}{patch}") for patch in ("", ".99"))
 
 
 def _check(line: str) -> None:

@@ -89,10 +89,16 @@ def fetch(lock: Lock, platform: Platform, index: str | None) -> Path:
     folder = folder_of(lock, platform)
     if (folder / _COMPLETE).exists():
         return folder
+    wanted = pins(lock, platform)
+    if not wanted:
+        raise ClusterError(
+            f"[env] asks for no package on {platform.name}",
+            why="the markers of all of them leave it out",
+            hint="name what the program needs there, or give these hosts a `python` of their own",
+        )
     make_folder(folder.parent)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        wanted = pins(lock, platform)
         sources = _without_wheels(wanted, platform, index)
         _download([pin for pin in wanted if _name(pin) not in sources], platform, index, incoming)
         for pin in wanted:

@@ -182,7 +182,7 @@ def needs(plan: RunPlan) -> Needs:
         tensorflow=python or r,
         legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env,
         r=r,
-        environment=plan.environment is not None,
+        environment=plan.environment,
         tasks=len(plan.tasks),
         python=plan.needs_python,
         python_at=plan.needs_python_at,

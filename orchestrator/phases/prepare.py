@@ -19,7 +19,7 @@ from orchestrator.events import DataStepped, Event
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Data, Host, Role
 from orchestrator.phases.mend import end_of
-from orchestrator.plainfile import make_folder
+from orchestrator.plainfile import at_home, make_folder
 from orchestrator.sync import DataPath, fetch, push, put, read_package
 from orchestrator.sync.files import remove
 from orchestrator.sync.tfds import SetName, fewest_files, find_set, own_data_dir, reshard
@@ -77,7 +77,7 @@ def _last(given: str) -> str:
 
 
 def _here(given: str) -> Path:
-    return Path(given).expanduser()
+    return at_home(given)
 
 
 def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None) -> Path:

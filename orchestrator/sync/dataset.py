@@ -10,6 +10,7 @@ import bisect
 import hashlib
 import json
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ClusterError, UsageError
+from orchestrator.errors import ClusterError, OrchestrateError, UsageError
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
 from orchestrator.sync.manifest import File, Manifest
 
@@ -137,7 +138,7 @@ class _Entry:
 
 def _walk(source: DataPath) -> Iterator[_Entry]:
     """The files of a source; links are followed, since it is their content that tasks read."""
-    if not source.path.exists():
+    if not os.path.lexists(source.path):
         raise UsageError(
             f"[data] names {source.path}, which is not there",
             hint="correct the path in hosts.toml; relative ones are meant beside it",
@@ -150,7 +151,9 @@ def _walk(source: DataPath) -> Iterator[_Entry]:
             if stat.S_ISDIR(found.st_mode):
                 place = (found.st_dev, found.st_ino)
                 if place in above:
-                    raise UsageError(f"{path} leads back to a folder that it is in", hint=f"`rm {path}`")
+                    raise UsageError(
+                        f"{path} leads back to a folder that it is in", hint=f"`rm {shlex.quote(str(path))}`"
+                    )
                 waiting += [(f"{name}/{child}", path / child, (*above, place)) for child in os.listdir(path)]
             elif stat.S_ISREG(found.st_mode):
                 name.encode()
@@ -159,11 +162,7 @@ def _walk(source: DataPath) -> Iterator[_Entry]:
         except UnicodeEncodeError:
             raise UsageError(f"{name!a} is not UTF-8", hint="rename it, to send it as data") from None
         except OSError as error:
-            raise UsageError(
-                f"cannot read {path}, which is part of [data]",
-                why=error.strerror or str(error),
-                hint="correct its permissions, or leave it out",
-            ) from error
+            raise _unreadable(path, error) from error
 
 
 def _hash(
@@ -184,19 +183,22 @@ def _hash(
         for entry in found:
             whole = hashlib.sha256()
             left = entry.size
-            with entry.path.open("rb", buffering=0) as file:
-                while left:
-                    data = file.read(min(left, size - len(pending)))
-                    if not data:
-                        raise _changed(entry.path)
-                    whole.update(data)
-                    pending += data
-                    left -= len(data)
-                    if len(pending) == size:
-                        give(bytes(pending))
-                        pending.clear()
-                        done += size
-                        on_bytes(done, total)
+            try:
+                with entry.path.open("rb", buffering=0) as file:
+                    while left:
+                        data = file.read(min(left, size - len(pending)))
+                        if not data:
+                            raise _changed(entry.path)
+                        whole.update(data)
+                        pending += data
+                        left -= len(data)
+                        if len(pending) == size:
+                            give(bytes(pending))
+                            pending.clear()
+                            done += size
+                            on_bytes(done, total)
+            except OSError as error:
+                raise _unreadable(entry.path, error) from error
             shas.append(whole.hexdigest())
         if pending:
             give(bytes(pending))
@@ -219,6 +221,22 @@ def _remember(path: Path, known: tuple[list[str], bytes]) -> None:
         write_atomically(path, text.encode())
     except OSError:
         pass  # it is read again the next time
+
+
+def _unreadable(path: Path, error: OSError) -> OrchestrateError:
+    if isinstance(error, FileNotFoundError):
+        if not path.is_symlink():
+            return _changed(path)
+        return UsageError(
+            f"{path} leads to {os.readlink(path)}, which is not there",
+            why="links in [data] are followed, since it is their content that tasks read",
+            hint=f"`rm {shlex.quote(str(path))}`, or bring what it leads to",
+        )
+    return UsageError(
+        f"cannot read {path}, which is part of [data]",
+        why=error.strerror or str(error),
+        hint="correct its permissions, or leave it out",
+    )
 
 
 def _changed(path: Path) -> ClusterError:

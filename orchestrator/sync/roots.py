@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UsageError
+from orchestrator.plainfile import at_home
 from orchestrator.sync.listing import git
 
 # Folders of the system; whoever stands in one of them has forgotten to change to a project.
@@ -33,7 +34,7 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
     """
     here = here.resolve()
     if wish is not None:
-        root = real(here / Path(wish).expanduser())
+        root = real(here / at_home(wish))
         if not root.is_dir():
             raise UsageError(
                 f"there is no folder {root} to send",

@@ -23,7 +23,7 @@ from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import NodeError
 from orchestrator.node.disk.below import parts_of, shortened
 from orchestrator.node.disk.removing import remove
-from orchestrator.plainfile import read_plain
+from orchestrator.plainfile import at_home, read_plain
 
 INFO = "dataset_info.json"
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
@@ -55,7 +55,7 @@ class SetName:
 
 def own_data_dir(given: str | None) -> Path:
     """Where this machine has its prepared sets."""
-    return Path(given or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    return at_home(given or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
 def find_set(root: Path, wanted: SetName) -> Path | None:

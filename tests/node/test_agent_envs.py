@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -103,11 +104,41 @@ def test_wheels_may_lie_in_the_logins_home(tmp_path: Path, wheels: Path) -> None
         assert agent.request("env_make", LOCK, **wanted)["made"]
 
 
+@pytest.mark.parametrize("lock", [b"other==2.0\n", b"small==9.0\n"])
+def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
+    tmp_path: Path, wheels: Path, lock: bytes
+) -> None:
+    """The controller resolved it, perhaps with an index of its own: it can send what it found."""
+    wanted = {**fields(tmp_path, wheels), "wheels": None, "index": wheels.as_uri(), "ask_first": True}
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_make", lock, **wanted)
+    assert caught.value.kind == "no-index"
+    assert caught.value.why.count("No solution found") == 1, caught.value.why
+    assert str(tmp_path) not in caught.value.why, "equal on each host, to be shown once"
+    assert 'via = "controller"' in caught.value.hint
+    of_others = b"other==2.0 ; sys_platform == 'win32'\nsmall==1.0\n"
+    with AgentClient(tmp_path / "state") as agent:
+        assert agent.request("env_make", of_others, **wanted)["made"]
+
+
+@pytest.mark.parametrize(("python", "installs"), [("3.99", 1), (">=3.99", 1), ("/no/python3", 0)])
+def test_where_a_python_is_missing_the_hint_names_the_uv_that_is_there(
+    tmp_path: Path, python: str, installs: int
+) -> None:
+    """Nobody has uv on the PATH there."""
+    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
+        agent.request("env_find", uv=str(uv.binary()), python=python)
+    command = f"`{uv.binary()} python install {shlex.quote(python)}`"
+    assert caught.value.hint.count(command) == installs
+    assert caught.value.hint.count(" python install ") == installs
+
+
 def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path) -> None:
     wheel(wheels, "numpy", "1.0", "raise RuntimeError('a broken build')\n")
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
         agent.request("env_make", NUMPY, **fields(tmp_path, wheels))
     assert "a broken build" in caught.value.why
+    assert envs.MAKING not in caught.value.why, "it has another name on each host"
     assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
 
 

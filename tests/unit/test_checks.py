@@ -13,7 +13,7 @@ from orchestrator.checks import Needs, Seen, of_hosts, of_network, of_pairs
 from orchestrator.checks.addresses import disturbed, of_addresses
 from orchestrator.checks.pings import of_pings
 from orchestrator.events import CheckReported, Level, PairReported
-from orchestrator.model import Host, Role
+from orchestrator.model import EnvironmentPlan, Host, Role
 
 NEEDS = Needs(tensorflow=True, legacy_keras=True)
 
@@ -248,10 +248,92 @@ def test_a_job_that_is_no_python_needs_no_tensorflow() -> None:
     assert not said(checks, F)
 
 
+MADE = EnvironmentPlan("6bce2a2ce683ac26")
+
+
+def made(name: str = "gpu-01", **changes: Any) -> Seen:
+    """A host that trains in the environment of [env]."""
+    python = f"envs/{MADE.name}/bin/python"
+    known = {"host__python": f"{Host.workdir}/{python}", "facts__python__path": f"/home/t/o/{python}"}
+    return seen(name, **known, **changes)
+
+
+def test_an_environment_that_is_not_there_yet_is_made_by_setup() -> None:
+    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
+    python = {"path": None, "version": None, "ok": False, "error": "No such file or directory"}
+    missing = changed(made(), facts__python=python, facts__packages={})
+    assert [one.hint for one in of_hosts([missing], needs) if one.check == "python"] == [
+        "`orchestrate setup`"
+    ]
+
+
+def test_another_python_in_an_environment_of_ours_is_asked_for_under_env() -> None:
+    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE, python=12, python_at="train.py: x")
+    hosts = [made("gpu-01"), made("gpu-02", facts__python__version="3.12.1"), made("gpu-03")]
+    hints = [one.hint for one in of_hosts(hosts, needs) if one.check == "python" and one.hint]
+    assert hints == [
+        'set `python = "3.12"` under [env], then `orchestrate setup`, or write that for the older one',
+        'set `python = "3.12"` under [env], then `orchestrate setup`, or write that for the older one',
+        'set `python = "3.11"` under [env], then `orchestrate setup`',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "error", "there", "hint"),
+    [
+        ("numpy", "No module named 'numpy'", None, "add numpy to the `packages` of [env]"),
+        (
+            "tensorflow_datasets",
+            "No module named 'importlib_resources'",
+            None,
+            "add importlib_resources to the",
+        ),
+        ("google.protobuf", "No module named 'google'", None, "add protobuf to the `packages` of [env]"),
+        ("numpy", "No module named 'numpy'", "2.4.6", "rm -rf /home/t/o/envs/6bce2a2ce683ac26`, then"),
+        ("numpy", "No module named 'numpy._core'", "2.4.6", "rm -rf /home/t/o/envs/6bce2a2ce683ac26`, then"),
+    ],
+)
+def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
+    module: str, error: str, there: str | None, hint: str
+) -> None:
+    """An environment that lacks a package is what [env] says: made anew it would lack it again."""
+    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
+    broken = {"name": module, "version": "", "error": f"ModuleNotFoundError: {error}"}
+    rest: dict[str, Any] = {"limits": {}, "gpus": None, "threads": None, "importing": "", "ended": ""}
+    imported = wire.read({"modules": [broken], **rest}, wire.Imported, "imports")
+    one = replace(made(facts__packages__numpy=there), imported=imported)
+    (check,) = (found for found in of_hosts([one], needs) if found.check == "import")
+    assert hint in check.hint
+    assert bool(check.fix) == ("rm" in hint)
+
+
+@pytest.mark.parametrize("python", ["~/miniconda3/envs/train/bin/python", "/srv/envs/train/bin/python"])
+def test_a_python_of_the_users_own_beside_env_is_never_removed(python: str) -> None:
+    """conda keeps its environments in a folder `envs`, too."""
+    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
+    broken: dict[str, Any] = {
+        "modules": [{"name": "tensorflow", "version": "", "error": "ImportError: libcudart.so.12"}],
+        "limits": {},
+        "gpus": None,
+        "threads": None,
+        "importing": "",
+        "ended": "",
+    }
+    path = python.replace("~", "/home/t")
+    imported = wire.read(broken, wire.Imported, "imports")
+    own = replace(seen(host__python=python, facts__python__path=path), imported=imported)
+    (check,) = (one for one in of_hosts([own], needs) if one.check == "import")
+    assert "rm" not in check.fix
+    assert "pip" in check.hint
+    missing = changed(replace(own, imported=None), facts__packages={})
+    (check,) = (one for one in of_hosts([missing], needs) if one.check == "tensorflow")
+    assert f"`{path} -m pip install tensorflow`" in check.hint
+
+
 def test_tensorflow_that_env_does_not_name_is_to_be_added_there() -> None:
     """The environment is there, made of what [env] says: `orchestrate setup` alone has nothing to do."""
-    needs = Needs(tensorflow=True, legacy_keras=False, environment=True)
-    (check,) = (one for one in of_hosts([seen(facts__packages={})], needs) if one.level is F)
+    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
+    (check,) = (one for one in of_hosts([made(facts__packages={})], needs) if one.level is F)
     assert check.check == "tensorflow"
     assert check.hint == "add tensorflow to the `packages` of [env], then `orchestrate setup`"
     assert check.fix == ()

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator import wire
+from orchestrator.cli.desk.data import check_data
+from orchestrator.config import parse
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Data, Host, Role
 from orchestrator.phases.prepare import Maker, NotPreparedError, sources
@@ -98,6 +100,43 @@ def test_links_are_followed_and_a_circle_is_an_error(folder: Path, tmp_path: Pat
     (folder / "sub" / "back").symlink_to(folder)
     with pytest.raises(UsageError, match="leads back"):
         read(folder, tmp_path / "cache")
+
+
+def test_a_link_that_leads_nowhere_is_named_with_what_it_leads_to(folder: Path, tmp_path: Path) -> None:
+    (folder / "sub" / "old one").symlink_to("/no/such/disk")
+    with pytest.raises(UsageError, match="leads to /no/such/disk, which is not there") as caught:
+        read(folder, tmp_path / "cache")
+    assert caught.value.hint.startswith(f"`rm '{folder}/sub/old one'`")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "says"),
+    [
+        (PermissionError(13, "Permission denied"), "cannot read .*/a, which is part of"),
+        (FileNotFoundError(2, "No such file or directory"), "/a changed while it was sent"),
+    ],
+)
+def test_a_file_that_is_seen_and_cannot_be_opened_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: OSError, says: str
+) -> None:
+    """Whoever owns nothing but the folder may look at a file's size, and not into it."""
+
+    def refuse(_path: Path, *_words: object, **_options: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises((UsageError, ClusterError), match=says):
+        read(folder, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("given", ["~nobody-of-that-name/images", f"/{'a' * 300}/images"])
+def test_a_path_that_no_machine_has_is_a_mistake_in_the_inventory(given: str) -> None:
+    inventory = parse(f'[[host]]\nssh = "a"\n[data]\npaths = ["{given}"]\n')
+    with pytest.raises(UsageError, match="\\[data\\] names"):
+        check_data(inventory)
+    data = Data(paths=(given,))
+    with pytest.raises(UsageError):
+        read_dataset(sources(data, (), Path("/none")), Path("/none"))
 
 
 def test_nothing_is_said_of_nothing(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from orchestrator.cli.desk.environment import with_environment
 from orchestrator.config import parse
-from orchestrator.envs import lock
+from orchestrator.envs import lock, uv, with_python
 from orchestrator.envs.lock import Lock, overrides_of, requirement_lines
-from orchestrator.envs.wheels import Platform, pins
-from orchestrator.errors import UsageError
+from orchestrator.envs.wheels import Platform, fetch, pins
+from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment, Via
+from tests.wheels import wheel
 
 HOST = '[[host]]\nssh = "a"\n'
 DEBIAN = Platform("x86_64", "glibc 2.36", "3.11.2")
@@ -65,6 +66,7 @@ def test_every_key() -> None:
         ('[env]\nindex = "packages.example"\n', "must be the URL of a package index"),
         ('[env]\nvia = "control"\n', "did you mean controller?"),
         ('[env]\nextras = ["gpu"]\n', "belong to a pyproject.toml"),
+        ('[env]\nextras = ["gpu"]\nrequirements = "requirements.txt"\n', "belong to a pyproject.toml"),
         ('[defaults]\npython = "/opt/python"\n[env]\n', "is what [env] makes"),
         ("[[env]]\n", "write [env]"),
     ],
@@ -111,6 +113,12 @@ def test_a_platform_gets_the_packages_whose_markers_fit_it() -> None:
     assert pins(lock, DEBIAN) == ["array-record==0.8", "numpy==2.1"]
     arm = Platform("aarch64", "glibc 2.39", "3.12.3")
     assert pins(lock, arm) == ["array-record==0.8", "numpy==2.5", "tensorflow==2.21"]
+
+
+def test_a_platform_that_all_markers_leave_out_is_named() -> None:
+    lock = Lock("tensorflow==2.21 ; platform_machine == 'aarch64'\n", "name-of-none")
+    with pytest.raises(ClusterError, match=r"no package on cp311-glibc-2\.36-x86_64"):
+        fetch(lock, DEBIAN, None)
 
 
 def test_wheels_for_an_older_c_library_run_on_a_newer_one_and_not_the_other_way() -> None:
@@ -179,3 +187,104 @@ def test_a_kept_lock_that_is_damaged_is_made_anew(
     _, plan, found = with_environment(inventory)
     assert (len(made), found.text, plan.name) == (2, LOCKED, made[0].name)
     assert "numpy" in found.names
+
+
+@pytest.mark.parametrize(
+    ("asked", "python"),
+    [
+        (">=3.8", None),
+        (">=3.11", None),
+        (">=3.12", ">=3.12"),
+        (">=3.12.4", ">=3.12.4"),
+        (">=3.9,<3.13", "<3.13,>=3.11,>=3.9"),
+        ("~=3.12", "~=3.12"),
+        ("<3.11", "<3.11"),
+        ("three", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["pyproject.toml", "uv.lock"])
+def test_a_project_says_itself_which_pythons_it_runs_on(
+    tmp_path: Path, name: str, asked: str, python: str | None
+) -> None:
+    head = "[project]\n" if name == "pyproject.toml" else ""
+    (tmp_path / name).write_text(f'{head}requires-python = "{asked}"\n')
+    table = Environment(requirements=str(tmp_path / name))
+    assert with_python(table).python == python
+    own = Environment(requirements=str(tmp_path / name), python="3.14")
+    assert with_python(own) == own
+
+
+@pytest.mark.parametrize("text", ["", "[project\n", "project = 3\n", "[project]\nrequires-python = 3\n"])
+def test_a_project_that_says_nothing_of_pythons_takes_any(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    table = Environment(requirements=str(tmp_path / "pyproject.toml"))
+    assert with_python(table) == table
+    assert with_python(Environment(requirements=str(tmp_path))).python is None
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two packages, as this machine's index."""
+    folder = tmp_path / "wheelhouse"
+    folder.mkdir()
+    wheel(folder, "small", "1.0", "")
+    wheel(folder, "other", "2.0", "")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", folder.as_uri())
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.mark.usefixtures("index")
+def test_packages_beside_a_uv_lock_are_more_of_them(tmp_path: Path) -> None:
+    project = (
+        '[project]\nname = "mine"\nversion = "1"\ndependencies = ["small"]\nrequires-python = ">=3.11"\n'
+    )
+    (tmp_path / "pyproject.toml").write_text(project)
+    uv.run("lock", ["lock", "--project", str(tmp_path)])
+    path = str(tmp_path / "uv.lock")
+    assert lock.resolve(Environment(path)).names == ("small",)
+    assert set(lock.resolve(Environment(path, ("other",))).names) == {"small", "other"}
+
+
+@pytest.mark.usefixtures("index")
+def test_a_pylock_is_answered_with_what_it_was_made_from(tmp_path: Path) -> None:
+    path = tmp_path / "pylock.toml"
+    path.write_text('lock-version = "1.0"\ncreated-by = "uv"\n')
+    with pytest.raises(UsageError, match="cannot be made of") as caught:
+        lock.resolve(Environment(str(path)))
+    assert "uv.lock" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "# numpy\n", "small; sys_platform == 'win32'\n"])
+@pytest.mark.usefixtures("index")
+def test_no_package_at_all_is_a_mistake(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="asks for no package") as caught:
+        lock.resolve(Environment(str(path)))
+    assert str(path) in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(_fifo, "FIFO"), (_endless, "device"), (_folder, "folder"), (Path.unlink, "No such file")],
+)
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+def test_requirements_that_are_no_file_are_not_waited_for(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], why: str
+) -> None:
+    path = tmp_path / name
+    path.touch()
+    damage(path)
+    table = with_python(Environment(str(path)))
+    with pytest.raises(UsageError, match="cannot read") as caught:
+        lock.recipe_digest(table)
+    assert why in caught.value.why
+
+
+def test_requirements_as_powershell_writes_them_are_to_be_saved_again(tmp_path: Path) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text("small\n", encoding="utf-16")
+    with pytest.raises(UsageError, match="cannot read") as caught:
+        lock.recipe_digest(Environment(str(path)))
+    assert caught.value.hint == "save it as UTF-8"

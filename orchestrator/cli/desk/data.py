@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.model import Data, Inventory
+from orchestrator.plainfile import at_home
 from orchestrator.planning.plan import is_builtin
 
 _SMALL = ("mnist", "fashion_mnist")  # some ten MB: sending them unasked does no harm
@@ -45,10 +45,21 @@ def check_data(inventory: Inventory) -> None:
     """Raise UsageError for what [data] names and this machine does not have."""
     data = inventory.data or Data()
     named = [*data.paths, *data.keras, *filter(None, (data.mnist, data.fashion_mnist, data.tfds_dir))]
-    missing = [one for one in named if not Path(one).expanduser().exists()]
-    if missing:
-        raise UsageError(
-            f"[data] names {missing[0]}, which is not there",
-            why=f"{inventory.source} means files of this machine; relative paths are meant beside it",
-            hint=f"correct it in {inventory.source}",
-        )
+    for one in named:
+        if trouble := absent(one):
+            raise UsageError(
+                f"[data] names {one}, which {trouble}",
+                why=f"{inventory.source} means files of this machine; relative paths are meant beside it",
+                hint=f"correct it in {inventory.source}",
+            )
+
+
+def absent(path: str) -> str:
+    """What is the matter with a path of this machine: "is not there"; "" when it is."""
+    try:
+        at_home(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not there"
+    except OSError as error:
+        return f"cannot be reached: {error.strerror or error}"
+    return ""

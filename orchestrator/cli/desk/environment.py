@@ -16,8 +16,10 @@ def with_environment(inventory: Inventory, *, renew: bool = False) -> tuple[Inve
 
     Raise UsageError or ClusterError where the packages cannot be resolved.
     """
-    table = inventory.environment
-    assert table is not None
+    from orchestrator.envs import with_python
+
+    assert inventory.environment is not None
+    table = with_python(inventory.environment)
     lock = _lock(table, renew=renew)
     plan = EnvironmentPlan(lock.name, table.python, table.index, table.via)
     hosts = tuple(

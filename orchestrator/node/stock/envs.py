@@ -77,12 +77,12 @@ def find(_agent: Agent, request: Request) -> Dict[str, Any]:
     if done.returncode < 0:
         raise uv.killed("uv", done.returncode)
     if done.returncode:
-        raise uv.no_python(wanted, done.stderr)
+        raise uv.no_python(request, wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
     code = "import sys; print(*sys.version_info[:3], sys.implementation.name)"
     said = _output([path, "-I", "-S", "-c", code]).split()
     if len(said) != 4:
-        raise uv.no_python(wanted, b"%s does not run" % os.fsencode(path))
+        raise uv.no_python(request, wanted, b"%s does not run" % os.fsencode(path))
     return {"path": path, "version": ".".join(said[:3]), "implementation": said[3]}
 
 
@@ -148,7 +148,7 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
         if processors.usable() >= _MANY:
             install.append("--compile-bytecode")
         _step(request, making, [*install, *_sources(request, making), "--requirement", lock])
-        versions = _check(making, request.payload)
+        versions = _check(making, request.payload, path)
         remove(os.path.join(making, ".cache"))
         os.rename(lock, os.path.join(making, LOCK))
         if os.path.lexists(path):  # it does not run any more: its interpreter was replaced, say
@@ -171,7 +171,7 @@ def _ask_index(request: Request, making: str) -> None:
     try:
         _step(request, making, [*question, *_sources(request, making), pin], UV_HTTP_RETRIES="0")
     except NodeError as error:
-        if error.kind == uv.NO_INDEX:
+        if error.kind == uv.NO_INDEX and not uv.lacks(error.why):
             raise
         # Anything else is for the installation to say: it knows which of the packages this machine needs.
 
@@ -187,7 +187,7 @@ def _sources(request: Request, making: str) -> List[str]:
 
 
 def _step(request: Request, making: str, arguments: List[str], **settings: str) -> None:
-    with open(making + ".log", "ab") as log:
+    with open(making + ".log", "wb") as log:  # what an earlier step said is not said again
         done = uv.call(request, arguments, log, **settings)
     if done.returncode < 0:
         raise uv.killed("uv", done.returncode)
@@ -195,8 +195,11 @@ def _step(request: Request, making: str, arguments: List[str], **settings: str) 
         raise uv.failed(arguments, _read(making + ".log"))
 
 
-def _check(making: str, lock: bytes) -> Dict[str, str]:
-    """Import what was installed, and so compile it: a file that is there proves nothing."""
+def _check(making: str, lock: bytes, path: str) -> Dict[str, str]:
+    """Import what was installed, and so compile it: a file that is there proves nothing.
+
+    Files are named as they would lie in `path`: equal errors of several hosts are shown once.
+    """
     names = {line.partition("==")[0].strip().lower() for line in lock.decode("utf-8", "replace").split("\n")}
     modules = sorted({module for name, module in _IMPORTS.items() if name in names})
     done = subprocess.run(
@@ -214,7 +217,7 @@ def _check(making: str, lock: bytes) -> Dict[str, str]:
         raise NodeError(
             "env",
             "cannot import what was installed",
-            uv.tail(done.stderr.decode("utf-8", "replace")),
+            uv.tail(done.stderr.decode("utf-8", "replace").replace(making, path)),
             "change the packages under [env], then run `orchestrate setup`",
         )
     versions: Dict[str, str] = json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 
 from ..base.fault import NodeError
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
 _LINES = 12  # of uv's words in an error
+_UNREACHED = ("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out")
+# An index that answers and lacks what was resolved elsewhere: the controller's is a private one, say.
+_LACKING = ("not found in the package registry", "there is no version of", "network was disabled")
 
 
 def call(
@@ -63,9 +67,16 @@ def failed(arguments: List[str], log: str) -> NodeError:
         hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
     elif says("no wheels with a matching", "no source distribution", "only has wheels"):
         hint = 'set `python = "3.12"` under [env], or other versions of the packages'
-    elif says("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out"):
+    elif says(*_UNREACHED, *_LACKING):
         kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
-    return NodeError(kind, what, tail(log), hint)
+    # The folder in uv's first line is another one on each host; without it equal errors are shown once.
+    told = "\n".join(line for line in log.split("\n") if not line.startswith("Using Python "))
+    return NodeError(kind, what, tail(told), hint)
+
+
+def lacks(said: str) -> bool:
+    """Whether uv found an index, and not in it what was asked for."""
+    return any(word in said.lower() for word in _LACKING)
 
 
 def killed(what: str, returncode: int) -> NodeError:
@@ -79,13 +90,17 @@ def killed(what: str, returncode: int) -> NodeError:
     )
 
 
-def no_python(wanted: str, stderr: bytes) -> NodeError:
+def no_python(request: Request, wanted: str, stderr: bytes) -> NodeError:
+    hint = "set `python` under [env] to one that is there; or install it (`apt install python3`)"
+    if wanted[:1] in "3<>=~!":
+        program = str(request["uv"])
+        program = program if program.startswith("~/") else shlex.quote(program)
+        hint += f"; or let uv do it there: `{program} python install {shlex.quote(wanted)}`"
     return NodeError(
         "no-python",
         f"has no Python that fits {wanted!r}",
         tail(stderr.decode("utf-8", "replace"), 2),
-        "set `python` under [env] to one that is there; or install it (`apt install python3`); or let uv do "
-        "it there: `uv python install`",
+        hint,
     )
 
 
