@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.findings import codes
-from orchestrator.findings.flow import SourceFile, argument, dotted, keyword, text
 from orchestrator.findings.look import Finding, Scene
 from orchestrator.findings.programs import Rule
+from orchestrator.findings.sourcefile import SourceFile
+from orchestrator.findings.syntax import argument, dotted, keyword, text
 
 # Of tensorflow-datasets those whose training part is one file.
 _ONE_FILE = frozenset(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from orchestrator.findings.flow import SourceFile
+from orchestrator.findings.sourcefile import SourceFile
 from orchestrator.model import Role, RunPlan
 
 PAGE = "docs/lint.md"

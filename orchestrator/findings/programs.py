@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from orchestrator.findings import codes
-from orchestrator.findings.flow import SourceFile, Step, argument, dotted, text
+from orchestrator.findings.flow import Step
 from orchestrator.findings.look import Finding, Scene, each_strategy
+from orchestrator.findings.sourcefile import SourceFile
+from orchestrator.findings.syntax import argument, dotted, text
 from orchestrator.model import KerasHook, Role
 
 Rule: TypeAlias = Callable[[Scene], Iterator[Finding]]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 
 from orchestrator.findings import data, programs, settings
-from orchestrator.findings.flow import SourceFile
 from orchestrator.findings.look import Finding, Scene
+from orchestrator.findings.sourcefile import SourceFile
 
 RULES = (*programs.RULES, *data.RULES, *settings.RULES)
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import findings
 from orchestrator.cli.desk import program
-from orchestrator.findings.flow import SourceFile
+from orchestrator.findings.sourcefile import SourceFile
 from orchestrator.model import AutoShard, Host, Inventory, Job, Role
 from orchestrator.planning import plan
 from orchestrator.program import sources

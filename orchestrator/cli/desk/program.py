@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from orchestrator.cli.desk import code
-from orchestrator.findings.flow import SourceFile
+from orchestrator.findings.sourcefile import SourceFile
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
 from orchestrator.program import invocation, sources, texts
