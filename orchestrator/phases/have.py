@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import Noted, Phase
-from orchestrator.fleet import Session
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.plan import is_builtin
@@ -17,37 +16,40 @@ from orchestrator.program.invocation import started
 from orchestrator.ranges import fold
 
 _PAGE = "docs/lint.md"
-_SECONDS = 120.0
 _SCRIPTS = (".py", ".R", ".sh")
 _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "accelerate"])
 
 
-def check(run: Run) -> None:
-    """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
-    plan = run.plan
-    specs = {spec.host: spec for spec in reversed(plan.tasks)}
-    paths = plan.own_paths
-    asked = [name for name, spec in specs.items() if plan.r_packages or paths or _program(plan, spec)]
-
-    def question(session: Session) -> wire.Have:
-        spec = specs[session.host.name]
-        return wire.Have(
-            program=_program(plan, spec),
-            python=session.host.python,
+def needs(run: Run) -> dict[str, wire.JobNeeds]:
+    """What each host is asked for; the others are not asked."""
+    plan, paths = run.plan, run.plan.own_paths
+    specs = _specs(run)
+    programs = {name: _program(plan, spec) for name, spec in specs.items()}
+    return {
+        name: wire.JobNeeds(
+            program=programs[name],
+            python=plan.host(name).python,
             setup=spec.setup,
             packages=plan.r_packages,
             paths=paths,
         )
+        for name, spec in specs.items()
+        if plan.r_packages or paths or programs[name]
+    }
 
-    if not asked:
-        return
-    answers = run.fleet.ask(question, hosts=asked, timeout=_SECONDS)
-    fail_on(run.bus, Phase.STAGE, answers.bad)
-    bad = {name: _lacks(run, specs[name], reply) for name, reply in answers.good.items()}
+
+def check(run: Run, answers: Mapping[str, wire.Had]) -> None:
+    """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
+    specs = _specs(run)
+    bad = {name: _lacks(run, specs[name], had) for name, had in answers.items()}
     fail_on(run.bus, Phase.STAGE, {name: error for name, error in bad.items() if error is not None})
-    for place, path in enumerate(paths):
-        if without := [name for name, reply in answers.good.items() if place in reply.paths]:
+    for place, path in enumerate(run.plan.own_paths):
+        if without := [name for name, had in answers.items() if place in had.paths]:
             run.bus.emit(Noted(_only_here(path, without)))
+
+
+def _specs(run: Run) -> dict[str, TaskSpec]:
+    return {spec.host: spec for spec in reversed(run.plan.tasks)}
 
 
 def _only_here(path: str, hosts: list[str]) -> str:
@@ -70,9 +72,9 @@ def _program(plan: RunPlan, spec: TaskSpec) -> str | None:
     return name if "/" not in name or name.startswith("/") else None
 
 
-def _lacks(run: Run, spec: TaskSpec, reply: wire.Had) -> HostError | None:
+def _lacks(run: Run, spec: TaskSpec, had: wire.Had) -> HostError | None:
     plan = run.plan
-    if not reply.program:
+    if not had.program:
         hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
         behind = started(plan.command)
         if spec.argv[0] in _LAUNCHERS and behind != plan.command:
@@ -86,12 +88,12 @@ def _lacks(run: Run, spec: TaskSpec, reply: wire.Had) -> HostError | None:
             why=f"no program of that name is on PATH, and the job is `{shlex.join(plan.command)}`",
             hint=hint,
         )
-    if reply.packages:
+    if had.packages:
         return HostError(
             spec.host,
-            f"has an R without {', '.join(reply.packages)}",
+            f"has an R without {', '.join(had.packages)}",
             kind="program",
-            why=f"{plan.command[0]} loads {'it' if len(reply.packages) == 1 else 'them'}",
+            why=f"{plan.command[0]} loads {'it' if len(had.packages) == 1 else 'them'}",
             hint=f"install what is missing for the R of that host; docs/r.md needs none but reticulate and"
             f" jsonlite ({_PAGE}#o202)",
         )

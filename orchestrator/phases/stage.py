@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
 
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
@@ -29,6 +30,7 @@ from orchestrator.sync import (
 )
 from orchestrator.sync.builtin import builtin_home
 
+_SECONDS = 180.0  # that a host may take to answer, with R
 _ROUNDS = 5  # readings of a tree in which something changes all the time
 _SHOWN = 3
 
@@ -40,18 +42,19 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
     """
     run.shared = dict(shared)
     with phase(run, Phase.STAGE):
-        have.check(run)
         if any(first != host for host, first in shared.items()):
             for note in run.plan.if_shared:
                 run.bus.emit(Noted(note))
         pinned: frozenset[str] = frozenset()
+        needs = have.needs(run)
         for left in reversed(range(_ROUNDS)):
             run.trees = _trees(run, pinned)
             _record(run, noted=not pinned)
             try:
-                _stage(run, run.trees, shared)
+                _stage(run, run.trees, shared, needs)
                 break
             except ChangedError as error:
+                needs = {}  # they have them
                 if not left or pinned.issuperset(error.paths):
                     raise
                 run.bus.emit(Noted(_changing(error.paths)))
@@ -86,7 +89,7 @@ def stage_again(run: Run) -> None:
     with phase(run, Phase.STAGE):
         if not run.trees or run.trees[0].digest != run.plan.tree or run.trees[0].changed():
             run.trees = _trees_of_a_host(run)
-        _stage(run, run.trees, run.shared)
+        _stage(run, run.trees, run.shared, {})
 
 
 def _trees_of_a_host(run: Run) -> list[Tree]:
@@ -122,10 +125,12 @@ def _trees(run: Run, pinned: Collection[str]) -> list[Tree]:
     return [code, builtin] if run.plan.admission.validate else [code]
 
 
-def _stage(run: Run, trees: list[Tree], shared: Mapping[str, str]) -> None:
+def _stage(
+    run: Run, trees: list[Tree], shared: Mapping[str, str], needs: Mapping[str, wire.JobNeeds]
+) -> None:
     leaders = [host.name for host in run.hosts if shared.get(host.name, host.name) == host.name]
     others = [host.name for host in run.hosts if host.name not in leaders]
-    missing = _make_work(run, trees, leaders)
+    missing = _make_work(run, trees, leaders, needs)
     done = _push(run, trees, missing) if missing else set()
     left = [name for name in (*missing, *others) if name not in done]
     unseen = _make_work(run, trees, left) if left else {}
@@ -165,8 +170,13 @@ def _read(run: Run, pinned: Collection[str]) -> Tree:
     return tree
 
 
-def _make_work(run: Run, trees: list[Tree], hosts: list[str]) -> dict[str, list[Tree]]:
-    """Make the run's folder from the first tree where all trees are there; return what is missing where."""
+def _make_work(
+    run: Run, trees: list[Tree], hosts: list[str], needs: Mapping[str, wire.JobNeeds] = MappingProxyType({})
+) -> dict[str, list[Tree]]:
+    """Make the run's folder from the first tree where all trees are there; return what is missing where.
+
+    Along with it every host is asked for what it needs; raise PhaseFailed where one lacks it.
+    """
     first = trees[0].digest
     answers = run.fleet.ask(
         lambda session: wire.WorkMake(
@@ -175,12 +185,17 @@ def _make_work(run: Run, trees: list[Tree], hosts: list[str]) -> dict[str, list[
             digests=[first],
             also=[tree.digest for tree in trees[1:]],
             data=_data(run),
+            needs=needs.get(session.host.name),
+            makes=session.host.name in hosts,
         ),
-        hosts=hosts,
+        hosts=dict.fromkeys([*hosts, *needs]),
+        timeout=_SECONDS if needs else 60.0,
     )
     fail_on(run.bus, Phase.STAGE, answers.bad)
+    have.check(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})
     missing: dict[str, list[Tree]] = {}
-    for name, reply in answers.good.items():
+    for name in hosts:
+        reply = answers.good[name]
         _take_work(run, name, reply)
         absent = [tree for tree in trees if tree.digest in reply.missing]
         if absent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 
@@ -18,7 +19,7 @@ class TaskPorts:
 
     def __init__(self, count: int) -> None:
         self.first: list[int] = []
-        self._held: list[socket.socket] = []
+        self._held: list[int] = []
         # In random order: where nothing can be held (macOS), parallel clusters differ all the same.
         for port in random.sample(_BASES, len(_BASES)):
             if len(self.first) == count:
@@ -35,7 +36,7 @@ class TaskPorts:
 
     def close(self) -> None:
         for one in self._held:
-            one.close()
+            os.close(one)
         self._held.clear()
 
     def _hold(self, port: int) -> bool:

@@ -52,8 +52,6 @@ from orchestrator.wire.look import (
     Fingerprint,
     GpuHeld,
     GpuProcess,
-    Had,
-    Have,
     Imported,
     Imports,
     Interface,
@@ -110,7 +108,17 @@ from orchestrator.wire.tasks import (
     news,
 )
 from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuUser, Orphan
-from orchestrator.wire.trees import ForRun, TreeBegin, TreeDrop, TreeSeal, TreeTar, Work, WorkMake
+from orchestrator.wire.trees import (
+    ForRun,
+    Had,
+    JobNeeds,
+    TreeBegin,
+    TreeDrop,
+    TreeSeal,
+    TreeTar,
+    Work,
+    WorkMake,
+)
 
 __all__ = [
     "HEAD",
@@ -163,11 +171,11 @@ __all__ = [
     "GpuUser",
     "Grown",
     "Had",
-    "Have",
     "Hello",
     "Imported",
     "Imports",
     "Interface",
+    "JobNeeds",
     "Keep",
     "Keeping",
     "Lease",

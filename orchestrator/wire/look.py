@@ -84,30 +84,6 @@ class Facts(Request[MachineFacts], frozen=True, kw_only=True):
     setup: str | None
 
 
-class Had(Reply, frozen=True):
-    program: bool
-    packages: tuple[Words, ...]
-    paths: tuple[Count, ...]  # places in what was asked for
-
-
-class Have(Request[Had], frozen=True, kw_only=True):
-    """Whether the job's program is there (None: not asked); which packages of R and which paths are not."""
-
-    OP = "have"
-    REPLY = Had
-    program: str | None
-    python: str
-    setup: str | None
-    packages: Sequence[str]
-    paths: Sequence[str] = ()
-
-    def check(self, reply: Had) -> None:
-        expect(
-            all(place < len(self.paths) for place in reply.paths), "it names paths that it was not asked for"
-        )
-        expect(set(reply.packages) <= set(self.packages), "it names other packages than it was asked for")
-
-
 class HostFingerprint(Reply, frozen=True):
     """What a validation depends on, each part as a digest; the names are those that a person reads."""
 

@@ -6,16 +6,35 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from orchestrator.wire.fields import Count, Digest, Folder, Reply
+from orchestrator.wire.fields import Count, Digest, Folder, Reply, Words
 from orchestrator.wire.request import LARGE, Nothing, Request, expect
 
 _TOO_MUCH = "it misses trees that nobody asked for"
+
+
+class JobNeeds(Struct, frozen=True, kw_only=True):
+    """What a job starts with: its program (None: not asked), packages of R, paths among its arguments."""
+
+    program: str | None
+    python: str
+    setup: str | None
+    packages: Sequence[str]
+    paths: Sequence[str] = ()
+
+
+class Had(Reply, frozen=True):
+    """Whether the program is there; which packages, and which paths by their places, are not."""
+
+    program: bool
+    packages: tuple[Words, ...]
+    paths: tuple[Count, ...]
 
 
 class Work(Reply, frozen=True):
     work: Folder
     missing: tuple[Digest, ...]
     made: bool
+    had: Had | None = None
 
 
 class Sealed(Reply, frozen=True):
@@ -103,7 +122,11 @@ class TreeDrop(Request[Nothing], frozen=True, kw_only=True):
 
 
 class WorkMake(Request[Work], frozen=True, kw_only=True):
-    """Make the run's working folder from the trees `digests`, where `also` those in `also` are there."""
+    """Make the run's working folder from the trees `digests`, where `also` those in `also` are there.
+
+    With `needs` the host says what it has of them; where the program or a package is missing, or without
+    `makes`, it looks for no tree and makes nothing.
+    """
 
     OP = "work_make"
     REPLY = Work
@@ -112,12 +135,22 @@ class WorkMake(Request[Work], frozen=True, kw_only=True):
     digests: Sequence[str]
     also: Sequence[str]
     data: Sequence[str] = ()  # that the run reads: `clean` leaves it alone while the run lives
+    needs: JobNeeds | None = None
+    makes: bool = True
 
     def check(self, reply: Work) -> None:
         expect(set(reply.missing) <= {*self.digests, *self.also}, _TOO_MUCH)
+        expect((reply.had is None) == (self.needs is None), "it tells what it has, or not, as nobody asked")
+        if self.needs is not None and reply.had is not None:
+            _check_had(self.needs, reply.had)
 
 
 def _check(asked: ForRun | None, made: Work | None, digest: str) -> None:
     if made is not None:
         expect(asked is not None, "it made a folder that nobody asked for")
         expect(asked is None or set(made.missing) <= {digest, *asked.also}, _TOO_MUCH)
+
+
+def _check_had(needs: JobNeeds, had: Had) -> None:
+    expect(all(place < len(needs.paths) for place in had.paths), "it names paths that it was not asked for")
+    expect(set(had.packages) <= set(needs.packages), "it names other packages than it was asked for")

@@ -13,7 +13,7 @@ _REFUSED = f"header, payload = {{'id': header['id'], 'ok': False, 'error': {_ERR
 # Who is asked last is told of by a line that has no room for advice.
 _OPS: Mapping[Verb, tuple[tuple[str, int], ...]] = {
     Verb.PREFLIGHT: (("facts", 3), ("listen", 3)),
-    Verb.LAUNCH: (("have", 3), ("keep", 3), ("lease", 3), ("work_make", 3), ("tree_begin", 3), ("start", 1)),
+    Verb.LAUNCH: (("keep", 3), ("lease", 3), ("work_make", 3), ("tree_begin", 3), ("start", 1)),
     Verb.PUSH: (("data_look", 3), ("data_begin", 3)),
     Verb.STATUS: (("states", 0),),
     Verb.STACKS: (("stacks", 3),),

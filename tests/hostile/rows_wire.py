@@ -38,7 +38,6 @@ _HARMLESS = {"share_write", "share_read", "share_clean"}  # who refuses that is 
 _OPS: Mapping[Verb, tuple[str, ...]] = {
     Verb.PREFLIGHT: ("facts", "listen", "probe", "share_write", "share_read", "share_clean", "unlisten"),
     Verb.LAUNCH: (
-        "have",
         "keep",
         "lease",
         "work_make",

@@ -132,6 +132,11 @@ def _launch() -> Iterator[Row]:
         ("a relative folder", "result['work'] = '../../x'", 3, PROTOCOL),
         ("trees that nobody asked for", "result['missing'] = ['ab' * 32]", 3, PROTOCOL),
         ("a tree named by a path", "result['missing'] = ['../../x']", 3, PROTOCOL),
+        ("nothing of what it has", "result['had'] = None", 3, PROTOCOL),
+        ("packages that nobody asked for", "result['had']['packages'] = [words]", 3, PROTOCOL),
+        ("paths that nobody asked for", "result['had']['paths'] = [0]", 3, PROTOCOL),
+        ("a place before all paths", "result['had']['paths'] = [-1]", 3, PROTOCOL),
+        ("a program or not", "result['had']['program'] = words", 3, PROTOCOL),
     )
     alone = "".join(when(op, "result.pop('work', None)") for op in ("tree_begin", "tree_seal"))
     hostile, never = f"{_ESCAPES}\nresult['work'] = '/' + words", "result['missing'] = ask['digests']"
@@ -170,7 +175,7 @@ def _launch() -> Iterator[Row]:
         ("the other's task lives", "result['alive'] = ['worker/0']", 0, ""),
         ("a path lives", "result['alive'] = ['../../x']", 0, "liar: no answer"),
     )
-    send = "result = {'work': result['work'], 'missing': ask['digests'], 'made': False}"
+    send = "result.update(missing=ask['digests'], made=False)"
     for name, begun, status, words in (
         ("places below zero", "'missing': [-1], 'incoming': '/x'", 3, PROTOCOL),
         ("places out of the manifest", "'missing': [10**6], 'incoming': '/x'", 3, PROTOCOL),

@@ -13,8 +13,16 @@ from tests.node.lab import Lab
 def has(lab: Lab, program: str, *, python: str = sys.executable, path: str | None = None) -> bool:
     env = {} if path is None else {"PATH": path}
     agent = lab.agent(env=env)
-    had = agent.request("have", program=program, python=python, setup=None, packages=[], paths=[])
-    return bool(had["program"])
+    answer = agent.request(
+        "work_make",
+        workdir=str(lab.workdir),
+        run=lab.run,
+        digests=["aa"],
+        needs={"program": program, "python": python, "setup": None, "packages": [], "paths": []},
+        makes=False,
+    )
+    assert (answer["missing"], answer["made"]) == ([], False)
+    return bool(answer["had"]["program"])
 
 
 @pytest.mark.parametrize(

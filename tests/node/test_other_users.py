@@ -290,7 +290,7 @@ def claimed_by_nobody(kind: str, port: int) -> Iterator[None]:
             claim = turnstile.pass_through(kind, port)
             os.write(told, b"x")
             signal.pause()
-            claim.close()
+            os.close(claim)
         finally:
             os._exit(0)
     try:

@@ -179,12 +179,6 @@ def _look(ask: Asker) -> None:
     ask(wire.Beats(every=0.05))
     asked = wire.Facts(python=sys.executable, r=True, workdir=workdir, packages=PACKAGES, setup=None)
     assert ask(asked).python.ok
-    had = ask(wire.Have(program="sh", python=sys.executable, setup=None, packages=()))
-    assert (had.program, had.packages) == (True, ())
-    paths = (workdir, "/no such/file", "/", "/no-such", "~/", "~/no such")
-    asked_paths = wire.Have(program=None, python=sys.executable, setup=None, packages=(), paths=paths)
-    assert ask(asked_paths).paths == (1, 3, 5)
-    assert not ask(wire.Have(program="no-such", python="python3", setup="true", packages=())).program
     state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"}, data=[workdir])
     assert ask(state) == ask(state)
     ask(wire.ShareWrite(workdir=workdir, nonce=nonce, host="a"))
@@ -232,6 +226,36 @@ def _trees(ask: Asker) -> None:
     made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digests=[digest], also=[], data=[]))
     assert (made.made, made.missing) == (True, ())
     assert ask(wire.WorkMake(workdir=workdir, run="r2", digests=["cd"], also=[], data=[])).missing == ("cd",)
+    _needs(ask, workdir, digest)
+
+
+def _needs(ask: Asker, workdir: str, digest: str) -> None:
+    def work(
+        run: str, needs: wire.JobNeeds, digests: Sequence[str] = (digest,), *, makes: bool = True
+    ) -> tuple[wire.Work, wire.Had]:
+        reply = ask(
+            wire.WorkMake(workdir=workdir, run=run, digests=digests, also=[], needs=needs, makes=makes)
+        )
+        assert reply.had is not None
+        return reply, reply.had
+
+    def program(name: str, setup: str | None = None) -> wire.JobNeeds:
+        return wire.JobNeeds(program=name, python=sys.executable, setup=setup, packages=())
+
+    made, had = work("r3", program("sh"))
+    assert (made.made, made.missing) == (True, ())
+    assert (had.program, had.packages, had.paths) == (True, (), ())
+    made, had = work("r4", program("no-such", setup="true"))
+    assert (made.made, made.missing, had.program) == (False, (), False)
+    made, had = work("r4", program("sh"), makes=False)
+    assert (made.made, made.missing, had.program) == (False, (), True)
+    made, had = work("r4", program("sh"), ["cd"])
+    assert (made.made, made.missing, had.program) == (False, ("cd",), True)
+    assert not (ask.lab.workdir / "runs" / "r4" / "work").exists()
+    paths = (workdir, "/no such/file", "/", "/no-such", "~/", "~/no such")
+    asked = wire.JobNeeds(program=None, python=sys.executable, setup=None, packages=(), paths=paths)
+    made, had = work("r5", asked)
+    assert (made.made, had.paths) == (True, (1, 3, 5))
 
 
 def _files(ask: Asker) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 from ..base.paths import TaskFolder, make_private
@@ -31,15 +30,14 @@ def asked_for(spec: Mapping[str, Any]) -> bool:
 
 
 def install(paths: Paths) -> Optional[str]:
-    """The folder with our `sitecustomize`, named by its contents; None where it cannot be made.
+    """The folder with our `sitecustomize`, named by what we are; None where it cannot be made.
 
     A task that cannot show its stacks is still a task.
     """
     try:
-        sources = _sources()
-        joined = b"\0".join(sources[name] for name in sorted(sources))
-        folder = paths.site(hashlib.sha256(joined).hexdigest()[:16])
+        folder = paths.site(_digest())
         if not os.path.exists(os.path.join(folder, _MAIN + ".py")):
+            sources = _sources()
             make_private(folder)
             for name in sorted(sources, key=lambda one: one == _MAIN):  # it comes last: then all is there
                 _put(os.path.join(folder, name + ".py"), sources[name])
@@ -59,6 +57,18 @@ def put_first(env: Dict[bytes, bytes], folder: str) -> None:
     """The user's PYTHONPATH stays, behind ours; an empty piece of it would mean the working folder."""
     rest = env.get(b"PYTHONPATH")
     env[b"PYTHONPATH"] = os.fsencode(folder) + (b":" + rest if rest else b"")
+
+
+def _digest() -> str:
+    """Of this version: the bundle that we came in knows it."""
+    assert __spec__ is not None
+    known: Optional[str] = getattr(__spec__.loader, "digest", None)
+    if known is not None:
+        return known
+    import hashlib  # its libcrypto takes 4 ms
+
+    sources = _sources()
+    return hashlib.sha256(b"\0".join(sources[name] for name in sorted(sources))).hexdigest()[:16]
 
 
 def _sources() -> Dict[str, bytes]:

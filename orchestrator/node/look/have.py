@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 
 from ..task import environ
-from . import question
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
-
-    from ..serve.agent import Agent, Request
+    from typing import Any, Callable, Dict, List, Optional
 
 _FIND = 'printf "%s%s%s" "$1" "$(command -v -- "$2")" "$1"'
 _PACKAGES = """
@@ -29,14 +26,19 @@ printf %s "$mark"
 """
 
 
-def look(_agent: Agent, request: Request) -> Dict[str, Any]:
+def look(needs: Dict[str, Any]) -> Dict[str, Any]:
     """{"program": found, "packages", "paths": those that are not there}; what cannot be asked is there."""
-    python, setup = request["python"], request.get("setup")
+    python, setup = needs["python"], needs.get("setup")
     return {
-        "program": _program(request["program"], python, setup),
-        "packages": _missing(list(request["packages"]), python, setup),
-        "paths": _absent(list(request["paths"]), python),
+        "program": _program(needs["program"], python, setup),
+        "packages": _missing(list(needs["packages"]), python, setup),
+        "paths": _absent(list(needs["paths"]), python),
     }
+
+
+def suffices(had: Dict[str, Any]) -> bool:
+    """Whether a task can start with that; a path may be one that it makes."""
+    return bool(had["program"]) and not had["packages"]
 
 
 def _program(name: Optional[str], python: str, setup: Optional[str]) -> bool:
@@ -46,14 +48,14 @@ def _program(name: Optional[str], python: str, setup: Optional[str]) -> bool:
         command, env = environ.of_task({"argv": [name], "python": python}, {})
         found = environ.find_program(os.fsdecode(command[0]), env.get(b"PATH", os.defpath.encode()))
         return found is not None and os.path.isfile(found) and os.access(found, os.X_OK)
-    fields, _ = question.ask(lambda mark: ["sh", "-c", _FIND, "sh", mark, name], python, setup)
+    fields = _ask(lambda mark: ["sh", "-c", _FIND, "sh", mark, name], python, setup)
     return fields is None or bool(fields[0].strip())
 
 
 def _missing(packages: List[str], python: str, setup: Optional[str]) -> List[str]:
     if not packages:
         return []
-    fields, _ = question.ask(lambda mark: ["Rscript", "-e", _PACKAGES, mark, *packages], python, setup)
+    fields = _ask(lambda mark: ["Rscript", "-e", _PACKAGES, mark, *packages], python, setup)
     return [name for name in packages if fields is not None and name in fields[0].split()]
 
 
@@ -61,5 +63,11 @@ def _absent(paths: List[str], python: str) -> List[int]:
     if not paths:
         return []
     own = [os.path.expanduser(path) if path.startswith("~/") else path for path in paths]
-    fields, _ = question.ask(lambda mark: ["sh", "-c", _ABSENT, "sh", mark, *own], python, None)
+    fields = _ask(lambda mark: ["sh", "-c", _ABSENT, "sh", mark, *own], python, None)
     return [int(place) for place in fields[0].split()] if fields is not None else []
+
+
+def _ask(argv: Callable[[str], List[str]], python: str, setup: Optional[str]) -> Optional[List[str]]:
+    from . import question  # it brings `subprocess`: 5 ms that most jobs do not need
+
+    return question.ask(argv, python, setup)[0]

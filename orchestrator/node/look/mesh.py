@@ -47,7 +47,7 @@ class Mesh:
         self.answer = f"{nonce} {host}\n".encode()
         self.open: Dict[int, _Peer] = {}
         self._listeners: List[socket.socket] = []
-        self._turns: List[socket.socket] = []
+        self._turns: List[int] = []
         self._payload = b""
 
     def listen(self, port: int) -> bool:
@@ -56,7 +56,7 @@ class Mesh:
         try:
             listener = tcp.listen(port, _PEERS)
         except OSError as error:
-            turn.close()
+            os.close(turn)
             if error.errno == errno.EADDRINUSE:
                 return False
             raise NodeError("port", f"cannot listen on port {port}", error.strerror or str(error)) from None
@@ -82,8 +82,8 @@ class Mesh:
             listener.close()
         for peer in list(self.open.values()):
             peer.reset()
-        for turn in self._turns:
-            turn.close()
+        while self._turns:
+            os.close(self._turns.pop())
 
     def _serve(self, listener: socket.socket) -> None:
         listener.setblocking(False)

@@ -39,7 +39,7 @@ def lease(agent: Agent, request: Request) -> Dict[str, Any]:
             os.close(fd)
             continue
         try:
-            taken[port] = fd, turnstile.pass_through(turnstile.LEASE, port).detach()
+            taken[port] = fd, turnstile.pass_through(turnstile.LEASE, port)
         except turnstile.Taken as other:
             conflicts.append({"port": port, **_UNKNOWN, "owner": other.user})
             os.close(fd)

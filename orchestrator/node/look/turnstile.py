@@ -7,8 +7,8 @@ has its socket. Others learn which user has it, and nothing else.
 
 from __future__ import annotations
 
+import _socket  # `socket` makes enums of a thousand numbers: 3 ms of every launch
 import errno
-import socket
 import struct
 
 from ..base import lenient
@@ -29,9 +29,9 @@ class Taken(Exception):  # noqa: N818 - what is the case, not what is wrong
         self.user = user
 
 
-def pass_through(kind: str, port: int) -> socket.socket:
-    """The claim, held until its socket is closed everywhere; raise Taken."""
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def pass_through(kind: str, port: int) -> int:
+    """The claim, a descriptor: held until it is closed everywhere; raise Taken."""
+    claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         claim.bind(_name(kind, port))
         claim.listen(_QUEUE)
@@ -40,20 +40,22 @@ def pass_through(kind: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise Taken(holder(kind, port) or "somebody who is gone by now") from None
         raise
-    return claim
+    return claim.detach()
 
 
 def holder(kind: str, port: int) -> Optional[str]:
     """The user who has it; None when nobody does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
-        asker.setblocking(False)
-        try:
-            asker.connect(_name(kind, port))
-            credentials = asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        except BlockingIOError:
-            return "?"  # its queue is full
-        except OSError:
-            return None
+    asker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    asker.setblocking(False)
+    try:
+        asker.connect(_name(kind, port))
+        credentials = asker.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    except BlockingIOError:
+        return "?"  # its queue is full
+    except OSError:
+        return None
+    finally:
+        asker.close()
     return lenient.user(struct.unpack("iII", credentials)[1])
 
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 class Bundle:
     """Finder and loader of our modules; keeps the sources, because tracebacks show lines."""
 
-    def __init__(self, packed: bytes, cache: "Cache") -> None:
+    def __init__(self, packed: bytes, digest: str, cache: "Cache") -> None:
+        self.digest = digest  # of all that it holds
         self._packed = packed
         self._cache = cache
         self._sources = None  # type: Optional[Dict[str, str]]
@@ -140,7 +141,7 @@ def run() -> None:
     stdin = sys.stdin.buffer
     settings, packed, digest = stdin.readline().decode().split()
     config = json.loads(stdin.read(int(settings)))
-    bundle = Bundle(stdin.read(int(packed)), Cache(config.get("state"), digest))
+    bundle = Bundle(stdin.read(int(packed)), digest, Cache(config.get("state"), digest))
     sys.meta_path.insert(0, bundle)
     from orchestrate_node.serve import agent  # type: ignore[import-not-found]
 

@@ -27,7 +27,6 @@ OPS = {
     "ping": ("serve.ops", "ping", HERE),
     "beats": ("serve.ops", "beats", HERE),
     "facts": ("look.facts", "facts", 60.0),
-    "have": ("look.have", "look", 120.0),
     "fingerprint": ("look.fingerprint", "fingerprint", 60.0),
     "imports": ("look.imports", "ask", 180.0),
     "share_write": ("look.share", "write", 30.0),

@@ -12,6 +12,7 @@ from ..base.paths import digest_name, plain_name
 from ..base.tuples import NamedTuple
 from ..disk import copies, incoming
 from ..disk.removing import remove
+from ..look import have
 from .lending import ChangedError, Lender, is_large, is_whole
 from .trees import folder_of, unwritable
 
@@ -21,16 +22,20 @@ if TYPE_CHECKING:
 
     from ..serve.agent import Agent, Request
 
-_SECONDS = 600.0  # for the copies
+_SECONDS = 600.0  # for the copies, and for what R says about its packages
 
 
 def make(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     """Copy the trees, but for what is lent; the first one wins.
 
     Once per run, also when hosts that share the folder all ask.
-    Nothing is made while a tree is missing, or one of `also`: the reply then names what is.
+    Nothing is made while a tree is missing, or one of `also`: the reply then names what is. With `needs` the
+    reply says what of it the machine has.
     """
     order = _order(request, request["workdir"], request["digests"])
+    if request.get("needs") is not None:
+        agent.in_child(request, lambda: _look_and_make(agent, request, order), seconds=_SECONDS)
+        return None
     if not os.path.lexists(order.tree(order.digests[0])) and not os.path.lexists(order.work):
         missing = _missing(order.trees, order.wanted)
         if missing:  # no process for that
@@ -46,6 +51,13 @@ def once_sealed(agent: Agent, request: Request) -> Callable[[], Dict[str, Any]]:
         return dict
     order = _order(wanted, request["workdir"], [request["digest"]])
     return lambda: {"work": _make(agent, order, sealed=True)}
+
+
+def _look_and_make(agent: Agent, request: Request, order: _Order) -> Dict[str, Any]:
+    had = have.look(request["needs"])
+    if request.get("makes", True) and have.suffices(had):
+        return {**_make(agent, order), "had": had}
+    return {"work": order.work, "missing": [], "made": False, "had": had}
 
 
 class _Order(NamedTuple):
