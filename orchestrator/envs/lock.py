@@ -15,6 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from orchestrator.envs import uv
+from orchestrator.envs.hashes import bare, hashes_in, with_hashes
 from orchestrator.errors import UsageError
 from orchestrator.model import Environment
 from orchestrator.plainfile import read_plain
@@ -38,7 +39,7 @@ class Lock:
     @property
     def names(self) -> tuple[str, ...]:
         """The packages that Linux machines may need."""
-        lines = map(Requirement, requirement_lines(self.text))
+        lines = (Requirement(bare(line)) for line in requirement_lines(self.text))
         linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
         return tuple(one.name for one in lines if one.marker is None or one.marker.evaluate(linux))
 
@@ -88,12 +89,15 @@ def recipe_digest(environment: Environment) -> str:
     """What changes when the table does, or a file that it names; raise UsageError for a missing file."""
     parts = [environment.python or "", environment.index or "", *environment.packages, *environment.extras]
     if environment.requirements is not None:
-        parts += [environment.requirements, *_contents(Path(environment.requirements), set())]
+        contents = list(_contents(Path(environment.requirements), set()))
+        parts += [environment.requirements, *contents]
+        if hashes_in(contents):  # locks that were made before they were checked have none
+            parts.append("hashes")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def requirement_lines(text: str) -> Iterator[str]:
-    """The lines of a lock without comments and options."""
+    """The lines of a lock without comments; hashes stand behind a package's version and marker."""
     for line in text.split("\n"):
         content = line.partition(" #")[0].strip()
         if content and not content.startswith("#"):
@@ -138,18 +142,11 @@ def _resolve(environment: Environment) -> str:
                     hint="name the uv.lock, pyproject.toml or requirements file that it was made from",
                 )
             if path.name == "uv.lock":
-                export = [
-                    "export",
-                    "--frozen",
-                    "--no-hashes",
-                    "--no-emit-project",
-                    "--no-header",
-                    "--no-annotate",
-                ]
+                export = ["export", "--frozen", "--no-emit-project", "--no-header", "--no-annotate"]
                 text = uv.run(f"read {path}", [*export, *extras, "--project", str(path.parent)])
                 if not environment.packages:
-                    return text
-                extras, path = [], folder / "locked.txt"
+                    return with_hashes(text, {})
+                texts, extras, path = [*environment.packages, text], [], folder / "locked.txt"
                 path.write_text(text, encoding="utf-8")
             sources.append(str(path))
         arguments = ["pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
@@ -159,7 +156,7 @@ def _resolve(environment: Environment) -> str:
         if overrides := overrides_of("\n".join(texts)):
             (folder / "overrides.txt").write_text("\n".join(overrides), encoding="utf-8")
             arguments += ["--overrides", str(folder / "overrides.txt")]
-        return uv.run("resolve the packages of [env]", [*arguments, *sources])
+        return with_hashes(uv.run("resolve the packages of [env]", [*arguments, *sources]), hashes_in(texts))
 
 
 def overrides_of(listing: str) -> list[str]:
@@ -215,7 +212,7 @@ def _fits(allowed: SpecifierSet, minor: int) -> bool:
 def _check(line: str) -> None:
     """Raise UsageError for a line that means something on this machine alone."""
     try:
-        local = (Requirement(line).url or "").startswith("file:")
+        local = (Requirement(bare(line)).url or "").startswith("file:")
     except InvalidRequirement:
         local = True
     if local:

@@ -15,6 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from orchestrator.envs import uv
+from orchestrator.envs.hashes import OPTION, bare
 from orchestrator.envs.lock import Lock, requirement_lines
 from orchestrator.errors import ClusterError
 from orchestrator.plainfile import cache, make_folder
@@ -22,6 +23,7 @@ from orchestrator.plainfile import cache, make_folder
 _COMPLETE = ".complete"
 _OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
 _LINES = 6
+_CHANGED = "compare the hashes in `requirements` of [env] with those of the index: it serves another file"
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,13 @@ class Platform:
 
 
 def pins(lock: Lock, platform: Platform) -> list[str]:
-    """The packages of a lock that a platform needs, as `name==version`."""
+    """The packages of a lock that a platform needs, as `name==version`, with their hashes."""
     chosen = []
     for line in requirement_lines(lock.text):
-        requirement = Requirement(line)
+        requirement = Requirement(bare(line))
         if requirement.marker is None or requirement.marker.evaluate(platform.markers()):
             requirement.marker = None
-            chosen.append(str(requirement))
+            chosen.append(f"{requirement}{line[len(bare(line)) :]}")
     return chosen
 
 
@@ -115,7 +117,7 @@ def fetch(lock: Lock, platform: Platform, index: str | None) -> Path:
 
 
 def _name(pin: str) -> str:
-    return Requirement(pin).name
+    return Requirement(bare(pin)).name
 
 
 def _without_wheels(wanted: list[str], platform: Platform, index: str | None) -> set[str]:
@@ -147,16 +149,19 @@ def _download(wanted: list[str], platform: Platform, index: str | None, folder: 
     abis = [word for name in (abi, "abi3", "none") for word in ("--abi", name)]
     arguments = ["download", "--no-deps", "--only-binary=:all:", "--implementation", "cp"]
     arguments += ["--python-version", platform.minor, *abis, *tags]
-    _pip(arguments, wanted, index, folder, f"download the packages of [env] for {platform.name}")
+    what = f"download the packages of [env] for {platform.name}"
+    for hashed in (True, False):  # given one hash, pip wants one for every package that it is asked for
+        _pip(arguments, [pin for pin in wanted if (OPTION in pin) is hashed], index, folder, what)
 
 
 def _build(pin: str, index: str | None, folder: Path) -> None:
     before = set(folder.iterdir())
-    _pip(["wheel", "--no-deps", "--use-pep517"], [pin], index, folder, f"build {pin}, which has no wheel")
+    what = f"build {bare(pin)}, which has no wheel"
+    _pip(["wheel", "--no-deps", "--use-pep517"], [pin], index, folder, what)
     for wheel in set(folder.iterdir()) - before:
         if not wheel.name.endswith("-any.whl"):
             raise ClusterError(
-                f"{pin} has no wheel, and what is built of it here runs on machines like this one alone",
+                f"{bare(pin)} has no wheel, and one that is built here runs on machines like this one alone",
                 hint='set `via = "node"` under [env], or another version of it',
             )
 
@@ -185,5 +190,7 @@ def _pip(arguments: list[str], wanted: list[str], index: str | None, folder: Pat
         raise ClusterError(
             f"cannot {what}",
             why="\n".join(lines[-_LINES:]),
-            hint='check the network here; or set `via = "node"` under [env], where the hosts reach an index',
+            hint=_CHANGED
+            if "DO NOT MATCH THE HASHES" in done.stderr
+            else 'check the network here; or set `via = "node"` under [env], where the hosts reach an index',
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import os
 import shlex
@@ -82,6 +83,25 @@ def test_what_is_imported_is_compiled_and_with_many_processors_the_rest(
     envs.make(agent, request)
     compiled = {path.name.partition(".")[0] for path in Path(made[0]["path"]).rglob("*.pyc")}
     assert compiled & {"small", "numpy", "numpy_part"} == {"numpy", "numpy_part"} | rest
+
+
+def test_what_an_index_serves_has_to_have_the_locks_hash(tmp_path: Path, wheels: Path) -> None:
+    """What was sent has been checked before: a wheel that was built of a source has another."""
+    served = wheels.rename(tmp_path / "index")
+    (one,) = served.glob("*.whl")
+    good = hashlib.sha256(one.read_bytes()).hexdigest()
+    env = {"UV_CACHE_DIR": str(tmp_path / "cache")}
+    with AgentClient(tmp_path / "state", env=env) as agent:
+        wanted = {**fields(tmp_path, served, index=served.as_uri()), "wheels": None}
+        bad = b"small==1.0 --hash=sha256:%s\n" % (b"0" * 64)
+        with pytest.raises(AgentError) as caught:
+            agent.request("env_make", bad, ask_first=True, **wanted)
+        assert "hash mismatch" in caught.value.why.lower()
+        assert caught.value.hint.startswith("compare the hashes in `requirements`")
+        assert not agent.request("env_look", **wanted)["ready"]
+        assert agent.request("env_make", b"small==1.0 --hash=sha256:%s\n" % good.encode(), **wanted)["made"]
+        sent = fields(tmp_path, served, name="f" * 16)
+        assert agent.request("env_make", bad, **sent)["made"]
 
 
 def test_what_the_logins_pip_was_told_counts(tmp_path: Path, wheels: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 
@@ -147,6 +148,8 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
         install = ["pip", "install", "--no-deps", "--python", _python(making)]
         if processors.usable() >= _MANY:
             install.append("--compile-bytecode")
+        if request.get("wheels"):  # checked when they were downloaded; what was built of a source has another
+            install.append("--no-verify-hashes")
         _step(request, making, [*install, *_sources(request, making), "--requirement", lock])
         versions = _check(making, request.payload, path)
         remove(os.path.join(making, ".cache"))
@@ -164,7 +167,8 @@ def _build(path: str, making: str, request: Request) -> Dict[str, str]:
 def _ask_index(request: Request, making: str) -> None:
     """Look up one package, once: a whole installation asks a dead index for a minute before it gives up."""
     lines = request.payload.decode("utf-8", "replace").split("\n")
-    pin = next((line.partition(";")[0].strip() for line in lines if "==" in line.partition(";")[0]), "")
+    names = (re.split(r";| --hash=", line)[0].strip() for line in lines)
+    pin = next((name for name in names if "==" in name), "")
     if not pin:
         return
     question = ["pip", "install", "--dry-run", "--no-deps", "--python", _python(making)]

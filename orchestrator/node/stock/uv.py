@@ -67,6 +67,8 @@ def failed(arguments: List[str], log: str) -> NodeError:
         hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
     elif says("no wheels with a matching", "no source distribution", "only has wheels"):
         hint = 'set `python = "3.12"` under [env], or other versions of the packages'
+    elif says("hash mismatch"):
+        hint = "compare the hashes in `requirements` of [env] with those of the index: it serves another file"
     elif says(*_UNREACHED, *_LACKING):
         kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
     # The folder in uv's first line is another one on each host; without it equal errors are shown once.
