@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 from ..base import procs
+from ..base.program import run_program
 from ..task import environ
 from . import interfaces, processors, python, rscript
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
     from ..serve.agent import Agent, Request
-
-_PROGRAM_SECONDS = 10.0
 
 
 def facts(agent: Agent, request: Request) -> Dict[str, Any]:
@@ -155,19 +153,3 @@ def _addresses6() -> List[str]:
 
     lines = procs.text("/proc/net/if_inet6").splitlines()
     return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
-
-
-def run_program(argv: List[str]) -> Optional[str]:
-    """What a program prints; None when it is missing, fails or takes too long."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_PROGRAM_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode("utf-8", "replace")

@@ -98,7 +98,7 @@ def _kilobytes(fields: Dict[bytes, bytes], name: bytes) -> int:
 
 def _gpus() -> Optional[List[Dict[str, int]]]:
     """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
-    from .facts import run_program
+    from ..base.program import run_program
 
     style = "--format=csv,noheader,nounits"
     busy = run_program(["nvidia-smi", "--query-gpu=uuid,utilization.gpu", style])

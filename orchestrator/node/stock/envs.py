@@ -17,6 +17,7 @@ from ..base import locks, trust
 from ..base.fault import NodeError
 from ..base.lenient import discard, listed
 from ..base.paths import plain_name
+from ..base.program import run_program
 from ..disk.removing import remove
 from ..look import processors
 from . import uv, wheelhouse
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 MAKING = ".making-"
 LOCK = "lock.txt"
+_SECONDS = 30.0  # for a Python to start, from a cold disk
 _WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
 _MINIMUM = 400e6  # bytes free; TensorFlow alone needs more
 # From so many processors on all of an environment is compiled when it is made: side by side that takes less
@@ -81,7 +83,7 @@ def find(_agent: Agent, request: Request) -> Dict[str, Any]:
         raise uv.no_python(request, wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
     code = "import sys; print(*sys.version_info[:3], sys.implementation.name)"
-    said = _output([path, "-I", "-S", "-c", code]).split()
+    said = (run_program([path, "-I", "-S", "-c", code], _SECONDS) or "").split()
     if len(said) != 4:
         raise uv.no_python(request, wanted, b"%s does not run" % os.fsencode(path))
     return {"path": path, "version": ".".join(said[:3]), "implementation": said[3]}
@@ -256,22 +258,7 @@ def _whole(path: str) -> bool:
 
 
 def _runs(python: str) -> bool:
-    return _output([python, "-I", "-S", "-c", "print(1)"]).strip() == "1"
-
-
-def _output(argv: List[str]) -> str:
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode("utf-8", "replace")
+    return (run_program([python, "-I", "-S", "-c", "print(1)"], _SECONDS) or "").strip() == "1"
 
 
 def _distributions(making: str) -> Iterator[str]:

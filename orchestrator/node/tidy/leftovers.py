@@ -198,7 +198,7 @@ def gpu_held(agent: Agent, request: Request) -> Dict[str, Any]:
 
 
 def _holders() -> Optional[List[Dict[str, Any]]]:
-    from ..look.facts import run_program
+    from ..base.program import run_program
 
     query = "--query-compute-apps=pid,used_memory,process_name"
     text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"])
