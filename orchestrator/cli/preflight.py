@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.args import options
+from orchestrator.cli.args import options, readings
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.cli.desk.retyped import leaving_out
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.chosen(parser)
     parser.add_argument("--bandwidth", action="store_true", help="also measure how fast pairs of hosts are")
     parser.add_argument("--fix", action="store_true", help="mend what needs no root, say what was done")
-    parser.add_argument("--html", metavar="FILE", default=None, help="write a page with all of it, too")
+    parser.add_argument("--html", type=readings.page, metavar="FILE", help="write a page with all of it, too")
     options.as_json(parser)
 
 
@@ -183,9 +183,7 @@ def _conclude(
 
         said = problems([check for check in checks if check.host not in failed or check.check != Check.LOGIN])
         said += lines(SeveralErrors(failed.values())) if failed else []
-        _write(
-            Path(arguments.html), page(names, checks, pairs, problems=said, summary=summary, now=time.time())
-        )
+        _write(arguments.html, page(names, checks, pairs, problems=said, summary=summary, now=time.time()))
     return int(ExitStatus.OK if good else ExitStatus.CLUSTER)
 
 

@@ -407,6 +407,7 @@ def test_a_disk_without_room_says_so_before_anything_comes(lab: Lab) -> None:
     with pytest.raises(AgentError, match="has no room") as caught:
         one.begin(manifest=manifest)
     assert "orchestrate clean" in caught.value.hint
+    assert not list((one.workdir / "data").glob(".incoming-*"))
 
 
 def test_two_that_send_the_same_wait_for_each_other(lab: Lab) -> None:

@@ -185,6 +185,12 @@ VERBS = tuple(build()[1])
             "`orchestrate launch --help`",
         ),
         (
+            "preflight --html -",
+            "orchestrate preflight: argument --html: a page goes to a file, and not to stdout"
+            " (--html cluster.html)",
+            "`orchestrate preflight --help`",
+        ),
+        (
             "rehearse -n 99",
             "orchestrate rehearse: argument -n: '99' is not a number from 1 to 64",
             "`orchestrate rehearse --help`",

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,6 +64,13 @@ def name(text: str) -> str:
             f"{text!r} is not a name (1 to {_LONGEST_NAME} characters that can be printed)"
         )
     return text
+
+
+def page(text: str) -> Path:
+    """A file: stdout has the table."""
+    if text == "-":
+        raise argparse.ArgumentTypeError("a page goes to a file, and not to stdout (--html cluster.html)")
+    return Path(text)
 
 
 def count(text: str) -> int:

@@ -69,9 +69,15 @@ def receive(order: Order, reader: int, tell: int) -> Tuple[Dict[str, Any], bytes
             if wholeness.is_whole(order.path, order.manifest, order.notes):
                 return {"ok": True, "result": {"present": True, "path": order.path}}, b""
             incoming = incoming_of(order.path)
+            fresh = not (os.path.lexists(order.path) or os.path.lexists(incoming))
             held = _prepare(order, incoming)
             missing = sum(one["size"] for one in order.manifest if one["path"] not in held)
-            _check_room(data, missing, incoming)
+            try:
+                _check_room(data, missing, incoming)
+            except NodeError:
+                if fresh:  # nothing in it but what is here already
+                    remove(incoming)
+                raise
             pieces = Pieces(incoming, order.manifest, order.size, order.digests, held)
             return _Receiver(order, pieces, tell).serve(reader)
     except OSError as error:
