@@ -186,8 +186,7 @@ VERBS = tuple(build()[1])
         ),
         (
             "preflight --html -",
-            "orchestrate preflight: argument --html: a page goes to a file, and not to stdout"
-            " (--html cluster.html)",
+            "orchestrate preflight: argument --html: the page needs a file (--html cluster.html)",
             "`orchestrate preflight --help`",
         ),
         (

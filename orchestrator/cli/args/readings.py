@@ -69,7 +69,7 @@ def name(text: str) -> str:
 def page(text: str) -> Path:
     """A file: stdout has the table."""
     if text == "-":
-        raise argparse.ArgumentTypeError("a page goes to a file, and not to stdout (--html cluster.html)")
+        raise argparse.ArgumentTypeError("the page needs a file (--html cluster.html)")
     return Path(text)
 
 

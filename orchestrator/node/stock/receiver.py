@@ -69,15 +69,7 @@ def receive(order: Order, reader: int, tell: int) -> Tuple[Dict[str, Any], bytes
             if wholeness.is_whole(order.path, order.manifest, order.notes):
                 return {"ok": True, "result": {"present": True, "path": order.path}}, b""
             incoming = incoming_of(order.path)
-            fresh = not (os.path.lexists(order.path) or os.path.lexists(incoming))
-            held = _prepare(order, incoming)
-            missing = sum(one["size"] for one in order.manifest if one["path"] not in held)
-            try:
-                _check_room(data, missing, incoming)
-            except NodeError:
-                if fresh:  # nothing in it but what is here already
-                    remove(incoming)
-                raise
+            held = _begin(order, incoming)
             pieces = Pieces(incoming, order.manifest, order.size, order.digests, held)
             return _Receiver(order, pieces, tell).serve(reader)
     except OSError as error:
@@ -146,6 +138,20 @@ class _Receiver:
 def incoming_of(path: str) -> str:
     data, name = os.path.split(path)
     return os.path.join(data, f"{INCOMING}{name}")
+
+
+def _begin(order: Order, incoming: str) -> Set[str]:
+    """`_prepare`, where there is room for the rest; else nothing is left that was not there before."""
+    fresh = not (os.path.lexists(order.path) or os.path.lexists(incoming))
+    held = _prepare(order, incoming)
+    missing = sum(one["size"] for one in order.manifest if one["path"] not in held)
+    try:
+        _check_room(os.path.dirname(order.path), missing, incoming)
+    except NodeError:
+        if fresh:
+            remove(incoming)
+        raise
+    return held
 
 
 def _prepare(order: Order, incoming: str) -> Set[str]:
