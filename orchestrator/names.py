@@ -56,6 +56,11 @@ class AttemptName(_Name):
         return int(self) if self.isdigit() else None
 
 
+def is_validation(attempt: str) -> bool:
+    """Whether an attempt of this name is one before the training; no attempt, which is "", is none."""
+    return bool(attempt) and AttemptName(attempt).number is None
+
+
 class TaskSlug(_Name):
     """`worker-1`: a task as the name of a file."""
 

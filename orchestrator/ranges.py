@@ -21,6 +21,14 @@ _FOREIGN = re.compile(r"[\[{]([0-9]{1,9})(?:\.\.|:)([0-9]{1,9})[\]}]|([0-9]{1,9}
 _Pieces: TypeAlias = tuple[str | frozenset[str], ...]
 
 
+class ForeignSpelling(ValueError):  # noqa: N818 - what was written, not a failure of ours
+    """A range as others write it; `right` is our spelling."""
+
+    def __init__(self, pattern: str, right: str) -> None:
+        super().__init__(f'is written otherwise here: "{pattern}"; write {right}')
+        self.right = right
+
+
 def has_range(pattern: str) -> bool:
     return _BRACKETS.search(pattern) is not None
 
@@ -31,7 +39,7 @@ def expand(pattern: str) -> tuple[str, ...]:
     Raise ValueError, worded for the user, when a range cannot be read.
     """
     if right := _foreign(pattern):
-        raise ValueError(f'is written otherwise here: "{pattern}"; write {right}')
+        raise ForeignSpelling(pattern, right)
     if pattern.count("[") != pattern.count("]"):
         raise ValueError(
             f'has a [ without a ]: "{pattern}"' if "[" in pattern else f'has a ] without a [: "{pattern}"'
@@ -77,7 +85,7 @@ def respelled(text: str) -> str:
 def expand_all(text: str) -> tuple[str, ...]:
     """The same for several patterns with commas between them, as `fold` writes them."""
     if right := _foreign(text):  # before commas are looked at, which {1,2} has inside
-        raise ValueError(f'is written otherwise here: "{text}"; write {right}')
+        raise ForeignSpelling(text, right)
     parts = (part.strip() for part in _COMMA_OUTSIDE.split(text))
     return tuple(name for part in parts if part for name in expand(part))
 

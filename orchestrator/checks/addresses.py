@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from orchestrator.checks.seen import Seen, kinds_of
+from orchestrator.checks.seen import IpKind, Seen, kinds_of
 from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.ranges import fold
 
-_EVERYWHERE = ("link-local", "loopback")
+_EVERYWHERE = IpKind.LINK_LOCAL | IpKind.LOOPBACK
 
 
 def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterator[CheckReported]:
@@ -51,13 +51,13 @@ def disturbed(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> frozenset[
 
 def carriers(one: Seen) -> str:
     """`10.0.0.4 on eth0, 10.1.0.4 on ib0`: what may be an `address`; "" for none."""
-    return ", ".join(f"{ip} on {name}" for ip, name in _own(one).items() if not _is(ip, "v6"))
+    return ", ".join(f"{ip} on {name}" for ip, name in _own(one).items() if IpKind.V6 not in kinds_of(ip))
 
 
 def _own(one: Seen) -> Mapping[str, str]:
     """Its addresses that mean this machine to others, and the interface of each."""
     found = {interface.ip: interface.name for interface in one.interfaces}
-    return {ip: name for ip, name in found.items() if not _is(ip, *_EVERYWHERE)}
+    return {ip: name for ip, name in found.items() if not kinds_of(ip) & _EVERYWHERE}
 
 
 def _owners(seen: Sequence[Seen]) -> dict[str, list[Seen]]:
@@ -78,9 +78,9 @@ def by_target(pairs: Sequence[PairReported]) -> dict[str, list[PairReported]]:
 
 def _loopback_name(one: Seen, tried: Sequence[PairReported]) -> CheckReported | None:
     """A name that means 127.x.x.x to some hosts: Debian's installer writes 127.0.1.1 into /etc/hosts."""
-    if _is(one.host.address, "ip"):
+    if kinds_of(one.host.address):
         return None  # a loopback address as such is told by a check of its own
-    bad = [pair for pair in tried if _is(pair.resolved, "loopback")]
+    bad = [pair for pair in tried if IpKind.LOOPBACK in kinds_of(pair.resolved)]
     if not bad or len({pair.source for pair in tried}) < 2:
         return None
     where = fold(dict.fromkeys(pair.source for pair in bad))
@@ -105,7 +105,7 @@ def _foreign(
     for pair in tried:
         ip = pair.resolved
         owner = next(iter(owners.get(ip, ())), None)
-        if ip in own or _is(ip, *_EVERYWHERE):
+        if ip in own or kinds_of(ip) & _EVERYWHERE:
             continue
         said = one.host.address if one.host.address == ip else f"{one.host.address} ({ip})"
         if owner is not None and owner.machine != one.machine:
@@ -149,7 +149,7 @@ def _others_with(ip: str, one: Seen, owners: Mapping[str, Sequence[Seen]]) -> li
 
 def _choice(one: Seen, taken: Collection[str]) -> str:
     """The first of its addresses that may be an `address`; "" for none."""
-    own = (ip for ip in _own(one) if not _is(ip, "v6"))
+    own = (ip for ip in _own(one) if IpKind.V6 not in kinds_of(ip))
     return next((ip for ip in own if ip not in taken), "")
 
 
@@ -165,7 +165,3 @@ def _wrong(
 
 def _has(one: Seen) -> str:
     return f"{one.name} has {carriers(one) or 'no address of its own'}"
-
-
-def _is(text: str, *kinds: str) -> bool:
-    return not kinds_of(text).isdisjoint(kinds)

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 
 from orchestrator.checks.limits import of_processors
-from orchestrator.checks.seen import Needs, Seen, kinds_of, minor
+from orchestrator.checks.seen import IpKind, Needs, Seen, kinds_of, minor
 from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.events import Check, CheckReported, Level
 from orchestrator.model import Role
@@ -150,7 +150,7 @@ def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
 def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
     for one in seen:
         addresses = (one.host.address, *(ip for ip in one.ips if ":" not in ip))
-        public = next((ip for ip in addresses if "global" in kinds_of(ip)), None)
+        public = next((ip for ip in addresses if IpKind.GLOBAL in kinds_of(ip)), None)
         if public:
             why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
             hint = "let only the cluster's hosts reach the task ports (firewall), or use private addresses"
@@ -191,4 +191,4 @@ def _own_address(seen: Seen) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    return address == "localhost" or address.endswith(".localhost") or "loopback" in kinds_of(address)
+    return address == "localhost" or address.endswith(".localhost") or IpKind.LOOPBACK in kinds_of(address)

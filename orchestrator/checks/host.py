@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from orchestrator import wire
 from orchestrator.checks.imports import of_imports
@@ -137,24 +138,32 @@ def _workdir(seen: Seen) -> CheckReported:
     )
 
 
+@dataclass(frozen=True)
+class _Room:
+    free: int  # bytes
+    setting: str  # the key of hosts.toml that moves it
+    path: str | None
+    holds: str
+
+
 def _disk(seen: Seen) -> Iterator[CheckReported]:
     """The fuller one of the two places we write to."""
     disks = seen.facts.disk
     if not disks.workdir.writable:
         return  # that is told already, and the folder above it is not where anything will be written
-    free, setting = disks.workdir.free, "workdir"
+    rooms = [_Room(disks.workdir.free, "workdir", disks.workdir.path, "code and checkpoints")]
     if disks.state is not None:
-        free, setting = min((free, setting), (disks.state.free, "state"))
+        rooms.append(_Room(disks.state.free, "state", seen.hello.state, "the tasks' logs"))
+    least = min(rooms, key=lambda room: room.free)
+    free = least.free
     found = f"{size(free)} free"
     if free >= LITTLE_DISK:
         yield seen.says(Check.DISK, Level.OK, found)
         return
-    where = disks.workdir.path if setting == "workdir" else seen.hello.state
-    why = f"{where} needs room for " + ("code and checkpoints" if setting == "workdir" else "the tasks' logs")
+    why = f"{least.path} needs room for {least.holds}"
     level = Level.FAIL if free < NO_DISK else Level.WARN
-    yield seen.says(
-        Check.DISK, level, found, why, _set(setting, "another disk, or make room there: orchestrate clean")
-    )
+    hint = _set(least.setting, "another disk, or make room there: orchestrate clean")
+    yield seen.says(Check.DISK, level, found, why, hint)
 
 
 def _clock(seen: Seen) -> CheckReported:
@@ -173,11 +182,10 @@ def _ports(seen: Seen) -> Iterator[CheckReported]:
         hint = "`orchestrate preflight` again when it has ended"
         yield seen.says(Check.PORT, Level.FAIL, f"another preflight of {whose} is there", why, hint)
         return
-    busy = {taken.port: taken.holder for taken in seen.listen.busy}
-    if busy:
-        found = f"{', '.join(map(str, sorted(busy)))} taken"
-        why = "; ".join(f"{port}: {_holder(busy[port])}" for port in sorted(busy))
-        yield seen.says(Check.PORT, Level.FAIL, found, why, _free(list(busy.values())))
+    if busy := sorted(seen.listen.busy, key=lambda taken: taken.port):
+        found = f"{', '.join(str(taken.port) for taken in busy)} taken"
+        why = "; ".join(f"{taken.port}: {taken.words}" for taken in busy)
+        yield seen.says(Check.PORT, Level.FAIL, found, why, _free([taken.holder for taken in busy]))
         return
     low, high = seen.facts.ephemeral
     unsafe = [port for port in seen.ports if low <= port <= high]
@@ -193,21 +201,12 @@ def _ports(seen: Seen) -> Iterator[CheckReported]:
     yield seen.says(Check.PORT, Level.WARN, listed, why, hint)
 
 
-def _holder(holder: wire.Lessee | str | None) -> str:
-    """Text from the process table, or the words of a lease of ours."""
-    if isinstance(holder, wire.Lessee):
-        if holder.run == "?":
-            return f"a run of user {holder.owner}"
-        return f"{holder.task} of run {holder.run} ({holder.owner})"
-    return holder or "by a process that this login may not see"
-
-
 def _free(holders: list[wire.Lessee | str | None]) -> str:
     """How the ports become free; a run's name is a node's word, and a command line takes only such a one."""
     runs = {one.run for one in holders if isinstance(one, wire.Lessee)}
     if len(runs) == 1 and len(holders) == len([one for one in holders if isinstance(one, wire.Lessee)]):
         run = runs.pop()
-        if is_run(run):
+        if run is not None and is_run(run):
             return f"`orchestrate stop {run}`; or set another `task_port` in hosts.toml"
         return "`orchestrate launch --other-ports`; or set another `task_port` in hosts.toml"
     return "end what holds it, or change `task_port` in hosts.toml"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from collections.abc import Iterator
 
+from orchestrator import wire
 from orchestrator.checks.seen import TENSORFLOW, Needs, Seen
 from orchestrator.events import Check, CheckReported, Level
 
@@ -32,7 +34,7 @@ def of_imports(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
         yield _broken(seen, needs, broken.name, broken.error)
     elif imported.ended:
         what = f"importing {imported.importing}" if imported.importing else "at its start"
-        yield seen.says(Check.IMPORT, Level.FAIL, f"Python ended {what}", *_ended(seen, imported.ended))
+        yield seen.says(Check.IMPORT, Level.FAIL, f"Python ended {what}", *_ended(seen, imported))
     else:
         yield seen.says(Check.IMPORT, Level.OK, "ok")
         yield from _gpus(seen)
@@ -86,16 +88,16 @@ def distribution(seen: Seen, module: str) -> str:
     return _BRINGS.get(module, module)
 
 
-def _ended(seen: Seen, ended: str) -> tuple[str, str]:
-    if ended == "killed by SIGILL":
+def _ended(seen: Seen, imported: wire.Imported) -> tuple[str, str]:
+    if imported.signal == signal.SIGILL:
         return (
             "SIGILL: the processor lacks an instruction that this build uses, such as AVX",
             "install a build for it (`grep -c avx /proc/cpuinfo` there), or leave the host out",
         )
-    if ended == "killed by SIGKILL":
+    if imported.signal == signal.SIGKILL:
         return "SIGKILL: the kernel was out of memory, or a limit of the container", "look at `dmesg` there"
     python = shlex.quote(seen.facts.python.path or "python3")
-    return ended, f"run `{python} -c 'import tensorflow'` there"
+    return imported.ended, f"run `{python} -c 'import tensorflow'` there"
 
 
 def _gpus(seen: Seen) -> Iterator[CheckReported]:

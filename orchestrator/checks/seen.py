@@ -6,7 +6,9 @@ import ipaddress
 import re
 import shlex
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from enum import Flag, auto
+from functools import cached_property, lru_cache, reduce
+from operator import or_
 
 from orchestrator import wire
 from orchestrator.events import Check, CheckReported, Level
@@ -132,27 +134,34 @@ class Seen:
         return f"`{shlex.join(command)}`", command
 
 
-@lru_cache(maxsize=1 << 14)  # many hosts of one machine or image have the same ones
-def kinds_of(text: str) -> frozenset[str]:
-    """What an IP address is: "ip", and perhaps "loopback", "link-local", "global", "v6"; else nothing.
+class IpKind(Flag):
+    """What an IP address is."""
 
-    It may have the zone of a link-local one.
-    """
+    NONE = 0  # no address
+    ANY = auto()  # every address is
+    LOOPBACK = auto()
+    LINK_LOCAL = auto()
+    GLOBAL = auto()
+    V6 = auto()
+
+
+@lru_cache(maxsize=1 << 14)  # many hosts of one machine or image have the same ones
+def kinds_of(text: str) -> IpKind:
+    """All that an IP address is; it may have the zone of a link-local one."""
     address, _, zone = text.partition("%")
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
-        return frozenset()
+        return IpKind.NONE
     if zone and not _INTERFACE.fullmatch(zone):
-        return frozenset()
+        return IpKind.NONE
     facts = {
-        "ip": True,
-        "loopback": ip.is_loopback,
-        "link-local": ip.is_link_local,
-        "global": ip.is_global,
-        "v6": ip.version == 6,
+        IpKind.LOOPBACK: ip.is_loopback,
+        IpKind.LINK_LOCAL: ip.is_link_local,
+        IpKind.GLOBAL: ip.is_global,
+        IpKind.V6: ip.version == 6,
     }
-    return frozenset(kind for kind, found in facts.items() if found)
+    return reduce(or_, (kind for kind, found in facts.items() if found), IpKind.ANY)
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import orchestrator
 from orchestrator import ranges
 from orchestrator.cli.args import readings
 from orchestrator.cli.desk.out import say, tell
-from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.errors import ExitStatus, HostError, HostfileError, SeveralErrors, UsageError
 from orchestrator.text import count, size
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
         candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
     except UsageError as error:
         options = [word for word in arguments.ours if word not in arguments.host]
-        if "--hostfile" in error.hint:
+        if isinstance(error, HostfileError):
             options = without(options, ("--hostfile",))
         raise keep_words(error, "init", options) from error
     hosts = _hosts(candidates, ssh_config)
@@ -121,7 +121,7 @@ def _check_files(words: Sequence[str], ssh_config: str | None) -> None:
             )
         if Path(word).is_file():
             way = f"`orchestrate init --hostfile {shlex.quote(word)}`"
-            raise UsageError(f"{word} is a file here", why="the words are hosts", hint=way)
+            raise HostfileError(f"{word} is a file here", why="the words are hosts", hint=way)
 
 
 def _ask(question: str) -> str:

@@ -143,14 +143,14 @@ def _code(folder: RunFolder, session: Session, work: str, cwd: str) -> set[tuple
 
 
 def _find(arguments: argparse.Namespace) -> RunFolder:
-    from orchestrator.cli.desk.finding import find_run, is_task
+    from orchestrator.cli.desk.finding import UnknownRunError, find_run, is_task
     from orchestrator.store import runs
 
     try:
         return find_run(arguments.run, arguments.hosts)
-    except UsageError as error:
+    except UnknownRunError as error:
         newest = next(iter(runs()), None)
-        if arguments.run is None or newest is None or not error.what.startswith("there is no run"):
+        if arguments.run is None or newest is None:
             raise
         hint = f"`orchestrate pull {newest.run} {arguments.run}`: paths come after the run"
         if is_task(arguments.run):

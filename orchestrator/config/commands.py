@@ -50,14 +50,18 @@ def _argv(value: Any, way: str) -> tuple[str, ...]:
     return tuple(argv)
 
 
+class NeedsShell(Wrong):
+    """It has a word that only a shell gives its meaning."""
+
+
 def _refuse_shell_words(argv: list[str], way: str) -> None:
     """Words that would reach the program as they are, which nobody who writes one line means."""
     for place, word in enumerate(argv):
         if word in _OPERATORS or word.endswith(";"):
-            raise Wrong(f"holds {show(word)}, but no shell reads it; {way}")
+            raise NeedsShell(f"holds {show(word)}, but no shell reads it; {way}")
         # The node opens out ~ in the program itself.
         if _EXPANDED.search(word) and (place or not word.startswith("~")):
-            raise Wrong(f"holds {show(word)}, but no shell fills it in; write it out, or bash -c '...'")
+            raise NeedsShell(f"holds {show(word)}, but no shell fills it in; write it out, or bash -c '...'")
 
 
 def shell_text(value: Any) -> str:

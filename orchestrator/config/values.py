@@ -269,7 +269,7 @@ def names(value: Any) -> tuple[str, ...]:
         if "=" in name:
             raise Wrong(f"{show(name.partition('=')[0])} is given a value; list only the name")
         if mistake := name_mistake(name):
-            raise Wrong(f"{show(name)} {mistake}" if mistake.startswith("is ") else mistake)
+            raise Wrong(f"{show(name)} {mistake}")
         if found.count(name) > 1:
             raise Wrong(f"names {name} twice")
     return found

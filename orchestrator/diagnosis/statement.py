@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
@@ -19,6 +20,19 @@ _CHAIN = 6
 _NUMBER = re.compile(r"\d+")
 
 
+class How(StrEnum):
+    """What an exception in a chain is to the one before it; as orchestrator/node/hook/site_errors.py says."""
+
+    CAUSE = "cause"  # that was raised from it
+    CONTEXT = "context"  # that was raised while it was handled
+    PART = "part"  # a group that holds it
+
+    @classmethod
+    def of(cls, word: object) -> How | None:
+        """That which a stranger's word names; None for any other."""
+        return next((one for one in cls if one == word), None)
+
+
 @dataclass(frozen=True)
 class Raised:
     """An exception as the task's own Python reported it; printable, and of bounded length."""
@@ -27,9 +41,7 @@ class Raised:
     message: str
     file: str = ""
     line: int = 0
-    how: str = (
-        ""  # in a chain: "cause" (raised from it), "context" (while it was handled), "part" (of a group)
-    )
+    how: How | None = None  # in a chain
     note: str = ""  # that the program added to it
     why: str = ""  # of a program's own error, as `hint`
     hint: str = ""
@@ -46,7 +58,7 @@ class Raised:
             message=_text(data.get("message"), MESSAGE, lines=True),
             file=_text(data.get("file"), _SHORT),
             line=line if isinstance(line, int) and 0 < line < 10**9 else 0,
-            how=_text(data.get("how"), 20),
+            how=How.of(data.get("how")),
             note=_text(data.get("note"), _SHORT),
             why=_text(data.get("why"), _SHORT),
             hint=_text(data.get("hint"), _SHORT),
@@ -161,12 +173,12 @@ class Statement:
             where = f"raised at {where}" if where else ""
             return f"{where or 'raised'}, because of {cause}" if cause else where
         where = f"raised at {self.report.where}" if self.report.where else ""
-        parts = [one.told for one in self.report.chain if one.how == "part"]
+        parts = [one.told for one in self.report.chain if one.how is How.PART]
         if parts:
             return f"{where or 'raised'}; it holds {', '.join(parts)}"
         if self.report.chain:
             first = self.report.chain[0]
-            how = "while it handled" if first.how == "context" else "because of"
+            how = "while it handled" if first.how is How.CONTEXT else "because of"
             return f"{where or 'raised'}, {how} {first.told}"
         inner = self.report.inner
         return f"{where or 'raised'}, because of {inner}" if inner else where

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import HostfileError, UsageError
 from orchestrator.hostlists import ansible, hostfile
 from orchestrator.hostlists.candidate import Candidate
 from orchestrator.plainfile import read_plain
@@ -30,7 +30,7 @@ def read(path: Path) -> tuple[Candidate, ...]:
 
 def _read(text: str, path: Path) -> tuple[Candidate, ...]:
     if path.suffix in {".yml", ".yaml"} or text.startswith("---"):
-        raise UsageError(
+        raise HostfileError(
             f"{path} is YAML, which is not read here",
             hint=f"`ansible-inventory -i {path} --list > hosts.json`, then"
             " `orchestrate init --hostfile hosts.json`",

@@ -154,6 +154,9 @@ def _wanted(run: Run, session: Session) -> wire.Lease:
 def _held(name: str, conflicts: list[wire.Conflict]) -> HostError:
     first = conflicts[0]
     ports = ", ".join(str(conflict.port) for conflict in conflicts)
+    if first.run is None:
+        what = f"has task port {ports} taken by {first.words}"
+        return HostError(name, what, kind="lease", hint="launch with --other-ports")
     when = f" since {time.strftime('%H:%M:%S', time.localtime(first.since))}" if first.since else ""
     stop = f"`orchestrate stop {first.run}`, or launch" if is_run(first.run) else "launch"  # a node's word
     return HostError(

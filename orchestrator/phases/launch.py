@@ -10,6 +10,7 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.names import is_validation
 from orchestrator.phases.connect import lease, plan_text
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.follow import LOG_CAP
@@ -39,7 +40,7 @@ def start(
             port=spec.port,
             endless=endless(run.plan, spec),
             lifeline=run.plan.lifeline,
-            fence=restarts.fence(run.plan, run.timings.least_fence) if attempt.isdigit() else None,
+            fence=restarts.fence(run.plan, run.timings.least_fence) if not is_validation(attempt) else None,
             stacks=run.plan.stacks,
             log_cap=LOG_CAP,
         )
@@ -58,7 +59,7 @@ def start(
             bad.setdefault(spec.host, error)
         else:
             good.add(spec.id)
-            if attempt.isdigit():
+            if not is_validation(attempt):
                 run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.pid or 0))
     return good, bad
 

@@ -33,11 +33,11 @@ class Default:
 
 
 def name_mistake(name: str) -> str:
-    """What is wrong with `name` as a variable the user wants to set, or ""."""
+    """What is wrong with `name` as a variable the user wants to set, to follow it; or ""."""
     if name == TF_CONFIG:
-        return "orchestrate writes TF_CONFIG itself, for each task; it cannot be set by hand"
+        return "is written by orchestrate, for each task; it cannot be set by hand"
     if name.upper().startswith("ORCHESTRATE_"):
-        return "names with ORCHESTRATE_ are orchestrate's own"
+        return "is one of orchestrate's own names (ORCHESTRATE_...)"
     if not _NAME.fullmatch(name):
         return "is not a name for a variable (letters, digits and _, and no digit first)"
     return ""

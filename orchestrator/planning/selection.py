@@ -37,10 +37,8 @@ def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inven
 
 def misread(option: str, text: str, error: ValueError) -> UsageError:
     """What `ranges` says of an option's value; for a range as others write it the fix is our spelling."""
-    what, _, fix = str(error).partition("; ")
-    otherwise = what.removesuffix(f': "{text}"')
-    if otherwise != what and fix.startswith("write "):
-        return UsageError(f"{option} {text} {otherwise}", hint=fix)
+    if isinstance(error, ranges.ForeignSpelling):
+        return UsageError(f"{option} {text} is written otherwise here", hint=f"write {error.right}")
     file = ", or name a file" if option == "--hosts" else ""
     return UsageError(f"{option} {text}: {error}", hint=f"write {option} 'gpu-[01-03],gpu-07'{file}")
 

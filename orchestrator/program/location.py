@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import PurePosixPath
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import ElsewhereError, UsageError
 from orchestrator.program import invocation, texts
 from orchestrator.program.project import Code, normal, script_of
 
@@ -62,7 +62,7 @@ def outside(command: tuple[str, ...], code: Code) -> UsageError | None:
         return None
     folder = str(path.parent)
     rest = shlex.join(path.name if word == name else word for word in command)
-    return UsageError(
+    return ElsewhereError(
         f"{name} lies outside of the folder that is sent",
         why=f"the code in {code.root} is what goes to the hosts",
         hint=f"`cd {shlex.quote(folder)}`, then `orchestrate launch -- {rest}`",

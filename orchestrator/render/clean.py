@@ -88,7 +88,7 @@ def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
         elif not app.run:
             yield f"{app.name} pid {app.pid}, none of ours, holds {_memory(app)} of a GPU"
     for port in reply.ports.used:
-        yield f"task port {port.port} is in use by {port.who}; no run of ours has it"
+        yield f"task port {port.port} is in use by {port.words}; no run of ours has it"
 
 
 def _process(process: wire.Orphan) -> str:

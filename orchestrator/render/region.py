@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from orchestrator import ranges
 from orchestrator.events import CodeSending, HangKind, HangSuspected, Phase
+from orchestrator.names import is_validation
 from orchestrator.render import fold
 from orchestrator.render.board import Row, loss_word, rate_word, table, wrapped
 from orchestrator.render.keys import HELP, Keys
@@ -55,7 +56,7 @@ def region(
     rows += [((line, style),) for text, style in notices for line in wrapped(text, width)]
     left = height - len(rows)
     if all(task.started is None for task in view.tasks.values()):
-        vitals = vitals if vitals.attempt.startswith("validate") else Vitals()
+        vitals = vitals if is_validation(vitals.attempt) else Vitals()
         rows += _phase(view, vitals, width)
     elif left > 0:
         rows += table(view, vitals, now, left, width)

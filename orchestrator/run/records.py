@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -88,6 +89,14 @@ def vanished(
     )
 
 
+class _Record(StrEnum):
+    """The kinds of a report's lines beside its last words; as worker_entry/report.py writes them."""
+
+    READY = "ready"
+    DATA = "data"
+    PROGRESS = "progress"
+
+
 def reported(task: TaskId, line: bytes) -> Event | None:
     """The event that one line of a task's report stands for; None for a kind we do not know.
 
@@ -99,13 +108,13 @@ def reported(task: TaskId, line: bytes) -> Event | None:
     except (RecursionError, OverflowError) as error:
         raise ValueError(f"not to be kept: {error}") from None
     match record.get("kind"):
-        case "ready":
+        case _Record.READY:
             return TaskReady(str(task), str(record.get("note", ""))[:_NOTE])
-        case "data":
+        case _Record.DATA:
             name, what = (str(record.get(key, ""))[:_WORD] for key in ("name", "step"))
             done, total = (_bytes(record.get(key)) for key in ("done", "total"))
             return FetchStepped(str(task), name, what, done, total)
-        case "progress":
+        case _Record.PROGRESS:
             step = record.get("step")
             return TaskProgressed(
                 str(task),

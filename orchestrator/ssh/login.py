@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import paramiko
 
 from orchestrator.ssh.keys import Keyring
-from orchestrator.ssh.offers import offers, problems
+from orchestrator.ssh.offers import Unusable, offers, unusable
 from orchestrator.ssh.target import Method, Target
 
 _MOST = 200  # characters of what a host says
@@ -17,7 +19,7 @@ class LoginRefused(paramiko.AuthenticationException):
     def __init__(
         self,
         offered: list[str],
-        unusable: list[str],
+        unusable: Unusable,
         allowed: list[str],
         *,
         password: bool,
@@ -81,9 +83,11 @@ class Login:
     def _refused(
         self, offered: list[str], allowed: list[str], ruled_out: str = "", ended: str | None = None
     ) -> LoginRefused:
-        unusable = problems(self._target, self._keyring) + ([ruled_out] if ruled_out else [])
+        lacking = unusable(self._target, self._keyring)
+        if ruled_out:
+            lacking = replace(lacking, lines=(*lacking.lines, ruled_out))
         tried = self._keyring.password is not None and not ruled_out
-        return LoginRefused(offered, unusable, allowed, password=tried, ended=ended)
+        return LoginRefused(offered, lacking, allowed, password=tried, ended=ended)
 
 
 def _last_words(transport: paramiko.Transport) -> str:

@@ -34,10 +34,17 @@ def key_files(target: Target, keyring: Keyring) -> list[keyfile.Loaded]:
     return [keyring.file(path, _certificate_for(path, target)) for path in paths]
 
 
-def problems(target: Target, keyring: Keyring) -> list[str]:
-    """Why keys of this target could not be offered."""
+@dataclass(frozen=True)
+class Unusable:
+    """Why keys of a target could not be offered."""
+
+    lines: tuple[str, ...]
+    locked: bool = False  # one of them only lacks its passphrase
+
+
+def unusable(target: Target, keyring: Keyring) -> Unusable:
     if Method.PUBLICKEY not in target.methods:
-        return ["ssh_config rules keys out (PubkeyAuthentication or PreferredAuthentications)"]
+        return Unusable(("ssh_config rules keys out (PubkeyAuthentication or PreferredAuthentications)",))
     held = {_blob(key) for key in keyring.agent_keys(target.agent)}
     files = [file for file in key_files(target, keyring) if file.public not in held]
     lines = [f"{file.path} {file.problem}" for file in files if file.problem]
@@ -48,7 +55,7 @@ def problems(target: Target, keyring: Keyring) -> list[str]:
         lines.append(
             f"the keys of PKCS11Provider are offered only from an agent (ssh-add -s {target.pkcs11})"
         )
-    return lines
+    return Unusable(tuple(lines), any(file.locked for file in files))
 
 
 def _candidates(target: Target, keyring: Keyring) -> Iterator[Offer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import paramiko
 
@@ -68,8 +69,8 @@ def login(error: LoginRefused, target: Target) -> Problem:
         why = f"no key was accepted for {user} (tried {_listed(error.offered)})"
     else:
         why = f"there was no key to offer for {user}"
-    if error.unusable:
-        why += f"; {_listed(error.unusable)}"
+    if error.unusable.lines:
+        why += f"; {_listed(error.unusable.lines)}"
     named = [name[:100] for name in error.allowed if name]
     if error.allowed and not named:
         why += "; it takes no way to log in at all: PubkeyAuthentication or AuthenticationMethods there"
@@ -77,7 +78,7 @@ def login(error: LoginRefused, target: Target) -> Problem:
         why += f"; it takes only {' or '.join(named[:8])}"
         if not set(Method) & set(named):
             why += ", which our client does not have"
-    if any("is encrypted" in problem for problem in error.unusable):
+    if error.unusable.locked:
         return Problem(Trouble.AUTH, "refused the login", why, "`ssh-add` the key, then try again")
     hint = f"`{target.command}`, or set `user` and `identity` under [defaults]"
     return Problem(Trouble.AUTH, "refused the login", why, hint)
@@ -95,7 +96,7 @@ def _login_ended(error: LoginRefused, target: Target, words: str) -> Problem:
     return Problem(Trouble.AUTH, "accepts no login to that account", why, hint)
 
 
-def _listed(items: list[str], most: int = 4) -> str:
+def _listed(items: Sequence[str], most: int = 4) -> str:
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
 

@@ -100,7 +100,7 @@ def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], cop
             failed[name] = error
     if not failed:  # else it is asked for again, and has to be known then
         aside = copy.with_name(f"{copy.name}.removed")
-        with our_disk("write", copy):
+        with our_disk(copy, writes=True):
             discard(str(aside))
             copy.rename(aside)
     return Carried(BackupOrigin.REMOVED, "", {}, failed)

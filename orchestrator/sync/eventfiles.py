@@ -70,14 +70,14 @@ class EventMirror:
             return f"it has more than {most >> 20} MB of events"
         if len({*self.known, *(one.path for one in reply.files)}) > MOST:
             return f"it names more than {MOST:,} event files"
-        with our_disk("write", self.folder):
+        with our_disk(self.folder, writes=True):
             self.folder.mkdir(exist_ok=True)
             disk = os.statvfs(self.folder)
         return "this machine's disk is nearly full" if disk.f_bavail * disk.f_frsize < LEAST_ROOM else ""
 
     def _take(self, host: str, reply: wire.EventFiles) -> None:
         at = 0
-        with our_disk("write", self.folder), Below(str(self.folder), made=True) as top:
+        with our_disk(self.folder, writes=True), Below(str(self.folder), made=True) as top:
             for one in reply.files:
                 try:
                     self._put(top, one, memoryview(reply.payload)[at : at + one.length])

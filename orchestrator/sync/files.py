@@ -66,7 +66,7 @@ def look(session: Conversation, remote: str, links: Links = Links.INSIDE) -> Hos
 def look_here(local: Path) -> HostListing:
     """As `look`, for this machine; raise ClusterError."""
     real = Path(os.path.realpath(local))
-    with our_disk("read", local):
+    with our_disk(local, writes=False):
         if real.is_dir():
             # Hosts take no other links than we do.
             found = tuple(one for one in archive.entries(str(real)) if not is_unwelcome(one))
@@ -97,7 +97,7 @@ def fetch(
     plan = _Plan(there.entries, _at(local, there))
     if plan.nothing:
         return Fetched(0, 0, time.monotonic() - began, there.left_out)
-    with our_disk("write", local), _sibling(local) as incoming:
+    with our_disk(local, writes=True), _sibling(local) as incoming:
         gone = receive(session, there.root, plan.send, incoming, told=told, links=links)
         if gone:
             raise HostError(
@@ -127,7 +127,7 @@ def put(session: Conversation, local: Path, remote: str, told: Told = lambda _: 
     if plan.nothing:
         return Fetched(0, 0, time.monotonic() - began)
     begun = session.request(wire.FilesBegin(target=remote), timeout=_PATIENCE)
-    with our_disk("read", local):
+    with our_disk(local, writes=False):
         send(session, here.root, plan.send, begun.incoming, told)
     single = here.entries[0].path if here.kind == archive.FILE else None
     kept = json.dumps(plan.keep).encode()
@@ -192,7 +192,7 @@ def _sibling(local: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def our_disk(verb: str, local: Path) -> Iterator[None]:
+def our_disk(local: Path, *, writes: bool) -> Iterator[None]:
     """An error of this machine's disk is one of ours, not of a host's."""
     try:
         yield
@@ -200,7 +200,7 @@ def our_disk(verb: str, local: Path) -> Iterator[None]:
         raise ClusterError(f"this machine {error.what}", why=error.why, hint=error.hint) from error
     except OSError as error:
         raise ClusterError(
-            f"cannot {verb} {error.filename or local}",
+            f"cannot {'write' if writes else 'read'} {error.filename or local}",
             why=error.strerror or str(error),
-            hint="make room here, or look at who may write" if verb == "write" else "",
+            hint="make room here, or look at who may write" if writes else "",
         ) from error

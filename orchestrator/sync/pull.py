@@ -79,7 +79,7 @@ def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told:
     was changed, or HostError, or ClusterError for our own disk.
     """
     began = time.monotonic()
-    with our_disk("write", to):
+    with our_disk(to, writes=True):
         fresh = not to.exists()
         to.mkdir(parents=True, exist_ok=True)
         try:
@@ -97,7 +97,7 @@ def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told:
 def keep_from_launches(to: Path, run: str) -> None:
     """Have git, and so the next launch, take the folder for results and not for code."""
     path = to / ".gitignore"
-    with our_disk("write", to):
+    with our_disk(to, writes=True):
         if os.path.lexists(path):
             return
         path.write_text("*\n", encoding="ascii")

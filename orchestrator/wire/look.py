@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from orchestrator.wire.fields import Count, Digest, Pid, Port, Real, Reply, Seconds, Size, Words
+from orchestrator.wire.fields import Count, Digest, Pid, Port, Real, Reply, Seconds, Signal, Size, Words
 from orchestrator.wire.request import Nothing, Request, expect
 
 _MANY = Meta(max_length=10_000)  # addresses of one machine
@@ -120,6 +120,7 @@ class Imported(Reply, frozen=True):
     threads: Count | None  # that this user has on the machine
     importing: Words  # what was being imported when it ended
     ended: Words  # why it ended too early, "" when it did not
+    signal: Signal | None  # that ended it, and was not ours
 
 
 class Imports(Request[Imported], frozen=True, kw_only=True):
@@ -166,12 +167,19 @@ class ShareClean(Request[Nothing], frozen=True, kw_only=True):
 
 
 class Lessee(Reply, frozen=True):
-    """Whose lease it is; what its holder has not written yet is `?`."""
+    """Whose lease it is; None: its holder has not written it yet, or it is another user's."""
 
-    run: Words
-    task: Words
-    owner: Words
+    run: Words | None
+    task: Words | None
+    owner: Words | None
     since: Seconds | None = None
+
+    @property
+    def words(self) -> str:
+        """`worker/0 of run r1 (ada@home)`."""
+        if self.run is None:
+            return f"a run of user {self.owner}" if self.owner else "another run"
+        return f"{self.task} of run {self.run} ({self.owner})"
 
 
 class Busy(Reply, frozen=True):
@@ -179,6 +187,13 @@ class Busy(Reply, frozen=True):
 
     port: Port
     holder: Lessee | Words | None
+
+    @property
+    def words(self) -> str:
+        """Who has it."""
+        if isinstance(self.holder, Lessee):
+            return self.holder.words
+        return self.holder or "a process that this login may not see"
 
 
 class Listening(Reply, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.wire.fields import Count, Name, Pid, Port, Real, Reply, Size, Words
-from orchestrator.wire.look import GpuProcess
+from orchestrator.wire.look import Busy, GpuProcess
 from orchestrator.wire.request import Failure, Request
 
 
@@ -39,18 +39,13 @@ class Orphan(Reply, frozen=True):
 
 class HeldPort(Reply, frozen=True):
     port: Port
-    run: Words
-    owner: Words
-
-
-class UsedPort(Reply, frozen=True):
-    port: Port
-    who: Words
+    run: Words | None
+    owner: Words | None
 
 
 class Ports(Reply, frozen=True):
     leased: tuple[HeldPort, ...]
-    used: tuple[UsedPort, ...]
+    used: tuple[Busy, ...]
 
 
 class GpuUser(GpuProcess, frozen=True):

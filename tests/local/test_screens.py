@@ -142,10 +142,18 @@ def open_screen(house: House) -> Iterator[Open]:
         screen.close()
 
 
+RULE = "\u2500\u2500 run "
+
+
 def board(lines: list[str]) -> list[str]:
     """From the line on that sets it apart."""
-    first = next((n for n, line in enumerate(lines) if line.startswith("\u2500\u2500 run ")), len(lines))
+    first = next((n for n, line in enumerate(lines) if line.startswith(RULE)), len(lines))
     return lines[first:]
+
+
+def latest(lines: list[str]) -> list[str]:
+    """The last board: a frame that the terminal had not read when it changed its size is folded above it."""
+    return board(lines[max((n for n, line in enumerate(lines) if line.startswith(RULE)), default=0) :])
 
 
 def is_measured(lines: list[str]) -> bool:
@@ -191,8 +199,9 @@ def test_keys_and_a_terminal_that_is_given_back(open_screen: Open) -> None:
     screen.press("x")
     screen.shows("stop the run? y: yes, any other key: no")
     screen.press("n")
+    screen.wait(lambda lines: not is_on(lines, "stop the run?"))
     screen.resize(60, 20)
-    screen.wait(lambda lines: board(lines) and all(len(line) < 60 for line in board(lines)))
+    screen.wait(lambda lines: (rows := latest(lines)) and all(len(row) < 60 for row in rows))
     screen.press("C-z")
     screen.shows("Stopped")
     assert screen.is_sane()

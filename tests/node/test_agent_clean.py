@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd
 import shlex
 import socket
 import subprocess
@@ -187,7 +188,21 @@ def test_ports_are_free_leased_or_somebody_elses(lab: Lab) -> None:
         assert found["leased"] == []
         (used,) = found["used"]
         assert used["port"] == taken
-        assert f"pid {os.getpid()}" in used["who"]
+        assert f"pid {os.getpid()}" in used["holder"]
+
+
+def test_a_port_of_another_users_run_is_told_as_that(lab: Lab) -> None:
+    """Of whoever has another state folder only the user is known; we have leased that port before."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ports = {str(listener.getsockname()[1]): "worker/0"}
+        agent = lab.agent()
+        agent.request("lease", run=lab.run, owner="ada@laptop", ports=ports)
+        agent.close()
+        other = lab.agent(state=lab.folder / "other")
+        assert other.request("lease", run="r2", owner="bob@work", ports=ports)["conflicts"] == []
+        (used,) = clean(lab, lab.agent())["ports"]["used"]
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert used["holder"] == {"run": None, "task": None, "owner": user, "since": None}
 
 
 def test_gpu_memory_is_told_by_a_fake_nvidia_smi(lab: Lab) -> None:

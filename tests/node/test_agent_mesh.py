@@ -352,7 +352,7 @@ def test_a_lease_is_seen_by_whoever_has_another_state_folder(lab: Lab) -> None:
     a, b, port = lab.agent(), lab.agent(state=lab.folder / "other"), free_port()
     a.request("lease", run="r1", owner="ada@home", ports={str(port): "worker/0"})
     user = pwd.getpwuid(os.getuid()).pw_name
-    known = {"run": "?", "task": "?", "owner": user, "since": None}
+    known = {"run": None, "task": None, "owner": user, "since": None}
     asked = b.request("lease", run="r2", owner="bob@work", ports={str(port): "worker/0"})
     assert asked["conflicts"] == [{"port": port, **known}]
     assert b.request("listen", ports=[port], nonce=NONCE)["busy"] == [{"port": port, "holder": known}]

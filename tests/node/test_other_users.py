@@ -316,7 +316,7 @@ def test_a_claim_that_another_user_takes_costs_an_answer_with_a_name_and_no_wait
         (conflict,) = other.request("lease", run=lab.run, owner="ada", ports={str(another): "worker/0"})[
             "conflicts"
         ]
-        assert (conflict["owner"], conflict["run"]) == (who, "?")
+        assert (conflict["owner"], conflict["run"]) == (who, None)
     assert other.request("lease", run=lab.run, owner="ada", ports={str(another): "worker/0"})["taken"] == [
         another
     ]

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import signal
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,6 +200,8 @@ def _look(ask: Asker) -> None:
     imported = ask(imports)
     assert [one.name for one in imported.modules] == ["json", "no_such_module"]
     assert imported.modules[1].error == "ModuleNotFoundError: No module named 'no_such_module'"
+    assert imported.signal is None
+    assert ask(_killed(ask.lab)).signal == signal.SIGKILL
     lease = wire.Lease(run=ask.lab.run, owner="me", ports={str(port): "worker/0"})
     assert ask(lease).conflicts == ()
     other = Asker(ask.lab)
@@ -206,6 +209,13 @@ def _look(ask: Asker) -> None:
     assert (conflict.port, conflict.owner) == (port, "me")
     (busy,) = other(wire.Listen(run="other", ports=[port], nonce=nonce, host="a")).busy
     assert isinstance(busy.holder, wire.Lessee)
+
+
+def _killed(lab: Lab) -> wire.Imports:
+    """An import that ends its process, as that of a library for another processor does."""
+    (lab.folder / "fatal.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    path = {"PYTHONPATH": str(lab.folder)}
+    return wire.Imports(python=sys.executable, setup=None, env=path, modules=["fatal"])
 
 
 def _trees(ask: Asker) -> None:

@@ -299,7 +299,14 @@ def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
     """An environment that lacks a package is what [env] says: made anew it would lack it again."""
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
     broken = {"name": module, "version": "", "error": f"ModuleNotFoundError: {error}"}
-    rest: dict[str, Any] = {"limits": {}, "gpus": None, "threads": None, "importing": "", "ended": ""}
+    rest: dict[str, Any] = {
+        "limits": {},
+        "gpus": None,
+        "threads": None,
+        "importing": "",
+        "ended": "",
+        "signal": None,
+    }
     imported = wire.read({"modules": [broken], **rest}, wire.Imported, "imports")
     one = replace(made(facts__packages__numpy=there), imported=imported)
     (check,) = (found for found in of_hosts([one], needs) if found.check == "import")
@@ -318,6 +325,7 @@ def test_a_python_of_the_users_own_beside_env_is_never_removed(python: str) -> N
         "threads": None,
         "importing": "",
         "ended": "",
+        "signal": None,
     }
     path = python.replace("~", "/home/t")
     imported = wire.read(broken, wire.Imported, "imports")

@@ -22,6 +22,7 @@ IMPORTED: dict[str, Any] = {
     "threads": 10,
     "importing": "",
     "ended": "",
+    "signal": None,
 }
 
 
@@ -84,7 +85,7 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"facts__gpus": GPUS, "host__devices": ("0", "1")}, {"gpus": 0}, "gpu", "TensorFlow sees 0 of 2"),
     (
         {},
-        {"modules": [], "importing": "tensorflow", "ended": "killed by SIGILL"},
+        {"modules": [], "importing": "tensorflow", "ended": "killed by SIGILL", "signal": 4},
         "import",
         "Python ended importing tensorflow",
     ),

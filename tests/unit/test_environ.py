@@ -211,9 +211,12 @@ def test_secret_values() -> None:
         (["A B=1"], "--env A B: is not a name for a variable (letters, digits and _, and no digit first)"),
         (
             ["TF_CONFIG={}"],
-            "--env TF_CONFIG: orchestrate writes TF_CONFIG itself, for each task; it cannot be set by hand",
+            "--env TF_CONFIG: is written by orchestrate, for each task; it cannot be set by hand",
         ),
-        (["ORCHESTRATE_RUN=1"], "--env ORCHESTRATE_RUN: names with ORCHESTRATE_ are orchestrate's own"),
+        (
+            ["ORCHESTRATE_RUN=1"],
+            "--env ORCHESTRATE_RUN: is one of orchestrate's own names (ORCHESTRATE_...)",
+        ),
         (["TOKEN=hunter2"], "--env TOKEN: is a secret and may not be given as a value"),
     ],
 )

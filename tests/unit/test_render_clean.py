@@ -49,6 +49,7 @@ def test_hosts_that_say_the_same_share_a_line() -> None:
     assert done.status is ExitStatus.OK
 
 
+OF_BOB = {"run": None, "task": None, "owner": "bob", "since": None}
 APP = {"pid": 7, "name": "python", "memory": 4 << 30, "run": "", "ended": False}
 
 
@@ -71,9 +72,15 @@ APP = {"pid": 7, "name": "python", "memory": 4 << 30, "run": "", "ended": False}
             1,
         ),
         (
-            {"ports": {"leased": [], "used": [{"port": 2222, "who": "nginx pid 9 (user www)"}]}},
+            {"ports": {"leased": [], "used": [{"port": 2222, "holder": "nginx pid 9 (user www)"}]}},
             False,
             "gpu-1: task port 2222 is in use by nginx pid 9 (user www); no run of ours has it",
+            0,
+        ),
+        (
+            {"ports": {"leased": [], "used": [{"port": 2222, "holder": OF_BOB}]}},
+            False,
+            "gpu-1: task port 2222 is in use by a run of user bob; no run of ours has it",
             0,
         ),
         (

@@ -159,7 +159,7 @@ def test_clean(word: str, other: str) -> None:
         "killed": [process],
         "orphans": [process],
         "gpus": [],
-        "ports": {"used": [{"port": 1, "who": word}], "leased": []},
+        "ports": {"used": [{"port": 1, "holder": word}], "leased": []},
         "trouble": [{"what": word, "why": other, "hint": word}],
         "folders": dict.fromkeys(("state", "code", "data", "envs", "work", "scraps"), folder),
     }

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.cli.args.parser import parse
 from orchestrator.cli.desk.retyped import keep_line
-from orchestrator.errors import UsageError
+from orchestrator.errors import ElsewhereError, UsageError
 
 PLAIN = "`orchestrate launch -- train.py 2`"
 
@@ -48,6 +48,7 @@ def test_the_hint_has_them(
     (tmp_path / "lab.toml").write_text("")
     ours = parse([*line.split(), "--", "x"]).ours
     source = "lab.toml" if "lab.toml" in line else "--hosts"
-    found = keep_line(UsageError("what", why="why", hint=hint), ours, source)
+    kind = ElsewhereError if "cd .." in hint else UsageError
+    found = keep_line(kind("what", why="why", hint=hint), ours, source)
     assert (found.what, found.why) == ("what", "why")
     assert found.hint == kept.replace("HERE", str(tmp_path.resolve()))

@@ -13,6 +13,7 @@ from orchestrator.errors import HostError
 from orchestrator.ssh.failures import ConnectTimeout, NoBanner, ProxyFailed
 from orchestrator.ssh.hostkeys import HostKeyRefused
 from orchestrator.ssh.login import LoginRefused
+from orchestrator.ssh.offers import Unusable
 from orchestrator.ssh.problems import TABLE, explain
 from orchestrator.ssh.target import Target
 
@@ -102,7 +103,9 @@ def test_an_error_that_is_explained_already_stays() -> None:
 
 
 def test_the_refused_login_reads_as_the_design_says() -> None:
-    error = explain(LoginRefused(["~/.ssh/id_ed25519"], [], ["publickey"], password=False), "gpu-02", TARGET)
+    error = explain(
+        LoginRefused(["~/.ssh/id_ed25519"], Unusable(()), ["publickey"], password=False), "gpu-02", TARGET
+    )
     assert error.what == "refused the login"
     assert error.why == 'no key was accepted for user "train" (tried ~/.ssh/id_ed25519)'
     assert error.hint.startswith("`ssh train@gpu-02`, or set `user` and `identity`")
@@ -117,7 +120,7 @@ def test_the_refused_login_reads_as_the_design_says() -> None:
     ],
 )
 def test_what_a_server_says_that_it_takes_is_a_word_and_short(allowed: list[str], says: str) -> None:
-    error = explain(LoginRefused(["key"], [], allowed, password=False), "gpu-02", TARGET)
+    error = explain(LoginRefused(["key"], Unusable(()), allowed, password=False), "gpu-02", TARGET)
     assert says in error.why
     assert len(error.why) < 1200
 

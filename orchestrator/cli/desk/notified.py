@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from orchestrator.config.commands import notify
+from orchestrator.config.commands import NeedsShell, notify
 from orchestrator.config.mistakes import Wrong
 from orchestrator.errors import UsageError
 from orchestrator.model import Job
@@ -19,7 +19,7 @@ def command(job: Job, wanted: str | None) -> tuple[str, ...]:
     try:
         argv = job.notify if wanted is None else notify(wanted)
     except Wrong as wrong:
-        shell = wanted is not None and "no shell" in str(wrong) and not set(wanted) & set("'\"\\$`")
+        shell = wanted is not None and isinstance(wrong, NeedsShell) and not set(wanted) & set("'\"\\$`")
         hint = (
             f"`--notify \"bash -c '{wanted}'\"`" if shell else "`--notify 'mail -s trained me@example.org'`"
         )

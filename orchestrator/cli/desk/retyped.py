@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import ElsewhereError, UsageError
 from orchestrator.ranges import fold
 
 
@@ -16,7 +16,7 @@ def keep_line(error: UsageError, ours: Sequence[str], inventory: str) -> UsageEr
     One that leads to another folder names the inventory, which is perhaps not found from there.
     """
     words = list(ours)
-    if error.hint.startswith("`cd ") and Path(inventory).is_file():
+    if isinstance(error, ElsewhereError) and Path(inventory).is_file():
         words = [*without(words, ("--hosts", "--code")), "--hosts", str(Path(inventory).resolve())]
     return keep_words(error, "launch", words)
 

@@ -219,9 +219,13 @@ def _same(process: Process) -> bool:
     return now is not None and now.start_ticks == process.start_ticks and not now.zombie
 
 
-def _unkillable(whose: str, left: List[Process]) -> NodeError:
+class UnkillableError(NodeError):
+    """Processes that SIGKILL has not ended."""
+
+
+def _unkillable(whose: str, left: List[Process]) -> UnkillableError:
     names = ", ".join(f"pid {p.pid} ({argv0(p.pid) or '?'})" for p in left[:5])
-    return NodeError(
+    return UnkillableError(
         "orphan",
         f"processes of {whose} cannot be killed: {names}",
         "they belong to another user, or wait inside the kernel for a disk, a network file system or a GPU",

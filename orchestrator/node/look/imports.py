@@ -15,7 +15,7 @@ from ..task import environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Optional, Tuple
 
     from ..serve.agent import Agent, Request
 
@@ -67,11 +67,12 @@ def ask(_agent: Agent, request: Request) -> Dict[str, Any]:
     }
     command, env = environ.of_task(spec, {})
     env[b"PYTHONDONTWRITEBYTECODE"] = b"1"  # a look changes nothing
-    out, ended = _run(command, env)
-    return {**_read(out.split(mark)[1::2]), "threads": _threads(), "ended": ended}
+    out, ended, signal = _run(command, env)
+    return {**_read(out.split(mark)[1::2]), "threads": _threads(), "ended": ended, "signal": signal}
 
 
-def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Any:
+def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Tuple[str, str, Optional[int]]:
+    """What it wrote, why it ended too early, and the signal that ended it."""
     try:
         process = subprocess.Popen(
             command,
@@ -82,7 +83,7 @@ def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Any:
             cwd=os.path.expanduser("~"),
         )
     except OSError as error:
-        return "", f"{os.fsdecode(command[0])}: {error.strerror or error}"
+        return "", f"{os.fsdecode(command[0])}: {error.strerror or error}", None
     late = False
     try:
         out, err = process.communicate(timeout=_SECONDS)
@@ -92,10 +93,10 @@ def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Any:
         out, err = process.communicate()
     text = out.decode("utf-8", "replace")
     if late:
-        return text, f"no answer within {_SECONDS:g} s"
+        return text, f"no answer within {_SECONDS:g} s", None
     if process.returncode < 0:
-        return text, f"killed by {lenient.signal_name(-process.returncode)}"
-    return text, _tail(err) or f"exit status {process.returncode}" if process.returncode else ""
+        return text, f"killed by {lenient.signal_name(-process.returncode)}", -process.returncode
+    return text, (_tail(err) or f"exit status {process.returncode}") if process.returncode else "", None
 
 
 def _read(said: List[str]) -> Dict[str, Any]:

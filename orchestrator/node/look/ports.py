@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..serve.agent import Agent, Request
 
 _LISTEN = "0A"
-_UNKNOWN = {"run": "?", "task": "?", "owner": "?", "since": None}
+_UNKNOWN = {"run": None, "task": None, "owner": None, "since": None}
 
 
 def lease(agent: Agent, request: Request) -> Dict[str, Any]:

@@ -171,7 +171,7 @@ def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
 def is_over(paths: Paths, folder: TaskFolder) -> bool:
     try:
         return state.is_final(control.settle(paths, folder.run, folder.attempt, folder.slug))
-    except NodeError as error:
-        if error.kind == "orphan":
-            raise
+    except procs.UnkillableError:
+        raise
+    except NodeError:
         return True  # removed meanwhile

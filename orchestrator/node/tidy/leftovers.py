@@ -173,7 +173,7 @@ def _ports(paths: Paths) -> Dict[str, Any]:
         if holder is not None:
             leased.append({"port": port, "run": holder["run"], "owner": holder["owner"]})
         elif ports.is_listened(port):
-            used.append({"port": port, "who": ports.holder(port, None)})
+            used.append({"port": port, "holder": ports.holder(port, None)})
     return {"leased": leased, "used": used}
 
 

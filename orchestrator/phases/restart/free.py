@@ -77,12 +77,11 @@ def _alive(name: str, tasks: Sequence[str]) -> HostError:
 
 
 def _port(name: str, first: wire.Busy) -> HostError:
-    who = f"run {first.holder.run}" if isinstance(first.holder, wire.Lessee) else first.holder or "somebody"
     return HostError(
         name,
         f"has task port {first.port} taken",
         kind="port",
-        why=f"{who} has it, and nothing of this run is left there",
+        why=f"{first.words} has it, and nothing of this run is left there",
         hint="end it, then launch again",
     )
 
