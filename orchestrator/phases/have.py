@@ -15,15 +15,15 @@ from orchestrator.planning.plan import is_builtin
 from orchestrator.program.invocation import started
 from orchestrator.ranges import fold
 
+SECONDS = 180.0  # that a host may take to answer, with R
 _PAGE = "docs/lint.md"
 _SCRIPTS = (".py", ".R", ".sh")
 _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "accelerate"])
 
 
-def needs(run: Run) -> dict[str, wire.JobNeeds]:
+def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
     """What each host is asked for; the others are not asked."""
-    plan, paths = run.plan, run.plan.own_paths
-    specs = _specs(run)
+    paths, specs = plan.own_paths, _specs(plan)
     programs = {name: _program(plan, spec) for name, spec in specs.items()}
     return {
         name: wire.JobNeeds(
@@ -40,16 +40,21 @@ def needs(run: Run) -> dict[str, wire.JobNeeds]:
 
 def check(run: Run, answers: Mapping[str, wire.Had]) -> None:
     """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
-    specs = _specs(run)
-    bad = {name: _lacks(run, specs[name], had) for name, had in answers.items()}
-    fail_on(run.bus, Phase.STAGE, {name: error for name, error in bad.items() if error is not None})
+    fail_on(run.bus, Phase.STAGE, lacking(run, run.plan, answers))
     for place, path in enumerate(run.plan.own_paths):
         if without := [name for name, had in answers.items() if place in had.paths]:
             run.bus.emit(Noted(_only_here(path, without)))
 
 
-def _specs(run: Run) -> dict[str, TaskSpec]:
-    return {spec.host: spec for spec in reversed(run.plan.tasks)}
+def lacking(run: Run, plan: RunPlan, answers: Mapping[str, wire.Had]) -> dict[str, HostError]:
+    """What hosts of the plan, which may be those of the run and others, have not got."""
+    specs = _specs(plan)
+    found = {name: _lacks(run, specs[name], had) for name, had in answers.items()}
+    return {name: error for name, error in found.items() if error is not None}
+
+
+def _specs(plan: RunPlan) -> dict[str, TaskSpec]:
+    return {spec.host: spec for spec in reversed(plan.tasks)}
 
 
 def _only_here(path: str, hosts: list[str]) -> str:

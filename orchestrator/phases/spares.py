@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import CheckReported, Level, Noted
 from orchestrator.model import Host, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.phases import have
 from orchestrator.phases.context import Run
 from orchestrator.phases.preflight import examine
 from orchestrator.ranges import fold
@@ -34,7 +36,9 @@ def examine_spares(run: Run) -> None:
     bad: dict[str, HostError] = dict(run.fleet.each(spares, lambda host: host.name, connect).bad)
     there = [host for host in spares if host.name in run.fleet.sessions]
     try:
-        found = examine(run.fleet, Bus(), with_spares(run.plan, there)) if there else None
+        plan = with_spares(run.plan, there)
+        found = examine(run.fleet, Bus(), plan) if there else None
+        bad.update(_lacking(run, plan, there))
     finally:
         for host in there:
             session = run.fleet.sessions.pop(host.name, None)
@@ -52,6 +56,28 @@ def examine_spares(run: Run) -> None:
     for text, names in texts.items():
         which = f"spare {names[0]}" if len(names) == 1 else f"spares {fold(names)}"
         run.bus.emit(Noted(f"{which} cannot stand in for another host: {text}"))
+
+
+def _lacking(run: Run, plan: RunPlan, spares: Sequence[Host]) -> dict[str, HostError]:
+    """The spares without the job's program; one whose environment is made later has not got it yet."""
+    needs = {} if plan.environment is not None else have.needs(plan)
+    asked = {host.name: needs[host.name] for host in spares if host.name in needs}
+    if not asked:
+        return {}
+    answers = run.fleet.ask(
+        lambda session: wire.WorkMake(
+            workdir=session.host.workdir,
+            run=run.id,
+            digests=[],
+            also=[],
+            needs=asked[session.host.name],
+            makes=False,
+        ),
+        hosts=asked,
+        timeout=have.SECONDS,
+    )
+    had = {name: reply.had for name, reply in answers.good.items() if reply.had is not None}
+    return {**answers.bad, **have.lacking(run, plan, had)}
 
 
 def with_spares(plan: RunPlan, spares: Sequence[Host]) -> RunPlan:

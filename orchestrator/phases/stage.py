@@ -30,7 +30,6 @@ from orchestrator.sync import (
 )
 from orchestrator.sync.builtin import builtin_home
 
-_SECONDS = 180.0  # that a host may take to answer, with R
 _ROUNDS = 5  # readings of a tree in which something changes all the time
 _SHOWN = 3
 
@@ -46,7 +45,7 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
             for note in run.plan.if_shared:
                 run.bus.emit(Noted(note))
         pinned: frozenset[str] = frozenset()
-        needs = have.needs(run)
+        needs = have.needs(run.plan)
         for left in reversed(range(_ROUNDS)):
             run.trees = _trees(run, pinned)
             _record(run, noted=not pinned)
@@ -81,15 +80,17 @@ def _changing(paths: Sequence[str]) -> str:
     )
 
 
-def stage_again(run: Run) -> None:
+def stage_again(run: Run, joined: Collection[str]) -> None:
     """Bring the same code as in the first attempt to hosts that have not got it; raise PhaseFailed.
 
-    What lay here then may have been edited since; the hosts that continue have it as it was.
+    What lay here then may have been edited since; the hosts that continue have it as it was. Those that
+    have joined are asked for what the job needs.
     """
     with phase(run, Phase.STAGE):
         if not run.trees or run.trees[0].digest != run.plan.tree or run.trees[0].changed():
             run.trees = _trees_of_a_host(run)
-        _stage(run, run.trees, run.shared, {})
+        needs = {name: one for name, one in have.needs(run.plan).items() if name in joined}
+        _stage(run, run.trees, run.shared, needs)
 
 
 def _trees_of_a_host(run: Run) -> list[Tree]:
@@ -189,7 +190,7 @@ def _make_work(
             makes=session.host.name in hosts,
         ),
         hosts=dict.fromkeys([*hosts, *needs]),
-        timeout=_SECONDS if needs else 60.0,
+        timeout=have.SECONDS if needs else 60.0,
     )
     fail_on(run.bus, Phase.STAGE, answers.bad)
     have.check(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})

@@ -31,10 +31,10 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
     data.place(run, joined if have_data else None)
     if validates and validation is None:
         validation = validate.begin(run, joined)
-    if first:
+    if joined is None:
         stage.stage(run, shared)
     else:
-        stage.stage_again(run)
+        stage.stage_again(run, joined)
     run.started = True
     if validation is not None:
         validation()

@@ -289,6 +289,31 @@ def test_a_spare_that_cannot_serve_is_named_at_launch(desk: Desk) -> None:
     assert f"spare {name} cannot stand in for another host: port: {port} taken" in viewer.stderr
 
 
+def test_a_spare_without_the_program_is_named_at_launch_and_passed_over(four: Desk) -> None:
+    """It costs no restart: the next one stands in."""
+    desk = four
+    desk.timings = FAST
+    setup = "setup = 'export PATH=$HOME/bin:$PATH'\n"
+    spares(desk, 2, 3, job=f"[job]\nhost_timeout = 1\nfailure_grace = 0.1\n{setup}")
+    for number in (0, 1, 3):
+        folder = desk.cluster.folder / f"home-{number + 1}" / "bin"
+        folder.mkdir()
+        (folder / "trainer").write_text(f'#!/bin/sh\nexec {sys.executable} t.py "$1"\n')
+        (folder / "trainer").chmod(0o755)
+    desk.script("t.py", TRAINER)
+    options = ("--max-restarts", "1", "--no-validate")
+    viewer = desk.start("launch", "--hosts", str(desk.hosts), *options, "--", "trainer", WAIT)
+    run = desk.run_id()
+    half_way(desk, run, 2)
+    names = [host.name for host in desk.cluster.hosts]
+    power_off(desk, run, 1)
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert f"spare {names[2]} cannot stand in for another host: has no program trainer" in viewer.stderr
+    assert f"{names[2]} cannot stand in for another host (stage: has no program trainer" in viewer.stderr
+    assert f"{names[3]} takes its place" in viewer.stderr
+    assert ended(desk, run)["attempts"] == 2
+
+
 def test_too_few_hosts_end_the_restarts(desk: Desk) -> None:
     desk.timings = FAST
     desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
