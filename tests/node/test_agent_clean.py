@@ -383,6 +383,20 @@ def test_locks_of_data_that_has_gone_go_too(lab: Lab) -> None:
     assert sorted(path.name for path in data.iterdir()) == [f".lock-{DIGEST}", DIGEST]
 
 
+def test_what_other_versions_put_before_pythons_goes_once_no_run_is_alive(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "sleep", "1000")
+    (ours,) = (lab.state / "site").iterdir()
+    theirs = lab.state / "site" / "00ff"
+    theirs.mkdir()
+    for folder in (ours, theirs):
+        os.utime(folder, (0, 0))
+    assert went(clean(lab, agent), "scraps") == []
+    lab.stop(agent, kill=True)
+    assert went(clean(lab, agent), "scraps") == ["00ff"]
+    assert list((lab.state / "site").iterdir()) == [ours]
+
+
 def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
     agent = lab.agent()
     (lab.workdir / "runs" / "run-a" / "work.node.00ff").mkdir(parents=True)

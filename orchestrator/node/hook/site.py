@@ -35,7 +35,7 @@ def install(paths: Paths) -> Optional[str]:
     A task that cannot show its stacks is still a task.
     """
     try:
-        folder = paths.site(_digest())
+        folder = paths.site(version())
         if not os.path.exists(os.path.join(folder, _MAIN + ".py")):
             sources = _sources()
             make_private(folder)
@@ -59,7 +59,7 @@ def put_first(env: Dict[bytes, bytes], folder: str) -> None:
     env[b"PYTHONPATH"] = os.fsencode(folder) + (b":" + rest if rest else b"")
 
 
-def _digest() -> str:
+def version() -> str:
     """Of this version: the bundle that we came in knows it."""
     assert __spec__ is not None
     known: Optional[str] = getattr(__spec__.loader, "digest", None)

@@ -13,6 +13,7 @@ from ..base import locks
 from ..base.lenient import changed, listed
 from ..base.tuples import NamedTuple
 from ..disk.removing import remove
+from ..hook import site
 from ..stock import lending, wheelhouse, work
 from ..stock.envs import MAKING
 
@@ -65,7 +66,7 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
             _forget_locks(data)
             _forget_locks(envs)
             lending.forget(trees)
-    scraps = [*_hidden(runs), *shared]
+    scraps = [*_hidden(runs), *shared, *_other_sites(paths, rules)]
     wheels = wheelhouse.noted(envs)
     environments = _prune(
         "envs",
@@ -101,6 +102,13 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
 
 def _places(paths: Paths, workdir: str) -> Tuple[str, str, str]:
     return os.path.join(paths.root, "runs"), os.path.join(workdir, "runs"), os.path.join(workdir, "trees")
+
+
+def _other_sites(paths: Paths, rules: Rules) -> List[str]:
+    """What other versions of us put before tasks' Pythons; a run that is alive may be one of theirs."""
+    ours = paths.site(site.version())
+    sites = os.path.dirname(ours)
+    return [] if rules.alive else [*_hidden(sites), *(one for one in _plain(sites) if one != ours)]
 
 
 def _is_over(rules: Rules) -> Callable[[Folder], bool]:
