@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from orchestrator.config import cluster, syntax
@@ -75,11 +75,14 @@ def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
     document = syntax.read(text, report)
     inventory = None if document is None else _inventory(document, source, report)
     if document is None and lists_hosts(text):
-        there = " --force" if source == "hosts.toml" else ""
+        first, then = "", source
+        if PurePath(source) == PurePath("hosts.toml"):  # which it would be written over
+            then = "hosts.txt"
+            first = f"`mv hosts.toml {then}`, then "
         raise UsageError(
             f"{source} is no hosts.toml",
             why="it looks like a list of hosts that another tool reads",
-            hint=f"`orchestrate init --hostfile {shlex.quote(source)}{there}` makes a hosts.toml of it",
+            hint=f"{first}`orchestrate init --hostfile {shlex.quote(then)}` makes a hosts.toml of it",
         )
     if report or inventory is None:
         raise report.error(source)
