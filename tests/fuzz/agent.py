@@ -27,7 +27,7 @@ class _Agent(Agent):
     def __init__(self, state: Path) -> None:
         self._feed, self._told = os.pipe()
         self._answers, stdout = os.pipe()
-        super().__init__({"state": str(state), "idle": 1e9}, self._feed, stdout)
+        super().__init__({"state": str(state), "idle": 1e9}, self._feed, stdout, ops.serve)
         os.set_blocking(self._feed, False)
         os.set_blocking(self._answers, False)
         self._stdout = stdout

@@ -1,4 +1,4 @@
-"""The agent: serves one controller over its stdin and stdout, in one thread that never blocks.
+"""Serves one controller over two descriptors, in one thread that never blocks.
 
 It owns nothing that outlives it but the tasks: they run under guards of their own.
 """
@@ -6,14 +6,11 @@ It owns nothing that outlives it but the tasks: they run under guards of their o
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 
-from ..base import lenient, trust
 from ..base.fault import NodeError
-from ..disk import incoming
-from . import frames, ops
+from . import frames
 from .jobs import Jobs, failure
 from .loop import READ, Loop, Outbox
 
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 
     from ..base.paths import Paths
 
-PROTOCOL = 1
 IDLE = 120.0  # seconds without a byte from the controller, after which it is gone
 READ_SIZE = 1 << 20
 
@@ -48,9 +44,14 @@ class Request:
 
 
 class Agent:
-    """What the operations see: the loop, the way back, the state folder, and each room's own things."""
+    """What the operations see: the loop, the way back, the state folder, and each room's own things.
 
-    def __init__(self, config: Dict[str, Any], stdin: int, stdout: int) -> None:
+    `answer` replies to a request, now or later.
+    """
+
+    def __init__(
+        self, config: Dict[str, Any], stdin: int, stdout: int, answer: Callable[[Agent, Request], None]
+    ) -> None:
         self.loop = Loop()
         self.outbox = Outbox(self.loop, stdout, self.leave)
         self.jobs = Jobs(self.loop)
@@ -58,6 +59,7 @@ class Agent:
         self.rooms: Dict[str, Any] = {}  # what an operation keeps between requests
         self.on_word: Callable[[], None] = lambda: None  # whenever the controller said something
         self._stdin = stdin
+        self._answer = answer
         self._idle = float(config.get("idle") or IDLE)
         self._heard = time.monotonic()
         self._decoder = frames.Decoder()
@@ -150,49 +152,9 @@ class Agent:
 
     def serve_one(self, request: Request) -> None:
         try:
-            ops.serve(self, request)
+            self._answer(self, request)
         except Exception as error:  # one bad request must not end the others
             self.fail(request, error)
-
-
-def hello(agent: Agent) -> Dict[str, Any]:
-    error = agent.state_error
-    return {
-        "protocol": PROTOCOL,
-        "pid": os.getpid(),
-        "python": sys.version.split()[0],
-        "user": lenient.user(os.getuid()),
-        "boot_id": _boot_id(),
-        "netns": lenient.link("/proc/self/ns/net"),
-        "time_ns": time.time_ns(),
-        "state": agent.paths.root if error is None else None,
-        "state_place": lenient.place(agent.paths.root) if error is None else "",
-        "state_error": None if error is None else error.as_dict(),
-    }
-
-
-def main(config: Dict[str, Any]) -> int:
-    """Serve until the controller is gone; return the process's exit status."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    trust.tighten_umask()
-    stdin, stdout = _take_protocol()
-    try:
-        agent = Agent(config, stdin, stdout)
-        agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
-        agent.serve()
-        incoming.give_up(agent)
-    except BaseException:  # told to whoever reads stderr
-        sys.excepthook(*sys.exc_info())
-        return 1
-    return int(agent.failed)
-
-
-def _take_protocol() -> Tuple[int, int]:
-    """Keep stdin and stdout for the protocol alone; whatever prints, prints to stderr."""
-    stdin, stdout = os.dup(0), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    return stdin, stdout
 
 
 def _open_state(path: Optional[str]) -> Tuple[Optional[Paths], Optional[NodeError]]:
@@ -202,11 +164,3 @@ def _open_state(path: Optional[str]) -> Tuple[Optional[Paths], Optional[NodeErro
         return paths.open_root(path), None
     except NodeError as error:
         return None, error
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -2,7 +2,7 @@
 
     controller                                   far end
     argv(python)                  ->  login shell -> python -c COMMAND_CODE
-    payload(config)               ->  COMMAND_CODE runs loader.py, which runs agent.main(config)
+    payload(config)               ->  COMMAND_CODE runs loader.py, which runs main.main(config)
                                   <-  login noise, frames.MARKER, {"hello": ...}
 
 Nothing more may be written before the marker was seen: the bytes would be lost in a buffer.

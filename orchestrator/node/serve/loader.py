@@ -143,9 +143,9 @@ def run() -> None:
     config = json.loads(stdin.read(int(settings)))
     bundle = Bundle(stdin.read(int(packed)), digest, Cache(config.get("state"), digest))
     sys.meta_path.insert(0, bundle)
-    from orchestrate_node.serve import agent  # type: ignore[import-not-found]
+    from orchestrate_node.serve import main  # type: ignore[import-not-found]
 
-    status = agent.main(config)
+    status = main.main(config)
     bundle.save()
     os._exit(status)  # nothing of an interpreter's orderly end is of use here
 

@@ -1,0 +1,67 @@
+"""The agent's process: it takes stdin and stdout for its protocol, says what it is, and serves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from ..base import lenient, trust
+from ..disk import incoming
+from . import frames, ops
+from .agent import Agent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Tuple
+
+PROTOCOL = 1
+
+
+def hello(agent: Agent) -> Dict[str, Any]:
+    error = agent.state_error
+    return {
+        "protocol": PROTOCOL,
+        "pid": os.getpid(),
+        "python": sys.version.split()[0],
+        "user": lenient.user(os.getuid()),
+        "boot_id": _boot_id(),
+        "netns": lenient.link("/proc/self/ns/net"),
+        "time_ns": time.time_ns(),
+        "state": agent.paths.root if error is None else None,
+        "state_place": lenient.place(agent.paths.root) if error is None else "",
+        "state_error": None if error is None else error.as_dict(),
+    }
+
+
+def main(config: Dict[str, Any]) -> int:
+    """Serve until the controller is gone; return the process's exit status."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    trust.tighten_umask()
+    stdin, stdout = _take_protocol()
+    try:
+        agent = Agent(config, stdin, stdout, ops.serve)
+        agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
+        agent.serve()
+        incoming.give_up(agent)
+    except BaseException:  # told to whoever reads stderr
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return int(agent.failed)
+
+
+def _take_protocol() -> Tuple[int, int]:
+    """Keep stdin and stdout for the protocol alone; whatever prints, prints to stderr."""
+    stdin, stdout = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    return stdin, stdout
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
