@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from orchestrator.findings.syntax import dotted, is_main, name_of
 
-Step: TypeAlias = ast.Call | ast.Assign | ast.Delete
+Step: TypeAlias = ast.Call | ast.Assign | ast.AugAssign | ast.Delete
 
 _MOST = 20_000  # steps
 
@@ -78,7 +78,7 @@ class _Walk:
                 yield from self._expression(test)
             case ast.Match(subject=subject):
                 yield from self._expression(subject)
-            case ast.Assign(value=value):
+            case ast.Assign(value=value) | ast.AugAssign(value=value):
                 yield from self._expression(value)
                 yield node
             case ast.Delete():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from orchestrator.findings import codes
+from orchestrator.findings.early import early
 from orchestrator.findings.flow import Step
 from orchestrator.findings.look import Finding, Scene, each_strategy
 from orchestrator.findings.sourcefile import SourceFile
@@ -16,49 +16,6 @@ from orchestrator.model import KerasHook, Role
 
 Rule: TypeAlias = Callable[[Scene], Iterator[Finding]]
 
-# Each of these made TensorFlow 2.21 initialize its context, after which the strategy is refused.
-_COMPUTE = frozenset(
-    f"tensorflow.{name}"
-    for name in [
-        "constant",
-        "Variable",
-        "zeros",
-        "ones",
-        "range",
-        "convert_to_tensor",
-        "cast",
-        "one_hot",
-        "reshape",
-        "expand_dims",
-        "eye",
-        "stack",
-        "concat",
-        "fill",
-        "linspace",
-        "random.normal",
-        "random.uniform",
-        "random.truncated_normal",
-        "random.shuffle",
-        "random.Generator.from_seed",
-        "reduce_sum",
-        "matmul",
-        "square",
-        "io.read_file",
-        "summary.create_file_writer",
-        "data.Dataset.from_tensor_slices",
-        "data.Dataset.range",
-        "data.Dataset.list_files",
-        "data.Dataset.from_generator",
-        "data.Dataset.from_tensors",
-        "data.TFRecordDataset",
-        "data.TextLineDataset",
-        "config.list_logical_devices",
-    ]
-)
-_LOADS = frozenset(("tensorflow_datasets.load",))
-# Keras 2 and 3 both make variables for these.
-_BUILDS = re.compile(r"(?:tensorflow\.|tf_)?keras\.(?:optimizers|metrics|applications)\.[A-Z]\w+$")
-_GRAPHS = ("disable_v2_behavior", "disable_eager_execution", ".Graph(")  # there, tensors are only planned
 _HARMLESS = frozenset(("num_replicas_in_sync", "cluster_resolver", "extended"))
 
 
@@ -111,38 +68,6 @@ def legacy(scene: Scene) -> Iterator[Finding]:
                 )
 
 
-def early(scene: Scene) -> Iterator[Finding]:
-    """With one worker too: the strategy is refused whenever TF_CONFIG is set."""
-    programs = [source for source in scene.sources if not source.imported]
-    for source in programs:
-        made = next(each_strategy(source), None)
-        if made is None or any(word in source.text for word in _GRAPHS):
-            continue
-        line = source.steps[made].lineno
-        before = [(source, step) for step in source.steps[:made]]
-        if len(programs) == 1 and source.last_import < line:
-            modules = (one for one in scene.sources if one.imported and not _plans(one))
-            before += [(one, step) for one in modules for step in one.steps]
-        for where, step in before:
-            name = where.called(step).replace(".compat.v2.", ".", 1)
-            if name in _COMPUTE | _LOADS or _BUILDS.match(name):
-                of = "" if where is source else f" of {source.path}"
-                yield Finding(
-                    codes.EARLY,
-                    f"{name} computes before the strategy of line {line}{of} is made: "
-                    '"Collective ops must be configured at program startup"',
-                    "make the strategy first",
-                    where.path,
-                    step.lineno,
-                )
-                break
-
-
-def _plans(source: SourceFile) -> bool:
-    """Whether it may only plan its tensors, or makes a strategy of its own before them."""
-    return source.names("MultiWorkerMirroredStrategy") or any(word in source.text for word in _GRAPHS)
-
-
 def saving(scene: Scene) -> Iterator[Finding]:
     """Where a host has several tasks, or hosts turn out to share their folders: the tasks' folder is one."""
     crowds = [
@@ -155,18 +80,15 @@ def saving(scene: Scene) -> Iterator[Finding]:
         return
     who = f"those of {crowds[0]} share their folder" if crowds else "these hosts share their working folder"
     for source in scene.sources:
-        fitted = {_receiver(call) for call in source.calls if _is_method(call, "fit")}
-        for step in source.certain:
-            path = _saved(source, step, fitted, scene.plan.recipe.keras is KerasHook.MEND)
-            if path:
-                yield Finding(
-                    codes.SAVING,
-                    f"all tasks write {path}, and {who}",
-                    "name the task in the path, as orchestrate's ORCHESTRATE_TASK or the resolver's task_id"
-                    " tells it",
-                    source.path,
-                    step.lineno,
-                )
+        for path, line in _each_saved(source, scene.plan.recipe.keras is KerasHook.MEND):
+            yield Finding(
+                codes.SAVING,
+                f"all tasks write {path}, and {who}",
+                "name the task in the path, as orchestrate's ORCHESTRATE_TASK or the resolver's task_id"
+                " tells it",
+                source.path,
+                line,
+            )
 
 
 def servers(scene: Scene) -> Iterator[Finding]:
@@ -215,15 +137,22 @@ def _sets(source: SourceFile, step: Step, name: str) -> ast.expr | None:
     """The value that a statement gives to a variable of the environment."""
     if isinstance(step, ast.Assign):
         return step.value if any(_is_variable(source, one, name) for one in step.targets) else None
+    if isinstance(step, ast.AugAssign):
+        adds = isinstance(step.op, ast.BitOr) and _is_environ(source, step.target)
+        return _of_dict(step.value, name) if adds else None
     if not isinstance(step, ast.Call):
         return None
     if source.called(step) == "os.environ.update":  # os.putenv is not seen by os.environ
-        for one in step.args:
-            if isinstance(one, ast.Dict):
-                pairs = zip(one.keys, one.values, strict=True)
-                return next((value for key, value in pairs if text(key) == name), None)
-        return next((one.value for one in step.keywords if one.arg == name), None)
+        given = (_of_dict(one, name) for one in step.args)
+        named = (one.value for one in step.keywords if one.arg == name)
+        return next((one for one in (*given, *named) if one is not None), None)
     return None
+
+
+def _of_dict(node: ast.expr, name: str) -> ast.expr | None:
+    """The value of a key in a dict that is written out."""
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return next((value for key, value in pairs if text(key) == name), None)
 
 
 def _removes(source: SourceFile, step: Step, name: str) -> bool:
@@ -258,7 +187,11 @@ def _is_variable(source: SourceFile, node: ast.AST, name: str) -> bool:
         key = source.bound(key.id)
     if text(key) != name:
         return False
-    first, dot, rest = dotted(node.value).partition(".")
+    return _is_environ(source, node.value)
+
+
+def _is_environ(source: SourceFile, node: ast.AST) -> bool:
+    first, dot, rest = dotted(node).partition(".")
     return source.modules.get(first, first) + dot + rest == "os.environ"
 
 
@@ -269,6 +202,22 @@ def _is_method(call: ast.Call, name: str) -> bool:
 def _receiver(call: ast.Call) -> str:
     """`model` of `model.fit(...)`."""
     return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _each_saved(source: SourceFile, keras_3: bool) -> Iterator[tuple[str, int]]:
+    """The paths, written out, that every task writes, with their lines."""
+    fitted = {_receiver(call) for call in source.calls if _is_method(call, "fit")}
+    managers: dict[str, str] = {}
+    for step in source.certain:
+        if path := _saved(source, step, fitted, keras_3):
+            yield path, step.lineno
+        if isinstance(step, ast.Assign) and isinstance(made := step.value, ast.Call):
+            manages = source.called(made).endswith(".train.CheckpointManager")
+            if manages and (path := text(argument(made, 1, "directory"))):
+                managers.update((dotted(one), path) for one in step.targets)
+    for call in source.plain_calls:
+        if _is_method(call, "save") and (path := managers.get(_receiver(call))):
+            yield path, call.lineno
 
 
 def _saved(source: SourceFile, step: Step, models: set[str], keras_3: bool) -> str | None:

@@ -76,6 +76,8 @@ SAID = {
     "TF_CONFIG written": Told(ENV, "O101", "writes TF_CONFIG itself"),
     "TF_CONFIG in main": Told(f"def main():\n    {ENV}\nif __name__ == '__main__':\n    main()", "O101"),
     "TF_CONFIG by update": Told("os.environ.update({'TF_CONFIG': x})", "O101"),
+    "TF_CONFIG joined": Told("os.environ |= {'A': '1', 'TF_CONFIG': x}", "O101"),
+    "TF_CONFIG by update and a word": Told("os.environ.update({'A': '1'}, TF_CONFIG=x)", "O101"),
     "environ by its own name": Told("from os import environ\nenviron['TF_CONFIG'] = x", "O101"),
     "TF_CONFIG written and read": Told(
         "c = {}\nos.environ['TF_CONFIG'] = json.dumps(c)\nc = json.loads(os.environ['TF_CONFIG'])", "O101"
@@ -106,6 +108,22 @@ SAID = {
     "a tensor of another name first": Told(
         "import tensorflow.compat.v2 as tf2\nx = tf2.constant(1)\n" + MADE, "O103"
     ),
+    "a Sequential that knows its input first": Told(
+        "m = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])\n" + MADE,
+        "O103",
+        "keras.Sequential computes",
+    ),
+    "a Sequential with a shape first": Told(
+        "from tensorflow.keras import layers, models\n"
+        "m = models.Sequential([layers.Flatten(input_shape=(2, 2)), layers.Dense(1)])\n" + MADE,
+        "O103",
+    ),
+    "a layer that is called first": Told(
+        "from tensorflow import keras\nx = keras.Input((4,))\ny = keras.layers.Dense(1)(x)\n" + MADE,
+        "O103",
+        "layers.Dense computes",
+    ),
+    "a vocabulary first": Told("v = tf.keras.layers.StringLookup()\n" + MADE, "O103"),
     "tfds first": Told("d = tfds.load(name, split='train')\n" + MADE, "O103"),
     "a batch of fit": Told(
         MADE + "BATCH = 10\nmodel.fit(x, y, batch_size=BATCH)", "O104", "a batch of 10 is"
@@ -117,6 +135,13 @@ SAID = {
     "one file for two tasks of a host": Told(MADE + SAVE, "O105", "all tasks write model.h5", tasks=2),
     "a checkpoint of Keras 3": Told(
         "import keras\n" + MADE + "c = keras.callbacks.ModelCheckpoint('best.keras')", "O105", tasks=2
+    ),
+    "a checkpoint's manager": Told(
+        MADE + "c = tf.train.Checkpoint(m=model)\nm = tf.train.CheckpointManager(c, 'saved', 3)\n"
+        "for epoch in range(3):\n    train()\n    m.save()",
+        "O105",
+        "all tasks write saved",
+        tasks=2,
     ),
     "mnist": Told(
         MADE + THEN + "\ntfds.load('mnist', split='train')", "O106", 'tfds.load("mnist") are one file'
@@ -234,6 +259,20 @@ NOT_SAID = {
     "a tensor after it": Told(MADE + "x = tf.constant(1)"),
     "a tensor perhaps": Told("if debug:\n    x = tf.constant(1)\n" + MADE),
     "a tensor of a function": Told("def load():\n    return tf.zeros(3)\n" + MADE + "load()"),
+    "layers that nobody calls": Told(
+        "d = tf.keras.layers.Dense(1)\nx = tf.keras.Input((4,))\nf = tf.keras.layers.Flatten()(x)\n" + MADE
+    ),
+    "a Sequential that does not know its input": Told(
+        "m = tf.keras.Sequential([tf.keras.layers.Dense(1)])\n" + MADE
+    ),
+    "a Sequential without weights": Told("m = tf.keras.Sequential([tf.keras.Input((4,))])\n" + MADE),
+    "a Sequential in a function": Told(
+        "def build():\n    return tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])\n"
+        + MADE
+    ),
+    "a manager that the chief saves with": Told(
+        MADE + "m = tf.train.CheckpointManager(c, 'saved', 3)\nif chief:\n    m.save()", tasks=2
+    ),
     "a tensor of a lambda": Told("f = lambda: tf.zeros(3)\n" + MADE),
     "a tensor of a graph": Told("import tensorflow.compat.v1 as tf\nx = tf.constant(1)\n" + MADE),
     "graphs": Told("tf.compat.v1.disable_eager_execution()\nx = tf.constant(1)\n" + MADE),
