@@ -182,6 +182,17 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         FailureKind.EXIT,
+        r"are required: .*--(?:job_name|task_(?:index|id|type)|worker_index|node_rank|rank|\w+_hosts)\b",
+        "read in the program who the task is: `tf.distribute.cluster_resolver.TFConfigClusterResolver()`"
+        " knows task_type, task_id and cluster_spec()",
+    ),
+    _rule(
+        FailureKind.EXCEPTION,
+        r"SLURM_\w+ not found in environment",
+        "leave SlurmClusterResolver out: MultiWorkerMirroredStrategy() reads the TF_CONFIG of the task",
+    ),
+    _rule(
+        FailureKind.EXIT,
         r"error: the following arguments are required|error: unrecognized arguments|error: argument "
         r"|error: worker_entry has no option|Flags parsing error: ",
         "give the program its own options after `--`: `orchestrate launch -- train.py --data DIR`",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-CONFIG, LEGACY, EARLY, BATCH, SAVING, FILES, SERVERS, UNUSED = (f"O10{number}" for number in range(1, 9))
+CONFIG, LEGACY, EARLY, BATCH, SAVING, FILES, SERVERS, UNUSED, ALONE = (
+    f"O10{number}" for number in range(1, 10)
+)
 PROGRAM, PACKAGES, PATH = "O201", "O202", "O203"  # found on the hosts
 PROXY, EPHEMERAL = "O301", "O302"
 
@@ -17,6 +19,7 @@ CODES: Mapping[str, str] = {
     FILES: "fewer files of data than workers",
     SERVERS: "every task makes a ParameterServerStrategy",
     UNUSED: "a strategy that nothing uses",
+    ALONE: "several workers, and nothing that joins them",
     PROGRAM: "a host without the command's program",
     PACKAGES: "a host whose R lacks what the script loads",
     PATH: "an argument that only this machine has",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from orchestrator.findings import codes
+from orchestrator.findings.apart import alone, unused
 from orchestrator.findings.early import early
 from orchestrator.findings.flow import Step
 from orchestrator.findings.look import Finding, Scene, each_strategy
@@ -15,8 +16,6 @@ from orchestrator.findings.syntax import argument, dotted, text
 from orchestrator.model import KerasHook, Role
 
 Rule: TypeAlias = Callable[[Scene], Iterator[Finding]]
-
-_HARMLESS = frozenset(("num_replicas_in_sync", "cluster_resolver", "extended"))
 
 
 def config(scene: Scene) -> Iterator[Finding]:
@@ -109,28 +108,7 @@ def servers(scene: Scene) -> Iterator[Finding]:
                 )
 
 
-def unused(scene: Scene) -> Iterator[Finding]:
-    """A strategy whose scope nobody enters: each task then trains a model of its own."""
-    if not scene.spread or any(_may_enter(source) for source in scene.sources):
-        return
-    for source in scene.sources:
-        for step in source.steps:
-            if not isinstance(step, ast.Assign) or len(step.targets) != 1:
-                continue
-            name = dotted(step.targets[0]) if isinstance(step.targets[0], ast.Name) else ""
-            value: ast.AST = step.value
-            made = source.called(value).endswith(".MultiWorkerMirroredStrategy")
-            if made and name and not any(_is_used(one, name, one is source) for one in scene.sources):
-                yield Finding(
-                    codes.UNUSED,
-                    f"nothing uses the strategy {name}: each of the {scene.workers} workers trains alone",
-                    f"build and compile the model inside `with {name}.scope():`",
-                    source.path,
-                    step.lineno,
-                )
-
-
-RULES: tuple[Rule, ...] = (config, legacy, early, saving, servers, unused)
+RULES: tuple[Rule, ...] = (config, legacy, early, saving, servers, unused, alone)
 
 
 def _sets(source: SourceFile, step: Step, name: str) -> ast.expr | None:
@@ -232,27 +210,3 @@ def _saved(source: SourceFile, step: Step, models: set[str], keras_3: bool) -> s
     if name == "BackupAndRestore" and keras_3:
         return text(argument(step, 0, "backup_dir"))
     return None
-
-
-def _may_enter(source: SourceFile) -> bool:
-    return source.names("scope") or (source.tree is None and "scope" in source.text)
-
-
-def _is_used(source: SourceFile, name: str, own: bool) -> bool:
-    """In its own file or, by an import, in another: `from it import strategy`, `it.strategy.run(...)`."""
-    if not own:
-        return any(
-            (isinstance(node, ast.Attribute) and node.attr == name)
-            or (isinstance(node, ast.alias) and node.name in (name, "*"))
-            for node in source.nodes
-        )
-    harmless = {
-        id(node.value) for node in source.nodes if isinstance(node, ast.Attribute) and node.attr in _HARMLESS
-    }
-    return any(
-        isinstance(node, ast.Name | ast.Attribute)
-        and dotted(node) == name
-        and isinstance(node.ctx, ast.Load)
-        and id(node) not in harmless
-        for node in source.nodes
-    )

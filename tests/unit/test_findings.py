@@ -136,6 +136,15 @@ SAID = {
     "a checkpoint of Keras 3": Told(
         "import keras\n" + MADE + "c = keras.callbacks.ModelCheckpoint('best.keras')", "O105", tasks=2
     ),
+    "a strategy of one machine": Told(
+        "s = tf.distribute.MirroredStrategy()\nwith s.scope():\n    model = tf.keras.Sequential()" + THEN,
+        "O109",
+        "MirroredStrategy joins the devices of one machine: each of the 4 workers trains a model of its own",
+    ),
+    "no strategy": Told("from tensorflow import keras\nmodel = build()" + THEN, "O109", "nothing joins"),
+    "no strategy in a loop of its own": Told(
+        "def step(x):\n    with tf.GradientTape() as tape:\n        pass\n", "O109"
+    ),
     "a checkpoint's manager": Told(
         MADE + "c = tf.train.Checkpoint(m=model)\nm = tf.train.CheckpointManager(c, 'saved', 3)\n"
         "for epoch in range(3):\n    train()\n    m.save()",
@@ -273,6 +282,13 @@ NOT_SAID = {
     "a manager that the chief saves with": Told(
         MADE + "m = tf.train.CheckpointManager(c, 'saved', 3)\nif chief:\n    m.save()", tasks=2
     ),
+    "no strategy on one worker": Told("model = tf.keras.Sequential()" + THEN, roles=(Role.WORKER,)),
+    "a training for each host": Told(
+        "lr = [1, 2, 3, 4][json.loads(os.environ['TF_CONFIG'])['task']['index']]\nm = tf.keras.Sequential()"
+        + THEN
+    ),
+    "Horovod": Told("import horovod.tensorflow as hvd\nhvd.init()\nm = tf.keras.Sequential()" + THEN),
+    "no training": Told("import keras\nprint(keras.__version__)"),
     "a tensor of a lambda": Told("f = lambda: tf.zeros(3)\n" + MADE),
     "a tensor of a graph": Told("import tensorflow.compat.v1 as tf\nx = tf.constant(1)\n" + MADE),
     "graphs": Told("tf.compat.v1.disable_eager_execution()\nx = tf.constant(1)\n" + MADE),

@@ -22,6 +22,17 @@ tf.Session()
 import numpy as np, tensorflow as tf
 tf.placeholder('float32')
 """,
+    "slurm": """\
+import numpy as np, tensorflow as tf
+tf.distribute.cluster_resolver.SlurmClusterResolver()
+""",
+    "job_name": """\
+import argparse
+p = argparse.ArgumentParser(prog='t.py')
+p.add_argument('--job_name', required=True)
+p.add_argument('--task_index', type=int, required=True)
+p.parse_args([])
+""",
     "contrib": """\
 import numpy as np, tensorflow as tf
 tf.contrib.layers
