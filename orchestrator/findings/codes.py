@@ -22,7 +22,7 @@ CODES: Mapping[str, str] = {
     ALONE: "several workers, and nothing that joins them",
     PROGRAM: "a host without the command's program",
     PACKAGES: "a host whose R lacks what the script loads",
-    PATH: "an argument that only this machine has",
+    PATH: "a path that only this machine has",
     PROXY: "gRPC follows a proxy",
     EPHEMERAL: "a task port in the range of outgoing connections",
 }

@@ -20,16 +20,19 @@ def find(scene: Scene, silenced: Collection[str] = ()) -> tuple[Finding, ...]:
     shell = (scene.shell,) if scene.shell is not None else ()
     sources = {source.path: source for source in (*scene.sources, *shell)}
     return tuple(
-        one for one in found if one.code not in silenced and not _is_silent(one, sources.get(one.path))
+        one
+        for one in found
+        if one.code not in silenced and not is_silent(one.code, one.line, sources.get(one.path))
     )
 
 
-def _is_silent(one: Finding, source: SourceFile | None) -> bool:
+def is_silent(code: str, line: int, source: SourceFile | None) -> bool:
+    """Whether a comment on that statement silences the code."""
     if source is None:
         return False
-    for line in source.statement(one.line):
-        match = _SILENT.search(line)
+    for part in source.statement(line):
+        match = _SILENT.search(part)
         if match is not None:
             named = match["codes"]
-            return named is None or one.code in re.split(r"[\s,]+", named.strip().upper())
+            return named is None or code in re.split(r"[\s,]+", named.strip().upper())
     return False

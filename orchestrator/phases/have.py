@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import PurePosixPath
 
 from orchestrator import wire
@@ -41,9 +42,10 @@ def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
 def check(run: Run, answers: Mapping[str, wire.Had]) -> None:
     """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
     fail_on(run.bus, Phase.STAGE, lacking(run, run.plan, answers))
-    for place, path in enumerate(run.plan.own_paths):
+    found = zip_longest(run.plan.own_paths, run.plan.own_paths_at, fillvalue="")
+    for place, (path, at) in enumerate(found):
         if without := [name for name, had in answers.items() if place in had.paths]:
-            run.bus.emit(Noted(_only_here(path, without)))
+            run.bus.emit(Noted(_only_here(path, at, without)))
 
 
 def lacking(run: Run, plan: RunPlan, answers: Mapping[str, wire.Had]) -> dict[str, HostError]:
@@ -57,9 +59,11 @@ def _specs(plan: RunPlan) -> dict[str, TaskSpec]:
     return {spec.host: spec for spec in reversed(plan.tasks)}
 
 
-def _only_here(path: str, hosts: list[str]) -> str:
+def _only_here(path: str, at: str, hosts: list[str]) -> str:
+    """`at` is where it stands in the program; "" for an argument."""
+    what = f"{at}: {path}" if at else f"the argument {path}"
     return (
-        f"O203 the argument {path} exists on the machine of the launch, and not on {fold(hosts)}; name data"
+        f"O203 {what} exists on the machine of the launch, and not on {fold(hosts)}; name data"
         f" in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
     )
 

@@ -12,12 +12,13 @@ from pathlib import PurePosixPath
 
 from orchestrator.program.project import Code
 
-_WRITTEN = re.compile(
+# What an output is called: the program may only write there.
+WRITTEN = re.compile(
     r"out|log|runs?$|ckpt|check|save|result|export|model|cache|te?mp|board|profil|dest|write", re.IGNORECASE
 )
 _ASSIGNED = re.compile(r"\+{0,2}([\w.@-]+)=(.+)", re.DOTALL)  # `data.dir=/data`, as hydra has it
 _EVERYWHERE = ("/dev", "/proc", "/sys")
-_MOST = 20
+MOST = 20
 
 
 def own(command: tuple[str, ...], code: Code) -> tuple[str, ...]:
@@ -30,7 +31,7 @@ def own(command: tuple[str, ...], code: Code) -> tuple[str, ...]:
         for _, value in _values(command)
         if value.startswith(("/", "~/")) and not value.startswith(_EVERYWHERE) and code.exists(value)
     )
-    return tuple(dict.fromkeys(value for value in found if not code.everywhere(value)))[:_MOST]
+    return tuple(dict.fromkeys(value for value in found if not code.everywhere(value)))[:MOST]
 
 
 def unsent(command: tuple[str, ...], code: Code) -> tuple[str, ...]:
@@ -45,7 +46,7 @@ def unsent(command: tuple[str, ...], code: Code) -> tuple[str, ...]:
         sent = path in code.sent or any(one.startswith(f"{path}/") for one in code.sent)
         if not sent and code.exists(value):
             found.append(value)
-    return tuple(dict.fromkeys(found))[:_MOST]
+    return tuple(dict.fromkeys(found))[:MOST]
 
 
 def _values(command: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -61,6 +62,6 @@ def _values(command: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         else:
             value = word
         name = PurePosixPath(value).name
-        if value and not _WRITTEN.search(option) and not _WRITTEN.match(name):
+        if value and not WRITTEN.search(option) and not WRITTEN.match(name):
             yield option, value
         option = ""

@@ -124,6 +124,8 @@ def make_plan(
     found = findings.find(scene, inventory.job.lint_ignore)
     ignored = inventory.job.lint_ignore
     needs_python, needs_python_at = grammar.least((one.path, one.text) for one in sources)
+    names = {*planned.tasks[0].env, *inventory.job.forward}
+    own = {} if findings.PATH in ignored else program.own_paths(command, around, sources, names)
     later = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
     planned = dataclasses.replace(
         planned,
@@ -136,7 +138,8 @@ def make_plan(
         needs_python_at=needs_python_at,
         data=inventory.data,
         notes=(*planned.notes, *sent),
-        own_paths=() if findings.PATH in ignored else paths.own(command, around),
+        own_paths=tuple(own),
+        own_paths_at=tuple(own.values()),
         r_packages=() if findings.PACKAGES in ignored else program.r_packages(command, around),
     )
     return planned, project, found

@@ -9,13 +9,16 @@ import re
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
+from orchestrator import findings
 from orchestrator.cli.desk import code
+from orchestrator.findings import reads
 from orchestrator.findings.sourcefile import SourceFile
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
-from orchestrator.program import invocation, sources, texts
+from orchestrator.program import invocation, paths, sources, texts
 from orchestrator.program.project import Code
 from orchestrator.sync.builtin import builtin_parser
 
@@ -86,6 +89,23 @@ def shell(command: Sequence[str], around: Code) -> SourceFile | None:
     text = invocation.shell_text(words, around.read) if words else ""
     name = PurePosixPath(invocation.program(words) or "command")
     return SourceFile(str(name), text) if text else None
+
+
+def own_paths(
+    command: Sequence[str], around: Code, files: Sequence[SourceFile], names: Collection[str]
+) -> dict[str, str]:
+    """What this machine has, and only the hosts know whether they do: each path with the line that reads it.
+
+    It is "" for an argument of the command. `names` are those of the job's environment.
+    """
+    words = tuple(command)
+    found = dict.fromkeys(paths.own(words, around), "")
+    given = {*names, *(word.partition("=")[0] for word in words if word.startswith("-"))}
+    for path, (source, line) in reads.own(files, given).items():
+        ours = around.exists(path) and not around.everywhere(path)
+        if ours and not findings.is_silent(findings.PATH, line, source):
+            found.setdefault(path, f"{source.path}, line {line}")
+    return dict(islice(found.items(), paths.MOST))
 
 
 def r_packages(command: Sequence[str], around: Code) -> tuple[str, ...]:

@@ -65,3 +65,19 @@ def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:
     assert viewer.stderr.count("note: O203") == 1
     assert f"the argument {here} exists on the machine of the launch, and not on " in viewer.stderr
     assert "$ORCHESTRATE_DATA/here (docs/lint.md#o203)" in viewer.stderr
+
+
+def test_a_path_of_the_program_that_only_this_machine_has_is_noted(desk: Desk) -> None:
+    home = desk.folder / "home"
+    (home / "sets").mkdir(parents=True)
+    desk.script("train.py", "import os\nDATA = os.path.expanduser('~/sets')\nOTHER = '~/nothing'\n")
+    viewer = desk.launch("--", "train.py", HOME=str(home))
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert viewer.stderr.count("note: O203") == 1
+    assert "O203 train.py, line 2: ~/sets exists on the machine of the launch, and not on " in viewer.stderr
+    assert "$ORCHESTRATE_DATA/sets (docs/lint.md#o203)" in viewer.stderr
+    silenced = "import os\nDATA = os.path.expanduser('~/sets')  # orchestrate: ignore[O203]\n"
+    desk.script("train.py", silenced)
+    viewer = desk.launch("--", "train.py", HOME=str(home))
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    assert "O203" not in viewer.stderr
