@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from orchestrator.findings.reads import Reading
 from orchestrator.findings.sourcefile import SourceFile
 from orchestrator.model import Role, RunPlan
 
@@ -39,6 +40,7 @@ class Scene:
     read: Callable[[str], str | None]  # a file that is sent, by its path from where the tasks run
     sent: Collection[str] = ()
     unsent: tuple[str, ...] = ()  # arguments that are paths here, of files that are not sent
+    readings: tuple[Reading, ...] = ()  # paths in the program that are there here
     shell: SourceFile | None = None  # what a shell reads: a script, or the words of `bash -c`
     sharded: bool = False  # `auto_shard` is set
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell

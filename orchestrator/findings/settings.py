@@ -10,10 +10,10 @@ from orchestrator import ranges
 from orchestrator.findings import codes
 from orchestrator.findings.look import Finding, Scene
 from orchestrator.findings.programs import Rule
+from orchestrator.program.project import normal
 
 USUAL = (32768, 60999)  # net.ipv4.ip_local_port_range, unless it was changed; preflight asks each host
-
-
+_LEFT_OUT = "git, .orchestrateignore or `ignore` leaves it out"
 _WRITES = re.compile(r"(?:export\s+|declare -x\s+)?TF_CONFIG=")
 _OPENS = re.compile(r"(?:^|;)\s*(?:if|case|for|while|until)\s|\(\)\s*\{")
 _CLOSES = re.compile(r"(?:^|;)\s*(?:fi|esac|done)\b|^\}")
@@ -82,9 +82,28 @@ def unsent(scene: Scene) -> Iterator[Finding]:
     for path in scene.unsent:
         yield Finding(
             codes.PATH,
-            f"the argument {path} is not sent: git, .orchestrateignore or `ignore` leaves it out",
+            f"the argument {path} is not sent: {_LEFT_OUT}",
             f"name data in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name}",
         )
 
 
-RULES: tuple[Rule, ...] = (shell, proxy, ephemeral, unsent)
+def unread(scene: Scene) -> Iterator[Finding]:
+    """Relative paths in the program that are there, in a folder that is sent without them."""
+    for one in scene.readings:
+        path = normal(one.path)
+        if one.path.startswith(("/", "~")) or not path:
+            continue
+        if path in scene.sent or any(sent.startswith(f"{path}/") for sent in scene.sent):
+            continue
+        outside = path == ".." or path.startswith("../")
+        why = "it lies outside of the folder that is sent" if outside else _LEFT_OUT
+        yield Finding(
+            codes.PATH,
+            f"{one.path} is not on the hosts: {why}",
+            f"name data in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name}",
+            one.source.path,
+            one.line,
+        )
+
+
+RULES: tuple[Rule, ...] = (shell, proxy, ephemeral, unsent, unread)

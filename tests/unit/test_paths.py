@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator import findings
 from orchestrator.cli.desk import code, program
-from orchestrator.model import Host, Inventory
+from orchestrator.findings.sourcefile import SourceFile
+from orchestrator.model import Host, Inventory, RunPlan
 from orchestrator.planning import plan
 from orchestrator.program import paths
 from orchestrator.program.project import Code
@@ -72,8 +73,8 @@ def test_where_the_hosts_see_the_same_files_nothing_is_said(around: Code, tmp_pa
     assert paths.own(("train.py", str(tmp_path / "data")), everywhere) == ()
 
 
-def test_a_path_that_is_not_sent_is_a_finding() -> None:
-    planned = plan.assign(
+def planned() -> RunPlan:
+    return plan.assign(
         Inventory((Host("gpu-1", "gpu-1", "gpu-1"),)),
         command=("train.py",),
         env={},
@@ -84,8 +85,35 @@ def test_a_path_that_is_not_sent_is_a_finding() -> None:
         environ={},
         sources=(),
     )
-    scene = findings.Scene(planned, (), lambda _: None, unsent=("./sets/images",))
+
+
+def test_a_path_that_is_not_sent_is_a_finding() -> None:
+    scene = findings.Scene(planned(), (), lambda _: None, unsent=("./sets/images",))
     (found,) = findings.find(scene)
     assert found.code == "O203"
     assert "$ORCHESTRATE_DATA/images" in found.fix
     assert findings.find(scene, ("O203",)) == ()
+
+
+def test_a_path_in_the_program_that_is_not_sent_is_a_finding(around: Code, tmp_path: Path) -> None:
+    (tmp_path.parent / "above.csv").write_text("")
+    text = (
+        "x = read('conf/lr.json')\n"
+        "x = read('data/a.csv')\n"
+        "x = glob('./elsewhere/*')\n"
+        "x = read('data')  # orchestrate: ignore[O203]\n"
+        "x = read('../above.csv')\n"
+        "x = read('nothing/a.csv')\n"
+    )
+    source = SourceFile("train.py", text)
+    readings = program.readings(("train.py",), around, (source,), ())
+    scene = findings.Scene(planned(), (source,), around.read, around.sent, readings=readings)
+    found = findings.find(scene)
+    assert {(one.code, one.path) for one in found} == {("O203", "train.py")}
+    left_out = "is not on the hosts: git, .orchestrateignore or `ignore` leaves it out"
+    assert [(one.line, one.what) for one in found] == [
+        (2, f"data/a.csv {left_out}"),
+        (3, f"./elsewhere {left_out}"),
+        (5, "../above.csv is not on the hosts: it lies outside of the folder that is sent"),
+    ]
+    assert found[0].fix == "name data in [data]: tasks find it as $ORCHESTRATE_DATA/a.csv"

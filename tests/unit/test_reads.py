@@ -19,11 +19,26 @@ READ = {
     "a = '/mnt/set'\nb = '/mnt/set'": {"/mnt/set": 1},
     "Path('/mnt/set').read_text()": {"/mnt/set": 1},
     "x = os.environ.get('DATA', '/mnt/set')": {"/mnt/set": 1},
+    "pd.read_csv('data/train.csv')": {"data/train.csv": 1},
+    "x = np.load('a.npy')": {"a.npy": 1},
+    "d = image_dataset_from_directory('images')": {"images": 1},
+    "x = os.path.join('data', name)": {"data": 1},
+    "x = glob.glob('data/*.tfrecord')": {"data": 1},
+    "for n in range(3):\n    f(f'data/{n}.npy', '/set/part-%d' % n)": {"data/": 2, "/set": 2},
+    "x = f('../other/train.csv')": {"../other/train.csv": 1},
 }
 LEFT = [
     "",
     "x = '/'",
-    "x = 'a/b'",
+    "x = 'data'",
+    "x = open('..')",
+    "sys.path.insert(0, '/home/me/lib')",
+    "x = d['data']",
+    "x = f'{top}/data/train.csv'",
+    "x = 'a\\nb/c.csv'",
+    "load('https://example.org/a.csv')",
+    "x = load('results/a.csv')",
+    "x = load('ckpt-3.index')",
     "x = '/usr/share/dict/words'",
     "x = '/tmp/mnist'",
     "'''/mnt/set'''",
@@ -47,8 +62,7 @@ LEFT = [
 
 
 def own(text: str, *words: str) -> dict[str, int]:
-    found = reads.own([SourceFile("train.py", text)], words)
-    return {path: line for path, (_, line) in found.items()}
+    return {one.path: one.line for one in reads.each([SourceFile("train.py", text)], words)}
 
 
 @pytest.mark.parametrize(("text", "found"), READ.items(), ids=READ)

@@ -118,14 +118,22 @@ def make_plan(
     sharded = inventory.job.auto_shard is not None
     unsent = () if project is None else paths.unsent(command, around)
     read_by_shell = program.shell(command, around)
+    names = {*planned.tasks[0].env, *inventory.job.forward}
+    readings = program.readings(command, around, sources, names)
     scene = findings.Scene(
-        planned, sources, around.read, around.sent, unsent, shell=read_by_shell, sharded=sharded
+        planned,
+        sources,
+        around.read,
+        around.sent,
+        unsent,
+        readings=() if inventory.job.setup else readings,  # which may bring what is not sent
+        shell=read_by_shell,
+        sharded=sharded,
     )
     found = findings.find(scene, inventory.job.lint_ignore)
     ignored = inventory.job.lint_ignore
     needs_python, needs_python_at = grammar.least((one.path, one.text) for one in sources)
-    names = {*planned.tasks[0].env, *inventory.job.forward}
-    own = {} if findings.PATH in ignored else program.own_paths(command, around, sources, names)
+    own = {} if findings.PATH in ignored else program.own_paths(command, around, readings)
     later = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
     planned = dataclasses.replace(
         planned,

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from orchestrator import findings
 from orchestrator.cli.desk import code
 from orchestrator.findings import reads
+from orchestrator.findings.reads import Reading
 from orchestrator.findings.sourcefile import SourceFile
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
@@ -91,21 +92,25 @@ def shell(command: Sequence[str], around: Code) -> SourceFile | None:
     return SourceFile(str(name), text) if text else None
 
 
-def own_paths(
+def readings(
     command: Sequence[str], around: Code, files: Sequence[SourceFile], names: Collection[str]
-) -> dict[str, str]:
-    """What this machine has, and only the hosts know whether they do: each path with the line that reads it.
+) -> tuple[Reading, ...]:
+    """What stands in the program and is there on this machine; `names` are those of the job's environment."""
+    given = {*names, *(word.partition("=")[0] for word in command if word.startswith("-"))}
+    return tuple(one for one in reads.each(files, given) if around.exists(one.path))
 
-    It is "" for an argument of the command. `names` are those of the job's environment.
+
+def own_paths(command: Sequence[str], around: Code, found: Sequence[Reading]) -> dict[str, str]:
+    """What only the hosts know whether they have: each path, with the line that reads it.
+
+    It is "" for an argument of the command.
     """
-    words = tuple(command)
-    found = dict.fromkeys(paths.own(words, around), "")
-    given = {*names, *(word.partition("=")[0] for word in words if word.startswith("-"))}
-    for path, (source, line) in reads.own(files, given).items():
-        ours = around.exists(path) and not around.everywhere(path)
-        if ours and not findings.is_silent(findings.PATH, line, source):
-            found.setdefault(path, f"{source.path}, line {line}")
-    return dict(islice(found.items(), paths.MOST))
+    own = dict.fromkeys(paths.own(tuple(command), around), "")
+    for one in found:
+        ours = one.path.startswith(("/", "~/")) and not around.everywhere(one.path)
+        if ours and not findings.is_silent(findings.PATH, one.line, one.source):
+            own.setdefault(one.path, f"{one.source.path}, line {one.line}")
+    return dict(islice(own.items(), paths.MOST))
 
 
 def r_packages(command: Sequence[str], around: Code) -> tuple[str, ...]:
