@@ -100,7 +100,7 @@ def unread(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             codes.PATH,
             f"{one.path} is not on the hosts: {why}",
-            f"name data in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name}",
+            f"name it in [data], and read it there: $ORCHESTRATE_DATA/{PurePosixPath(path).name}",
             one.source.path,
             one.line,
         )

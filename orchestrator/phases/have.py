@@ -62,9 +62,10 @@ def _specs(plan: RunPlan) -> dict[str, TaskSpec]:
 def _only_here(path: str, at: str, hosts: list[str]) -> str:
     """`at` is where it stands in the program; "" for an argument."""
     what = f"{at}: {path}" if at else f"the argument {path}"
+    fix = "name it in [data], and read it there:" if at else "name data in [data]: tasks find it as"
     return (
-        f"O203 {what} exists on the machine of the launch, and not on {fold(hosts)}; name data"
-        f" in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
+        f"O203 {what} exists on the machine of the launch, and not on {fold(hosts)}; {fix}"
+        f" $ORCHESTRATE_DATA/{PurePosixPath(path).name} ({_PAGE}#o203)"
     )
 
 

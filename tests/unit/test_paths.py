@@ -116,4 +116,4 @@ def test_a_path_in_the_program_that_is_not_sent_is_a_finding(around: Code, tmp_p
         (3, f"./elsewhere {left_out}"),
         (5, "../above.csv is not on the hosts: it lies outside of the folder that is sent"),
     ]
-    assert found[0].fix == "name data in [data]: tasks find it as $ORCHESTRATE_DATA/a.csv"
+    assert found[0].fix == "name it in [data], and read it there: $ORCHESTRATE_DATA/a.csv"
