@@ -28,8 +28,8 @@ def start(agent: Agent, request: Request) -> None:
     paths, run, spec = agent.paths, request["run"], request["spec"]
     attempt, task = request["attempt"], request["task"]
     store_plan(paths, run, request.get("plan"))
-    if os.path.exists(paths.stopped(run)):
-        raise NodeError("stopped", f"starts nothing of run {run} any more", "a user has stopped the run")
+    if starting.is_forbidden(paths, run):
+        raise starting.forbidden(run)
     held = agent.leases.get(spec.get("port"), ())
     turns = agent.rooms.setdefault("turns", Turns(agent))
     turns.begin(run)
