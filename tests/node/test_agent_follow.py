@@ -415,6 +415,23 @@ def test_what_is_no_run_in_the_state_folder_hides_none(lab: Lab) -> None:
     assert [run["run"] for run in agent.request("states", run=None)["runs"]] == [lab.run]
 
 
+def test_of_more_runs_than_a_message_holds_the_newest_and_those_that_continue_are_told(lab: Lab) -> None:
+    agent = lab.agent()
+    plan = "x" * 40_000  # of 64 hosts
+    oldest = "20200101-000000-aaaa"
+    for number in range(500):
+        folder = lab.state / "runs" / f"20260101-000000-{number:04}"
+        folder.mkdir()
+        (folder / "run.json").write_text(plan)
+    agent.request("keep", run=oldest, who="me", plan=plan)
+    reply = agent.request("states", run=None)
+    told = sorted(run["run"] for run in reply["runs"])
+    assert told[0] == oldest
+    assert told[-1] == "20260101-000000-0499"
+    assert len(told) > 300
+    assert len(told) + reply["more"] == 501
+
+
 def test_a_task_whose_folder_is_removed_is_ended_and_told_as_lost(lab: Lab) -> None:
     agent = lab.agent()
     pid = lab.start(agent, "sh", "-c", "echo here; exec sleep 1000")["pid"]

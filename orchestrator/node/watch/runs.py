@@ -18,14 +18,33 @@ if TYPE_CHECKING:
     from ..base.paths import Paths, TaskFolder
     from ..serve.agent import Agent, Request
 
+_ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a message holds 16 MB
 _WORD_EVERY = 0.25  # seconds between two touches of the keeper's file
 
 
 def states(agent: Agent, request: Request) -> Dict[str, Any]:
-    """Every task of one run or of all; a task whose processes were killed is settled as lost."""
-    paths = agent.paths
-    runs = paths.runs() if request.get("run") is None else [request["run"]]
-    return {"runs": [_run(paths, run) for run in runs if os.path.isdir(paths.run(run))]}
+    """Every task of one run or of all; a task whose processes were killed is settled as lost.
+
+    Of all runs those that continue are told, and of the others the newest: `more` is how many are not.
+    """
+    paths, told, more, room = agent.paths, [], 0, _ROOM
+    runs = reversed(paths.runs()) if request.get("run") is None else [request["run"]]
+    for run in runs:  # their names begin with the date
+        if not os.path.isdir(paths.run(run)):
+            continue
+        found = _run(paths, run)
+        size = len(json.dumps(found))
+        if size <= room or _continues(found):
+            told.append(found)
+            room -= size
+        else:
+            more += 1
+    return {"runs": told, "more": more}
+
+
+def _continues(found: Dict[str, Any]) -> bool:
+    kept = found["keeper"] is not None and found["keeper"]["alive"]
+    return kept or any(task["alive"] for task in found["tasks"])
 
 
 def keep(agent: Agent, request: Request) -> Dict[str, Any]:
