@@ -6,14 +6,13 @@ import json
 import os
 import time
 
-from ..base import lenient, locks
-from ..base.fault import NodeError
+from ..base import lenient, locks, procs
 from ..task import control, state
 from ..task.tasks import store_plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, Iterator, Optional
 
     from ..base.paths import Paths, TaskFolder
     from ..serve.agent import Agent, Request
@@ -98,16 +97,20 @@ def _run(paths: Paths, run: str) -> Dict[str, Any]:
         "plan": _text(paths.run_json(run)),
         "keeper": _keeper(paths, run),
         "stopped": os.path.exists(paths.stopped(run)),
-        "tasks": [_task(paths, folder) for folder in paths.tasks(run)],
+        "tasks": [known for folder in paths.tasks(run) for known in _task(paths, folder)],
     }
 
 
-def _task(paths: Paths, folder: TaskFolder) -> Dict[str, Any]:
+def _task(paths: Paths, folder: TaskFolder) -> Iterator[Dict[str, Any]]:
+    """Nothing of a task that was removed meanwhile."""
     try:
-        found = control.settle(paths, folder.run, folder.attempt, folder.slug)
-    except NodeError:  # a process that cannot be killed: the others are told all the same
-        found = state.read(folder)
-    return {
+        try:
+            found = control.settle(paths, folder.run, folder.attempt, folder.slug)
+        except procs.UnkillableError:  # the others are told all the same
+            found = state.read(folder)
+    except (control.UnknownTaskError, FileNotFoundError):
+        return
+    yield {
         "attempt": folder.attempt,
         "task": folder.task,
         "state": found,
