@@ -89,7 +89,9 @@ OF_TASKS = {
 }
 
 
-_IMPORTED = "'modules': [], 'limits': {}, 'gpus': None, 'threads': 1, 'importing': '', 'ended': ''"
+_IMPORTED = (
+    "'modules': [], 'limits': {}, 'gpus': None, 'threads': 1, 'importing': '', 'ended': '', 'signal': None"
+)
 _IMPORTS = wire.Imports(python="python3", setup=None, env={}, modules=["numpy"])
 _BANDWIDTH = wire.Bandwidth(nonce="n", target=wire.ProbeTarget("gpu-2", "10.0.0.2", 2222))
 LOOKS: dict[str, tuple[wire.Request[Any], str, str]] = {
