@@ -207,10 +207,10 @@ def _leaders(paths: Paths, run: str) -> Iterator[Optional[int]]:
 
 
 def _holders() -> Optional[List[Dict[str, Any]]]:
-    from ..base.program import run_program
+    from ..base.program import GPU_SECONDS, run_program
 
     query = "--query-compute-apps=pid,used_memory,process_name"
-    text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+    text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], GPU_SECONDS)
     if text is None:
         return None
     found = []
