@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import HostError, Trouble
+from orchestrator.fleet import problems
 from orchestrator.fleet.pulse import Pulse
 from orchestrator.fleet.session import Cancelled, Session, Sink, settle
 from orchestrator.model import Host
@@ -79,14 +80,19 @@ class Fleet:
 
     def open(self, host: Host, timeout: float = CONNECT_TIMEOUT) -> Session:
         """A new session with one host, not yet among `sessions`; raise HostError."""
-        link = self._connector.connect(host, timeout)
-        session = Session(host, link, self._sink)
         try:
-            session.start(self._timings.hello)
-        except BaseException:
-            session.close()
-            raise
-        self._pulse.watch(session)
+            link = self._connector.connect(host, timeout)
+            session = Session(host, link, self._sink)
+            try:
+                session.start(self._timings.hello)
+                self._pulse.watch(session)
+            except BaseException:
+                session.close()
+                raise
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise
+            raise problems.no_thread(host, error) from error
         return session
 
     def each(
@@ -125,7 +131,12 @@ class Fleet:
         self._pool = [thread for thread in self._pool if thread.is_alive()]
         for number in range(min(pool, len(items))):
             thread = threading.Thread(target=serve, name=f"pool {number}", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not number:
+                    raise problems.no_threads(error) from error
+                break  # those that there are do all of it
             self._pool.append(thread)
         try:
             return _gather(futures)

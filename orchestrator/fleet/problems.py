@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.errors import FOREIGN, HostError, Trouble
+from orchestrator.errors import FOREIGN, ClusterError, HostError, Trouble
 from orchestrator.fleet.noagent import no_agent
 from orchestrator.model import Host
 from orchestrator.wire import Failure, printable
@@ -30,7 +30,9 @@ _OF_NODES = frozenset(
 )
 
 
-__all__ = ["foreign", "lost", "no_agent", "noise", "refused", "silent"]
+_THREADS = "compare `ulimit -u` with `ps -eLf | wc -l` on this machine, or give its container more processes"
+
+__all__ = ["foreign", "lost", "no_agent", "no_thread", "no_threads", "noise", "refused", "silent"]
 
 
 def lost(host: Host, why: str) -> HostError:
@@ -41,6 +43,16 @@ def lost(host: Host, why: str) -> HostError:
         why=why,
         hint=f"`ssh {host.ssh}` shows whether the machine still answers",
     )
+
+
+def no_thread(host: Host, error: RuntimeError) -> HostError:
+    """This machine has none left for it: Python has no type of its own for that."""
+    return HostError(host.name, "cannot be talked to from here", kind="here", why=str(error), hint=_THREADS)
+
+
+def no_threads(error: RuntimeError) -> ClusterError:
+    """The same, for any host."""
+    return ClusterError("this machine cannot talk to any host", why=str(error), hint=_THREADS)
 
 
 def foreign(host: Host, why: str) -> HostError:

@@ -30,8 +30,8 @@ class Pulse:
         with self._lock:
             self._sessions.add(session)
             if not self._running:
-                self._running = True
                 threading.Thread(target=self._run, name="pulse", daemon=True).start()
+                self._running = True
 
     def stop(self) -> None:
         self._stopped.set()

@@ -62,7 +62,7 @@ class Commands:
     """
 
     def __init__(self, connector: Connector, hosts: Sequence[Host], argv: Sequence[str]) -> None:
-        self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
+        self._words: queue.SimpleQueue[Word | Exception] = queue.SimpleQueue()
         self._backlog = Backlog()  # of all hosts together
         self._fleet = Fleet(connector, lambda _frame: None)
         self._hosts = hosts
@@ -75,11 +75,13 @@ class Commands:
         threading.Thread(target=self._connect, name="exec", daemon=True).start()
 
     def next(self, timeout: float) -> Word | None:
-        """The next word, None when there is none in time."""
+        """The next word, None when there is none in time; raise what ended the connecting."""
         try:
             word = self._words.get(timeout=timeout)
         except queue.Empty:
             return None
+        if isinstance(word, Exception):
+            raise word
         if isinstance(word, CommandOutput):
             self._backlog.take(word.data)
         return word
@@ -99,6 +101,9 @@ class Commands:
         try:
             bad = self._fleet.connect(self._hosts, self._run)
         except Cancelled:
+            return
+        except Exception as reason:  # whoever waits for the hosts' words would wait for ever
+            self._words.put(reason)
             return
         for name, error in bad.items():
             self._words.put(Failed(name, error))

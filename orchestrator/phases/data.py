@@ -134,8 +134,11 @@ def bring(
     if lacking:
         came, failed = Transfer(fleet, dataset, options, emit).run(lacking, [*whole, *helpers])
         bad.update(failed)
-    # Those that share its disk see what the first of them got.
-    others = [host for host in rest if host not in lacking and leaders[host.name] not in bad]
+    # Those that share its disk see what the first of them got, or get nothing either.
+    for host in rest:
+        if host not in lacking and (error := bad.get(leaders[host.name])) is not None:
+            bad[host.name] = _shares(host, error)
+    others = [host for host in rest if host not in lacking and host.name not in bad]
     seen = look(fleet, others, dataset.digest, thorough=False)
     bad.update(seen.bad)
     paths = {name: one.path for name, one in looked.good.items() if name not in bad}
@@ -197,6 +200,11 @@ def checks(fleet: Fleet, hosts: Sequence[Host], data: Data) -> list[CheckReporte
     connected = [host for host in hosts if host.name in fleet.sessions]
     looked = look(fleet, connected, dataset.digest, thorough=False)
     return [of_data(name, one, dataset.total, len(dataset.files)) for name, one in looked.good.items()]
+
+
+def _shares(host: Host, error: HostError) -> HostError:
+    what, why = f"shares its disk with {error.host}, which did not get the data", error.what
+    return HostError(host.name, what, kind="data", why=why, hint=error.hint)
 
 
 def _unseen(host: Host, dataset: Dataset) -> HostError:

@@ -103,13 +103,18 @@ class _File:
         self._open()
         if data and not has_room(self.path.parent):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self._cut(whole)  # what another keeper had begun as it was killed
         try:
             _write_all(self._fd, data)
         finally:
-            self.size = os.fstat(self._fd).st_size
-            if odd := self.size % whole:
-                self.size -= odd
-                os.ftruncate(self._fd, self.size)
+            self._cut(whole)
+
+    def _cut(self, whole: int) -> None:
+        """Know the size, and take back a piece that is not whole."""
+        self.size = os.fstat(self._fd).st_size
+        if odd := self.size % whole:
+            self.size -= odd
+            os.ftruncate(self._fd, self.size)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.errors import ClusterError, OrchestrateError, UsageError
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
-from orchestrator.sync.manifest import File, Manifest
+from orchestrator.sync.manifest import File, Manifest, too_long
 
 MOST_FILES = 100_000  # what one message to a node can name
 _SMALLEST = 4 << 20  # bytes of a piece
@@ -106,11 +106,7 @@ def read_dataset(
             hint="name folders that hold the data",
         )
     if len(found) > MOST_FILES:
-        raise UsageError(
-            f"[data] names {len(found):,} files",
-            why=f"at most {MOST_FILES:,} can be sent",
-            hint="pack them into larger files, as TFRecords",
-        )
+        raise _too_many(len(found), f"at most {MOST_FILES:,} can be sent")
     total = sum(entry.size for entry in found)
     size = min(_LARGEST, max(_SMALLEST, -(-total // _PIECES >> 20) << 20))
     key = hashlib.sha256(json.dumps([size, *(entry.identity for entry in found)]).encode()).hexdigest()[:32]
@@ -124,7 +120,16 @@ def read_dataset(
     )
     starts = tuple(accumulate((file.size for file in files), initial=0))[:-1]
     paths = tuple(entry.path for entry in found)
-    return Dataset(files, paths, size, digests, Manifest.of(files).digest, starts)
+    dataset = Dataset(files, paths, size, digests, Manifest.of(files).digest, starts)
+    if why := too_long(dataset.manifest):
+        raise _too_many(len(found), why)
+    return dataset
+
+
+def _too_many(files: int, why: str) -> UsageError:
+    return UsageError(
+        f"[data] names {files:,} files", why=why, hint="pack them into larger files, as TFRecords"
+    )
 
 
 @dataclass(frozen=True)

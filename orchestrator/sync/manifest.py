@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from orchestrator.node.serve.frames import MAX_HEADER
+
 _LARGE = 1 << 20
+MOST_NAMED = MAX_HEADER - (64 << 10)  # bytes of a manifest; the rest of the message that has it is short
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,11 @@ class Manifest:
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.entries if isinstance(entry, File))
+
+
+def too_long(manifest: list[dict[str, Any]]) -> str:
+    """Why no message to a node can name all of these files; empty where one can."""
+    length = len(json.dumps(manifest, separators=(",", ":")))
+    if length <= MOST_NAMED:
+        return ""
+    return f"the list of their names has {length / 1e6:,.1f} MB, and may have {MOST_NAMED / 1e6:,.1f}"

@@ -88,14 +88,16 @@ class Taking:
                     incoming = Path(replace.beside(str(self._to / "pull")))
                     stack.callback(discard, str(incoming))
                     brought.append((part, incoming, self._bring(part, entries, incoming)))
-            for part, incoming, entries in brought:
-                with Below(str(incoming)) as new:
-                    for one in entries:
-                        self._place(new, one, part.below + one.path)
-                files += sum(one.kind != archive.FOLDER for one in entries)
-                size += sum(one.size for one in entries)
-            if brought:
-                write_record(self._to, self._run, self._record)
+            try:
+                for part, incoming, entries in brought:
+                    with Below(str(incoming)) as new:
+                        for one in entries:
+                            self._place(new, one, part.below + one.path)
+                    files += sum(one.kind != archive.FOLDER for one in entries)
+                    size += sum(one.size for one in entries)
+            finally:  # what an interrupted pull has put here is the run's all the same
+                if brought:
+                    write_record(self._to, self._run, self._record)
         return files, size
 
     def _differs(self, part: Part, one: Entry) -> bool:

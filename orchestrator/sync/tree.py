@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.errors import UsageError
 from orchestrator.sync import private, remarks, tarball
 from orchestrator.sync.listing import CodeListing, list_files, unreadable
-from orchestrator.sync.manifest import Entry, File, Manifest, Symlink
+from orchestrator.sync.manifest import Entry, File, Manifest, Symlink, too_long
 from orchestrator.sync.private import Reason
 
 MOST_FILES = 100_000  # what one message to a node can name
@@ -118,15 +118,13 @@ def _all(paths: list[str]) -> CodeListing:
 def _read(root: Path, listing: CodeListing, pinned: Collection[str] = ()) -> Tree:
     paths = listing.paths
     if len(paths) > MOST_FILES:
-        raise UsageError(
-            f"the code at {root} has {len(paths):,} files",
-            why=f"at most {MOST_FILES:,} can be sent",
-            hint="list data and environments in .orchestrateignore",
-        )
+        raise _too_many(root, len(paths), f"at most {MOST_FILES:,} can be sent")
     reader = _Reader(root, listing.named, frozenset(pinned))
     with ThreadPoolExecutor(_HASHERS) as pool:
         entries = [entry for entry in pool.map(reader.entry, paths) if entry is not None]
     manifest = Manifest.of(entries)
+    if why := too_long(manifest.as_json):
+        raise _too_many(root, len(paths), why)
     left_out = {**listing.left_out, **dict.fromkeys(sorted(reader.keys), Reason.KEY)}
     notes = (
         *listing.notes,
@@ -137,6 +135,11 @@ def _read(root: Path, listing: CodeListing, pinned: Collection[str] = ()) -> Tre
         *remarks.sparse(manifest),
     )
     return Tree(root, manifest, notes, reader.kept, left_out)
+
+
+def _too_many(root: Path, files: int, why: str) -> UsageError:
+    hint = "list data and environments in .orchestrateignore"
+    return UsageError(f"the code at {root} has {files:,} files", why=why, hint=hint)
 
 
 class _Reader:

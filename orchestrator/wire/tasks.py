@@ -277,6 +277,7 @@ class RunStatus(Reply, frozen=True):
 
 class Runs(Reply, frozen=True):
     runs: tuple[RunStatus, ...]
+    more: Count = 0  # older ones, for which there was no room
 
 
 class States(Request[Runs], frozen=True, kw_only=True):

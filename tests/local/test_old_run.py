@@ -51,3 +51,20 @@ def test_it_is_stopped(home: Path, words: tuple[str, ...]) -> None:
     again = orchestrate(home, "stop", RUN)
     assert "is over already" in again.stderr
     assert orchestrate(home, "status", RUN).returncode == ExitStatus.OK
+
+
+def test_a_host_with_more_runs_than_it_can_tell_says_so(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (tmp_path / "hosts.toml").write_text(
+        f'[[host]]\nname = "here"\nssh = "local"\naddress = "127.0.0.1"\nstate = "{state}"\n'
+        f'agent_python = "{sys.executable}"\n'
+    )
+    for number in range(500):
+        folder = state / "runs" / f"20260101-000000-{number:04}"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text("x" * 40_000)  # the plan of 64 hosts
+    tail = orchestrate(tmp_path, "tail", "somebody-s")
+    assert "older runs left out: it keeps too many (`orchestrate clean`)" in tail.stderr
+    assert "know none either" in tail.stderr
+    assert tail.returncode == ExitStatus.USAGE

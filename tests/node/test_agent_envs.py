@@ -19,6 +19,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.envs import uv
+from orchestrator.node.base.fault import NodeError
 from orchestrator.node.base.locks import hold
 from orchestrator.node.look import processors
 from orchestrator.node.serve.agent import Agent, Request
@@ -320,6 +321,27 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path, 
         assert not agent.request("env_look", **wanted)["ready"]
         assert agent.request("env_make", LOCK, **wanted)["made"]
         assert agent.request("env_look", **wanted)["ready"]
+
+
+def test_an_environment_that_is_slow_to_answer_is_left_to_those_who_use_it(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = fields(tmp_path, wheels)
+    path = tmp_path / "work dir" / "envs" / wanted["name"]
+    python = path / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o755)
+    (path / envs.LOCK).write_bytes(LOCK)
+    (path / "used").touch()
+    monkeypatch.setattr(envs, "_SECONDS", 0.2)
+    request = Request(wanted, LOCK)
+    making = f"{path.parent}/{envs.MAKING}{path.name}-1"
+    with pytest.raises(NodeError, match="whose Python does not answer"):
+        envs.look(None, request)  # type: ignore[arg-type]
+    with pytest.raises(NodeError, match="whose Python does not answer"):
+        envs._make(str(path), making, request)
+    assert (path / "used").exists()
 
 
 def test_a_python_that_is_not_there_gets_the_three_ways(tmp_path: Path, wheels: Path) -> None:

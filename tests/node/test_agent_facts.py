@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.look import facts as machine
+from orchestrator.node.tidy import leftovers
 from tests.node.agent_client import OLD_PYTHON
 from tests.node.harness import names_in
 from tests.node.lab import Lab
@@ -151,6 +153,20 @@ def test_gpus_as_nvidia_smi_lists_them(lab: Lab) -> None:
         {"index": 0, "name": "NVIDIA A100-SXM4-40GB"},
         {"index": 1, "name": "NVIDIA GB10"},
     ]
+
+
+def test_gpus_that_have_to_wake_up_first_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight of them take nvidia-smi some 15 s without the persistence mode."""
+    patience: list[float] = []
+
+    def run(argv: list[str], *, timeout: float, **_: Any) -> subprocess.CompletedProcess[bytes]:
+        patience.append(timeout)
+        return subprocess.CompletedProcess(argv, 0, b"")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert machine._gpus() == []
+    assert leftovers._holders() == []
+    assert min(patience) > 30.0
 
 
 def test_no_programs_no_gpus_no_rsync(lab: Lab) -> None:

@@ -19,7 +19,7 @@ from orchestrator.node.base import procs
 from orchestrator.node.serve import frames
 from orchestrator.node.task import control, logfile, state
 from tests.node.agent_client import AgentClient, AgentError
-from tests.node.harness import guard_of, kill_together, supervisor_of, until
+from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone, opened, wait_gone
 from tests.removal import remove
 
@@ -413,6 +413,45 @@ def test_what_is_no_run_in_the_state_folder_hides_none(lab: Lab) -> None:
     agent.request("keep", run=lab.run, who="me", plan="{}")
     (lab.state / "runs" / "a folder of\nsomebody's").mkdir()
     assert [run["run"] for run in agent.request("states", run=None)["runs"]] == [lab.run]
+
+
+@pytest.mark.parametrize("left", [set(), {"lock"}, {"lock", "state.json"}, {"state.json"}])
+def test_a_task_of_which_an_rm_that_was_cut_short_left_some_hides_no_other(lab: Lab, left: set[str]) -> None:
+    agent = lab.agent()
+    lab.start(agent, "sleep", "1000", task="worker/1")
+    lab.start(agent, "true")
+    lab.over()
+    folder = Path(lab.task())
+    starting = {**state.read(lab.task()), "state": state.STARTING}
+    for name in names_in(folder):
+        (folder / name).unlink()
+    for name in left:
+        (folder / name).write_text(json.dumps(starting) if name == "state.json" else "")
+    (run,) = agent.request("states", run=None)["runs"]
+    states = {task["task"]: task["state"]["state"] for task in run["tasks"]}
+    assert states.pop("worker/1") == state.RUNNING
+    assert set(states.values()) <= state.FINAL
+    assert agent.request("clean_look")["alive"] == [lab.run]
+    assert lab.stop(agent, kill=True)["asked"] == ["worker/1"]
+    assert lab.over("worker/1")["state"] == state.EXITED
+    assert agent.request("sweep", run=lab.run) == {"killed": [], "alive": []}
+
+
+def test_of_more_runs_than_a_message_holds_the_newest_and_those_that_continue_are_told(lab: Lab) -> None:
+    agent = lab.agent()
+    plan = "x" * 40_000  # of 64 hosts
+    oldest = "20200101-000000-aaaa"
+    for number in range(500):
+        folder = lab.state / "runs" / f"20260101-000000-{number:04}"
+        folder.mkdir()
+        (folder / "run.json").write_text(plan)
+    agent.request("keep", run=oldest, who="me", plan=plan)
+    reply = agent.request("states", run=None)
+    told = sorted(run["run"] for run in reply["runs"])
+    assert told[0] == oldest
+    assert told[-1] == "20260101-000000-0499"
+    assert len(told) > 300
+    assert len(told) + reply["more"] == 501
 
 
 def test_a_task_whose_folder_is_removed_is_ended_and_told_as_lost(lab: Lab) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.disk import removing
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.disk import files, removing
+from orchestrator.node.serve.agent import Request
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import names_in, until
@@ -103,3 +105,12 @@ def test_very_deep_folders_are_one_error_to_list_and_can_be_removed(lab: Lab) ->
     agent.request("files_remove", target=str(deep))
     assert "deep" not in names_in(lab.folder)
     assert removing.remove(str(deep)) is None  # there is nothing any more
+
+
+def test_more_names_than_a_message_holds_are_one_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(9):
+        (lab.folder / ("\u8bad" * 60 + str(number))).touch()  # a letter of these crosses as 6 bytes
+    monkeypatch.setattr(files, "MAX_PAYLOAD", 3000)
+    with pytest.raises(NodeError, match=r"more in .* than one list can name") as caught:
+        files.listing(None, Request({"op": "files_list", "path": str(lab.folder)}, b""))  # type: ignore[arg-type]
+    assert (caught.value.kind, caught.value.hint) == ("files", "name a part")

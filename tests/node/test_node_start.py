@@ -15,7 +15,9 @@ import pytest
 
 from orchestrator.node.base import procs
 from orchestrator.node.base.fault import NodeError
-from orchestrator.node.task import control, state
+from orchestrator.node.base.paths import TaskFolder
+from orchestrator.node.task import claim, control, state, tasks
+from tests.node.agent_client import AgentClient
 from tests.node.harness import Node, guard_of, link, names_in, supervisor_of, until
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -90,6 +92,27 @@ def test_what_cannot_start_is_said_in_parts_and_is_final(
     found = node.final()
     assert (found["state"], found["exit_code"], found["exit_signal"]) == (state.UNSTARTED, None, None)
     assert why in found["message"]
+    node.alone()
+
+
+def test_nothing_starts_behind_a_stop_from_elsewhere(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another controller stops the run between the look whether that was done and the claim."""
+    tasks.store_plan(node.paths, node.run, "{}")
+    take = claim.take
+
+    def late(folder: TaskFolder) -> claim.Claim | None:
+        with AgentClient(Path(node.paths.root)) as elsewhere:
+            stop = elsewhere.request("stop", run=node.run, grace=0.0, kill=True, final=True)
+            assert stop == {"asked": [], "gone": []}
+            assert elsewhere.request("sweep", run=node.run) == {"killed": [], "alive": []}
+        return take(folder)
+
+    monkeypatch.setattr(claim, "take", late)
+    with pytest.raises(NodeError) as caught:
+        node.start("sleep", "600")
+    assert (caught.value.kind, caught.value.why) == ("stopped", "a user has stopped the run")
+    found = node.final(seconds=5.0)
+    assert (found["state"], found["want"]) == (state.UNSTARTED, state.WANT_STOP)
     node.alone()
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from orchestrator.model import Data, Host, Role
 from orchestrator.phases.prepare import Maker, NotPreparedError, sources
 from orchestrator.sync import DataPath, Dataset, dataset, read_dataset
 from orchestrator.sync.tfds import SetName, fewest_files, find_set, reshard
+from orchestrator.sync.tree import read_folder
 
 
 @pytest.fixture
@@ -107,6 +109,18 @@ def test_a_link_that_leads_nowhere_is_named_with_what_it_leads_to(folder: Path, 
     with pytest.raises(UsageError, match="leads to /no/such/disk, which is not there") as caught:
         read(folder, tmp_path / "cache")
     assert caught.value.hint.startswith(f"`rm '{folder}/sub/old one'`")
+
+
+def test_names_that_no_message_holds_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    deep = data.joinpath(*["\u5199" * 80] * 8)  # a letter of these crosses as 6 bytes
+    deep.mkdir(parents=True)
+    for number in range(4300):
+        (deep / f"{number:05}").touch()
+    for read_all in (lambda: read(data, tmp_path / "cache"), lambda: read_folder(data)):
+        with pytest.raises(UsageError, match="4,300 files") as caught:
+            read_all()
+        assert re.fullmatch(r"the list of their names has 17\.\d MB, and may have 16\.7", caught.value.why)
 
 
 @pytest.mark.parametrize(

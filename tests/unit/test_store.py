@@ -220,6 +220,18 @@ def test_a_time_whose_bytes_found_no_room_is_noted_once(folder: RunFolder) -> No
     ]
 
 
+def test_half_a_time_that_a_killed_keeper_left_spoils_no_other(folder: RunFolder) -> None:
+    Mirror(folder, "1", "worker-0").add_log(0, b"one\n", [(0, 10**9)])
+    with folder.times("1", "worker-0").open("ab") as file:
+        file.write(INDEX_RECORD.pack(4, 2 * 10**9)[:5])  # on a full disk, or as the power failed
+    Mirror(folder, "1", "worker-0").add_log(4, b"two\nthree\n", [(4, 2 * 10**9), (8, 3 * 10**9)])
+    assert list(INDEX_RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
+        (0, 10**9),
+        (4, 2 * 10**9),
+        (8, 3 * 10**9),
+    ]
+
+
 def test_a_hole_leaves_no_time(folder: RunFolder) -> None:
     mirror = Mirror(folder, "1", "worker-0")
     with pytest.raises(ValueError, match="hole"):

@@ -24,6 +24,7 @@ from orchestrator.store import RunFolder, find, runs, runs_root
 from orchestrator.store.known import ambiguous, matches_run, named
 from orchestrator.store.planfile import decode_plan
 from orchestrator.store.reader import events_of
+from orchestrator.text import count
 
 if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets
@@ -185,6 +186,8 @@ def discover(inventory: Inventory) -> Discovery:
     for host, reasons in ignored.items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         tell(f"{host}: a run that it tells of is ignored: {reasons[0]}{more}")
+    for host, number in found.more:
+        tell(f"{host}: {count(number, 'older run')} left out: it keeps too many (`orchestrate clean`)")
     silent = sorted(bad[0] for bad in found.bad)
     answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
     return Discovery(join(tellings), answering, tuple(silent))
@@ -206,6 +209,7 @@ def _telling(host: str, run: str, text: str, key: bytes | None, *, goes_on: bool
 class _Found:
     plans: tuple[tuple[str, str, str, bool, bool], ...]  # (host, run, its plan there, continues, has tasks)
     bad: tuple[tuple[str, str, str, str, str], ...]  # (host, what, kind, why, hint)
+    more: tuple[tuple[str, int], ...]  # (host, how many runs it has no room to tell of)
 
 
 def _ask(inventory: Inventory, asked: Secrets | None) -> bytes:
@@ -216,6 +220,7 @@ def _ask(inventory: Inventory, asked: Secrets | None) -> bytes:
     found = _Found(
         tuple((name, run.run, run.plan, run.active, bool(run.tasks)) for name, run in runs if run.plan),
         tuple((error.host, error.what, error.kind, error.why, error.hint) for error in errors),
+        tuple((name, reply.more) for name, reply in answers.good.items() if reply.more),
     )
     return msgspec.json.encode(found)
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from typing import List, Optional
 
 _SECONDS = 10.0
+GPU_SECONDS = 40.0  # nvidia-smi wakes each GPU where the driver lets them sleep (no persistence mode)
 
 
 def run_program(argv: List[str], seconds: float = _SECONDS) -> Optional[str]:

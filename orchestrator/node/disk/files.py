@@ -12,6 +12,7 @@ from collections import deque
 
 from ..base import lenient
 from ..base.fault import NodeError
+from ..serve.frames import MAX_PAYLOAD
 from ..serve.jobs import failure
 from ..serve.loop import READ
 from . import archive, replace
@@ -47,7 +48,11 @@ def listing(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
             return {"kind": "", "root": real, "near": _near(real)}, b"[]"
     except OSError as error:
         raise _unreadable(path, error) from None
-    return {"kind": kind, "root": root}, json.dumps(found, separators=(",", ":")).encode()
+    told = json.dumps(found, separators=(",", ":")).encode()
+    if len(told) > MAX_PAYLOAD:
+        why = f"the list of {len(found):,} files has {len(told):,} bytes, and may have {MAX_PAYLOAD:,}"
+        raise NodeError("files", f"has more in {path} than one list can name", why, "name a part")
+    return {"kind": kind, "root": root}, told
 
 
 def open_stream(agent: Agent, request: Request) -> Dict[str, Any]:

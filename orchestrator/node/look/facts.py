@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..base import procs
-from ..base.program import run_program
+from ..base.program import GPU_SECONDS, run_program
 from ..task import environ
 from . import interfaces, processors, python, rscript
 
@@ -93,7 +93,7 @@ def _shm() -> Optional[int]:
 
 
 def _gpus() -> List[Dict[str, Any]]:
-    text = run_program(["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"])
+    text = run_program(["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"], GPU_SECONDS)
     found = []
     for line in (text or "").splitlines():
         index, comma, name = line.partition(",")

@@ -8,6 +8,7 @@ interrupted gets a moment between TERM and KILL: a user's setup may hold a lock 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import time
@@ -251,6 +252,11 @@ def _write(writer: int, work: Work) -> None:
         header, payload = work()
     except BaseException as error:  # every end of a child is an answer
         header, payload = failure(error)
-    view = memoryview(frames.encode(header, payload))
+    try:
+        answer = frames.encode(header, payload)
+    except ValueError:
+        why = f"{len(payload) or len(json.dumps(header)):,} bytes"
+        answer = frames.encode(*failure(NodeError("agent", "has more to say than a message can hold", why)))
+    view = memoryview(answer)
     while view:
         view = view[os.write(writer, view) :]

@@ -26,7 +26,7 @@ _NODE = __name__.rpartition("serve.")[0]
 OPS = {
     "ping": ("serve.ops", "ping", HERE),
     "beats": ("serve.ops", "beats", HERE),
-    "facts": ("look.facts", "facts", 60.0),
+    "facts": ("look.facts", "facts", 85.0),
     "fingerprint": ("look.fingerprint", "fingerprint", 60.0),
     "imports": ("look.imports", "ask", 180.0),
     "share_write": ("look.share", "write", 30.0),

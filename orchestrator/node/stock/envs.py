@@ -258,7 +258,26 @@ def _whole(path: str) -> bool:
 
 
 def _runs(python: str) -> bool:
-    return (run_program([python, "-I", "-S", "-c", "print(1)"], _SECONDS) or "").strip() == "1"
+    """Whether it starts; raise NodeError when it does not answer: a slow disk condemns no environment."""
+    try:
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", "print(1)"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NodeError(
+            "env",
+            "has an environment whose Python does not answer",
+            f"{python} did not start within {_SECONDS:g} s: its disk hangs, or the machine is very busy",
+            "look at the load of that machine and at its disk, then try again",
+        ) from None
+    except OSError:
+        return False
+    return done.stdout.strip() == b"1"
 
 
 def _distributions(making: str) -> Iterator[str]:

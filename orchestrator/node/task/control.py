@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from typing import Dict, Iterator, List, Optional, Tuple
 
 
+class UnknownTaskError(NodeError):
+    """A task that has no state here: others may remove a run at any moment, and an `rm` may be cut short."""
+
+
 def alive(paths: Paths, run: str, attempt: str, task: str) -> bool:
     """Whether a guard or supervisor holds the task's lock; a pid file could lie."""
     return is_locked(paths.task(run, attempt, task))
@@ -26,11 +30,19 @@ def is_locked(folder: TaskFolder) -> bool:
     return locks.is_taken(folder.lock)
 
 
+def has_ended(folder: TaskFolder) -> bool:
+    """Whether it has its final state, or none any more."""
+    try:
+        return state.is_final(state.read(folder))
+    except FileNotFoundError:
+        return True
+
+
 def settle(paths: Paths, run: str, attempt: str, task: str) -> state.State:
     """The state, made true first: with the lock free and no final state, both our processes were killed.
 
-    Then what is left of the task is killed by its cookie and `lost` is written. Raise NodeError for
-    an unknown task, or "orphan" when something cannot be killed.
+    Then what is left of the task is killed by its cookie and `lost` is written. Raise UnknownTaskError,
+    or NodeError "orphan" when something cannot be killed.
     """
     folder = paths.task(run, attempt, task)
     found = _read(folder)
@@ -57,7 +69,11 @@ def stop(  # noqa: PLR0917 - named by the protocol
         if tasks is not None and folder.task not in tasks:
             continue
         seen.append(folder.task)
-        if not state.is_final(settle(paths, run, folder.attempt, folder.slug)):
+        try:
+            found = settle(paths, run, folder.attempt, folder.slug)
+        except UnknownTaskError:
+            continue  # removed meanwhile
+        if not state.is_final(found):
             _ask(folder, line)
             asked.append(folder.task)
     return {"asked": _unique(asked), "gone": [task for task in _unique(seen) if task not in asked]}
@@ -107,7 +123,10 @@ def _ask(folder: TaskFolder, line: bytes) -> None:
 
 def _bury(folder: TaskFolder) -> state.State:
     """With the lock in hand: kill by cookie, then write `lost`."""
-    fd = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fd = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise _unknown(folder) from None
     try:
         if not locks.take(fd):
             time.sleep(0.005)  # another one looks, or settles it
@@ -138,11 +157,12 @@ def _read(folder: TaskFolder) -> state.State:
     try:
         return state.read(folder)
     except FileNotFoundError:
-        raise NodeError(
-            "task",
-            f"there is no {folder.task} of run {folder.run}, attempt {folder.attempt}",
-            "it was never started here, or was removed",
-        ) from None
+        raise _unknown(folder) from None
+
+
+def _unknown(folder: TaskFolder) -> UnknownTaskError:
+    what = f"there is no {folder.task} of run {folder.run}, attempt {folder.attempt}"
+    return UnknownTaskError("task", what, "it was never started here, or was removed")
 
 
 def _unique(names: List[str]) -> List[str]:

@@ -13,7 +13,7 @@ from ..base import lenient, prctl
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder
 from ..hook import site as site_rules
-from . import claim, control, environ, guard
+from . import claim, control, environ, guard, state
 from .launch import Handles, Launch
 
 TYPE_CHECKING = False
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
 
+_STOPPED = "a user has stopped the run"
 _PIPE_SIZE = 256 << 10  # 64 tasks of one user stay far below the 64 MiB that pipes of a user may take
 
 
@@ -41,12 +42,31 @@ def start(  # noqa: PLR0917 - named by the protocol
         found = control.settle(paths, run, attempt, task)
         return {"started": False, "already": True, "pid": found["pid"], "state": found}
     try:
+        # With the claim in hand: whoever stops the run forbids it first, and then looks for claims.
+        if is_forbidden(paths, run):
+            _withdraw(folder)
+            raise forbidden(run)
         answer = _run_guarded(launch, claimed, lease_fds)
     except OSError as error:
         answer = {"error": guard.cannot_fork(launch, error)}
     finally:
         claimed.close()
     return _result(launch, answer)
+
+
+def is_forbidden(paths: Paths, run: str) -> bool:
+    """Whether a user has stopped the run."""
+    return os.path.exists(paths.stopped(run))
+
+
+def forbidden(run: str) -> NodeError:
+    return NodeError("stopped", f"starts nothing of run {run} any more", _STOPPED)
+
+
+def _withdraw(folder: TaskFolder) -> None:
+    """Conclude a task that was claimed too late."""
+    found = {**state.read(folder), "want": state.WANT_STOP}
+    state.conclude(folder, state.ended(found, state.UNSTARTED, time.time_ns(), _STOPPED))
 
 
 def _check(spec: Mapping[str, Any]) -> None:

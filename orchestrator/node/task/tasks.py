@@ -28,8 +28,8 @@ def start(agent: Agent, request: Request) -> None:
     paths, run, spec = agent.paths, request["run"], request["spec"]
     attempt, task = request["attempt"], request["task"]
     store_plan(paths, run, request.get("plan"))
-    if os.path.exists(paths.stopped(run)):
-        raise NodeError("stopped", f"starts nothing of run {run} any more", "a user has stopped the run")
+    if starting.is_forbidden(paths, run):
+        raise starting.forbidden(run)
     held = agent.leases.get(spec.get("port"), ())
     turns = agent.rooms.setdefault("turns", Turns(agent))
     turns.begin(run)
@@ -112,7 +112,7 @@ def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     paths, run, attempt, tasks = agent.paths, request["run"], request.get("attempt"), request.get("tasks")
     grace, kill = float(request.get("grace") or 0.0), bool(request.get("kill", False))
     folders = [f for f in paths.tasks(run, attempt) if tasks is None or f.task in tasks]
-    unended = [folder for folder in folders if not state.is_final(state.read(folder))]
+    unended = [folder for folder in folders if not control.has_ended(folder)]
     living = [folder for folder in unended if control.is_locked(folder)]
     for folder in living:
         control.stop(paths, run, folder.attempt, [folder.task], grace, kill)

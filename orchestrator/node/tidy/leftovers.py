@@ -13,7 +13,7 @@ from ..task import control, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
+    from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
     from ..base.paths import Paths
     from ..serve.agent import Agent, Request
@@ -66,10 +66,10 @@ def _settle(paths: Paths) -> Any:
             if state.is_final(before):
                 continue
             after = control.settle(paths, folder.run, folder.attempt, folder.slug)
+        except (OSError, control.UnknownTaskError):
+            continue  # removed meanwhile
         except NodeError as error:
             trouble.append(error.as_dict())
-        except OSError:
-            continue  # removed meanwhile
         else:
             if after["state"] == state.LOST:
                 settled.append({"run": folder.run, "task": folder.task, "why": after["message"]})
@@ -193,15 +193,24 @@ def gpu_held(agent: Agent, request: Request) -> Dict[str, Any]:
     then. Other pids that do not exist here may be those of another container.
     """
     held = _holders() or []
-    pids = {state.read(folder)["pid"] for folder in agent.paths.tasks(request["run"])} if held else set()
+    pids = set(_leaders(agent.paths, request["run"])) if held else set()
     return {"held": [one for one in held if one["run"] == request["run"] or one["pid"] in pids]}
 
 
+def _leaders(paths: Paths, run: str) -> Iterator[Optional[int]]:
+    """The first processes of a run's tasks."""
+    for folder in paths.tasks(run):
+        try:
+            yield state.read(folder)["pid"]
+        except FileNotFoundError:
+            continue  # removed meanwhile
+
+
 def _holders() -> Optional[List[Dict[str, Any]]]:
-    from ..base.program import run_program
+    from ..base.program import GPU_SECONDS, run_program
 
     query = "--query-compute-apps=pid,used_memory,process_name"
-    text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+    text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], GPU_SECONDS)
     if text is None:
         return None
     found = []

@@ -6,26 +6,44 @@ import json
 import os
 import time
 
-from ..base import lenient, locks
-from ..base.fault import NodeError
+from ..base import lenient, locks, procs
 from ..task import control, state
 from ..task.tasks import store_plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, Iterator, Optional
 
     from ..base.paths import Paths, TaskFolder
     from ..serve.agent import Agent, Request
 
+_ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a message holds 16 MB
 _WORD_EVERY = 0.25  # seconds between two touches of the keeper's file
 
 
 def states(agent: Agent, request: Request) -> Dict[str, Any]:
-    """Every task of one run or of all; a task whose processes were killed is settled as lost."""
-    paths = agent.paths
-    runs = paths.runs() if request.get("run") is None else [request["run"]]
-    return {"runs": [_run(paths, run) for run in runs if os.path.isdir(paths.run(run))]}
+    """Every task of one run or of all; a task whose processes were killed is settled as lost.
+
+    Of all runs those that continue are told, and of the others the newest: `more` is how many are not.
+    """
+    paths, told, more, room = agent.paths, [], 0, _ROOM
+    runs = reversed(paths.runs()) if request.get("run") is None else [request["run"]]
+    for run in runs:  # their names begin with the date
+        if not os.path.isdir(paths.run(run)):
+            continue
+        found = _run(paths, run)
+        size = len(json.dumps(found))
+        if size <= room or _continues(found):
+            told.append(found)
+            room -= size
+        else:
+            more += 1
+    return {"runs": told, "more": more}
+
+
+def _continues(found: Dict[str, Any]) -> bool:
+    kept = found["keeper"] is not None and found["keeper"]["alive"]
+    return kept or any(task["alive"] for task in found["tasks"])
 
 
 def keep(agent: Agent, request: Request) -> Dict[str, Any]:
@@ -79,16 +97,20 @@ def _run(paths: Paths, run: str) -> Dict[str, Any]:
         "plan": _text(paths.run_json(run)),
         "keeper": _keeper(paths, run),
         "stopped": os.path.exists(paths.stopped(run)),
-        "tasks": [_task(paths, folder) for folder in paths.tasks(run)],
+        "tasks": [known for folder in paths.tasks(run) for known in _task(paths, folder)],
     }
 
 
-def _task(paths: Paths, folder: TaskFolder) -> Dict[str, Any]:
+def _task(paths: Paths, folder: TaskFolder) -> Iterator[Dict[str, Any]]:
+    """Nothing of a task that was removed meanwhile."""
     try:
-        found = control.settle(paths, folder.run, folder.attempt, folder.slug)
-    except NodeError:  # a process that cannot be killed: the others are told all the same
-        found = state.read(folder)
-    return {
+        try:
+            found = control.settle(paths, folder.run, folder.attempt, folder.slug)
+        except procs.UnkillableError:  # the others are told all the same
+            found = state.read(folder)
+    except (control.UnknownTaskError, FileNotFoundError):
+        return
+    yield {
         "attempt": folder.attempt,
         "task": folder.task,
         "state": found,
