@@ -58,6 +58,7 @@ _SIGNALS = (
     "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP "
     "TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
 )
+_MOST_SIGNALS = 64  # with those for real-time, which have no names
 
 
 def harmless(text: str) -> str:
@@ -134,6 +135,11 @@ def signal_name(number: int) -> str:
     """`SIGKILL` for 9; numbers without a name stay numbers."""
     names = _SIGNALS.split()
     return f"SIG{names[number - 1]}" if 1 <= number <= len(names) else f"signal {number}"
+
+
+def shell_signal(code: int | None) -> int:
+    """9 for 137, which is how a shell tells that SIGKILL ended its child; 0 for a status that tells none."""
+    return code - 128 if code is not None and 128 < code <= 128 + _MOST_SIGNALS else 0
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -6,7 +6,6 @@ What is not needed to take a Ctrl-C is imported later: while this file is import
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -63,7 +62,9 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             _show_where()
-        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        from orchestrator.render.sink import is_full
+
+        if isinstance(error, OSError) and is_full(error):
             what = error.filename or "what was to be shown"
             return _said(UsageError(f"{what} could not be written", why=error.strerror or ""))
         return _said(

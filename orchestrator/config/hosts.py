@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from orchestrator import ranges
-from orchestrator.config import targets
+from orchestrator.config import targets, values
 from orchestrator.config.mistakes import Report, Wrong, show
 from orchestrator.config.places import DEFAULTS, Place
 from orchestrator.config.tables import IDENTITY_KEYS, MAX_PORT, Read, read_table
@@ -57,7 +57,7 @@ def read_entry(number: int, table: Mapping[str, Any], defaults: Read, report: Re
 
 
 def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], report: Report) -> None:
-    """What the tasks of one host share: its devices and a row of ports."""
+    """What the tasks of one host share: its devices, a row of ports and its folders."""
 
     def home(*keys: str) -> Place:
         return place if given & set(keys) else DEFAULTS
@@ -72,6 +72,12 @@ def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], re
     if last > MAX_PORT:
         what = f"the ports of {tasks} tasks would end at {last}, beyond {MAX_PORT}"
         report.add(home("task_port", "tasks"), "task_port", what)
+    workdir, state = own.get("workdir", Host.workdir), own.get("state")
+    if state and values.normal(state) == values.normal(workdir):
+        what = (
+            f'is the workdir too, and logs go before what tasks write; write "{values.normal(state)}/state"'
+        )
+        report.add(home("state", "workdir"), "state", what)
 
 
 def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report: Report) -> tuple[Host, ...]:

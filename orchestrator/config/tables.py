@@ -25,7 +25,7 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
     "python": values.program,
     "agent_python": values.program,
     "workdir": values.workdir,
-    "state": values.path,
+    "state": values.state,
     "task_port": values.whole(1024, MAX_PORT, below="lower ports belong to root"),
     "tasks": values.whole(1, MAX_TASKS, below="to keep a host out of runs, write spare = true"),
     "role": values.role,

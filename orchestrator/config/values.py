@@ -128,17 +128,30 @@ _MEMORY = "/dev/shm"  # noqa: S108 - a disk like another, below a folder of the 
 
 def workdir(value: Any) -> str:
     """A folder on the node that is ours alone: code and runs go into it."""
+    return _own(value, "~/orchestrate")
+
+
+def state(value: Any) -> str:
+    """The same for locks and logs."""
+    return _own(value, "/var/tmp/orchestrate")  # noqa: S108 - a name to propose
+
+
+def _own(value: Any, usual: str) -> str:
     given = path(value)
-    parts = [part for part in given.split("/") if part not in ("", ".")]
-    if ".." in parts:
+    plain = normal(given)
+    if ".." in plain.split("/"):
         raise Wrong(f"must not lead through .., as {show(given)} does")
-    plain = "/" * given.startswith("/") + "/".join(parts)
     if f"{plain}/".startswith(tuple(f"{one}/" for one in _SYSTEM)) and not plain.startswith(f"{_MEMORY}/"):
-        raise Wrong(f'must not be in a folder of the system, as {show(given)} is; write "~/orchestrate"')
-    if plain in _SHARED.split():
-        better = "~/orchestrate" if plain == "/" else f"{plain}/orchestrate"
+        raise Wrong(f'must not be in a folder of the system, as {show(given)} is; write "{usual}"')
+    if plain in _SHARED.split() or (plain.startswith("~") and "/" not in plain):
+        better = usual if plain == "/" else f"{plain}/orchestrate"
         raise Wrong(f'must be a folder of its own, not {show(given)}; write "{better}"')
     return given
+
+
+def normal(given: str) -> str:
+    """A path without what means nothing in it: doubled slashes, `.`."""
+    return "/" * given.startswith("/") + "/".join(part for part in given.split("/") if part not in ("", "."))
 
 
 def folder(value: Any) -> str:

@@ -12,7 +12,7 @@ from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOB
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.run.ends import end, end_after, failed
-from orchestrator.text import advised, duration, signal_name, size
+from orchestrator.text import advised, duration, shell_signal, signal_name, size
 
 Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)
 
@@ -139,7 +139,7 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[
 def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:
     said = known[exited.task]
     kind = _kind(exited, said)
-    number = exited.signal or (exited.code or 0) - 128
+    number = exited.signal or shell_signal(exited.code)
     general = _KIND_HINTS.get(kind) or _SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
     rule = next(filter(_knows_the_port, (known[one.task].rule for one in alike)), said.rule)
     special = rule.advice if rule and kind is rule.kind else ""
@@ -175,7 +175,7 @@ def _kind(exited: TaskExited, said: Statement) -> FailureKind:
         return said.rule.kind
     if said.exception and not (said.report and said.report.is_exit):
         return FailureKind.EXCEPTION
-    return FailureKind.SIGNAL if exited.signal or (exited.code or 0) > 128 else FailureKind.EXIT
+    return FailureKind.SIGNAL if exited.signal or shell_signal(exited.code) else FailureKind.EXIT
 
 
 def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
@@ -197,8 +197,8 @@ def _cause(exited: TaskExited, kind: FailureKind, said: Statement, who: str) -> 
         return _out_of_memory(exited, exited.lost or raised)
     if exited.lost:
         return f"{how}: {exited.lost}"
-    if exited.code is not None and exited.code > 128 and not raised:
-        return f"{how} (128 + {exited.code - 128}: killed by {signal_name(exited.code - 128)})"
+    if (number := shell_signal(exited.code)) and not raised:
+        return f"{how} (128 + {number}: killed by {signal_name(number)})"
     native = said.native if exited.signal == _ABORT else ""
     if because := raised or exited.note or native or said.complaint:
         return f"{how}: {because}"

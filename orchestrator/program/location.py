@@ -9,7 +9,9 @@ from pathlib import PurePosixPath
 
 from orchestrator.errors import ElsewhereError, UsageError
 from orchestrator.program import invocation, texts
-from orchestrator.program.project import Code, normal, script_of
+from orchestrator.program.project import Code, file_of, normal, script_of
+
+_SCRIPTS = (".py", ".R", ".r", ".ipynb")  # what an interpreter of ours runs, executable or not
 
 
 def folder(command: tuple[str, ...], code: Code) -> UsageError | None:
@@ -70,7 +72,7 @@ def outside(command: tuple[str, ...], code: Code) -> UsageError | None:
 
 
 def missing(command: tuple[str, ...], code: Code) -> UsageError | None:
-    name = script_of(command)
+    name = file_of(command, code)
     if name is None or PurePosixPath(name).is_absolute() or name.startswith("~") or code.exists(name):
         return None
     wanted = PurePosixPath(name).name
@@ -79,7 +81,9 @@ def missing(command: tuple[str, ...], code: Code) -> UsageError | None:
         key=lambda path: (path.count("/"), path),
     )
     same = same or sorted(path for path in code.sent if path.lower() == normal(name).lower())
-    meant = same or difflib.get_close_matches(name, sorted(code.sent), 1, cutoff=0.8)
+    meant = same or difflib.get_close_matches(normal(name), sorted(code.sent), 1, cutoff=0.8)
+    if meant and name == command[0] and "/" not in meant[0] and not meant[0].endswith(_SCRIPTS):
+        meant = [f"./{meant[0]}"]
     rest = shlex.join(meant[0] if word == name else word for word in command) if meant else ""
     way = f"`orchestrate launch -- {rest}`" if meant else "change to the folder of your code"
     return UsageError(
@@ -90,7 +94,7 @@ def missing(command: tuple[str, ...], code: Code) -> UsageError | None:
 
 
 def ignored(command: tuple[str, ...], code: Code) -> UsageError | None:
-    name = script_of(command)
+    name = file_of(command, code)
     if name is None or PurePosixPath(name).is_absolute() or name.startswith("~"):
         return None
     if normal(name) in code.sent or not code.exists(name):
@@ -135,19 +139,24 @@ def module(command: tuple[str, ...], code: Code) -> UsageError | None:
 def not_a_program(command: tuple[str, ...], code: Code) -> UsageError | None:
     """`run.sh` lies in the folder; a program of that name is looked for on PATH."""
     name = command[0]
-    if name.endswith((".py", ".R", ".r", ".ipynb")) or name.startswith("-"):
+    if name.endswith(_SCRIPTS) or name.startswith("-"):
         return None
     bare = "/" not in name
     path = normal(name)
     if path not in code.sent or (bare and code.installed(name)):
         return None
-    text = code.read(path) or ""
-    runs = code.executable(path) and text.startswith("#!")
+    head = code.head(path)
+    text, compiled = head.decode("utf-8", "replace"), b"\0" in head
+    runs = code.executable(path) and (compiled or text.startswith("#!"))
     if not bare and runs:
         return None
     if runs:
         way = shlex.join((f"./{path}", *command[1:]))
         why = "without a slash it is looked for on PATH"
+    elif compiled:
+        started = shlex.join((f"./{path}", *command[1:]))
+        way = f"`chmod +x {shlex.quote(path)}`, then `orchestrate launch -- {started}`"
+        return UsageError(f"{name} cannot be started as it is", why="it is not executable", hint=way)
     else:
         by = texts.interpreter(text)
         way = shlex.join((by if by not in {"", "sh"} else "bash", path, *command[1:]))

@@ -17,12 +17,14 @@ class Code:
     sent: frozenset[str]
     read: Callable[[str], str | None]  # the text of a file, None when there is none
     raw: Callable[[str], bytes | None]  # the same as its bytes
+    head: Callable[[str], bytes]  # how a file of any length begins, b"" when there is none
     exists: Callable[[str], bool]  # also of what is not sent; absolute paths and `~/` too
     folder: Callable[[str], bool]  # whether it is one
     executable: Callable[[str], bool]
     installed: Callable[[str], bool]  # whether this machine has a program or a Python package of that name
     everywhere: Callable[[str], bool]  # whether the hosts see the same file under an absolute path
     pythonpath: bool = False  # whether tasks look for modules elsewhere, too
+    prepared: bool = False  # whether a `setup` runs before, which may make what is not there
 
 
 def script_of(command: tuple[str, ...]) -> str | None:
@@ -35,6 +37,14 @@ def script_of(command: tuple[str, ...]) -> str | None:
     if name is not None and invocation.PYTHON.match(PurePosixPath(invocation.unwrapped(command)[0]).name):
         return name  # Python takes a file of any name
     return name if name is not None and name.endswith(known) else None
+
+
+def file_of(command: tuple[str, ...], code: Code) -> str | None:
+    """The same, or the program itself where it is a path in the folder: `./train`, `build/train`."""
+    name = script_of(command)
+    if name is None and not code.prepared and "/" in command[0]:
+        name = command[0]
+    return name
 
 
 def normal(name: str) -> str:

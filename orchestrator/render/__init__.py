@@ -10,10 +10,10 @@ from orchestrator.render.jsonl import Jsonl
 from orchestrator.render.keys import KeyAction
 from orchestrator.render.look import Look
 from orchestrator.render.plain import Plain
-from orchestrator.render.sink import DisplayGoneError
+from orchestrator.render.sink import DisplayGoneError, is_full
 from orchestrator.run.vitals import Vitals
 
-__all__ = ["Board", "DisplayGoneError", "KeyAction", "Look", "Renderer", "choose"]
+__all__ = ["Board", "DisplayGoneError", "KeyAction", "Look", "Renderer", "choose", "is_full"]
 
 _DUMB = ("dumb", "unknown")  # terminals on which rich draws nothing over
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrator.render.fold import names
-from orchestrator.text import plain, signal_name
+from orchestrator.text import plain, shell_signal, signal_name
 from orchestrator.wire import Pipe
 
 LIMIT = 16 << 20  # bytes of one answer that are kept
@@ -57,8 +57,9 @@ def _group(alike: list[Answer]) -> tuple[list[str], list[str]]:
 
 
 def ending(status: int) -> str:
-    """`ended with status 2`, `ended by SIGKILL`: 128 and more are signals, as shells count."""
-    return f"ended by {signal_name(status - 128)}" if status > 128 else f"ended with status {status}"
+    """`ended with status 2`, `ended by SIGKILL`: what is above 128 may be a signal, as shells count."""
+    number = shell_signal(status)
+    return f"ended by {signal_name(number)}" if number else f"ended with status {status}"
 
 
 def _text(data: bytearray, who: str) -> list[str]:

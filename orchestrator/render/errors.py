@@ -8,7 +8,7 @@ from typing import TextIO
 
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors
 from orchestrator.render import fold
-from orchestrator.render.sink import DisplayGoneError, Sink, colours
+from orchestrator.render.sink import Sink, colours
 from orchestrator.render.wrap import wrapped
 from orchestrator.text import plain
 
@@ -69,7 +69,7 @@ def report(error: OrchestrateError, stream: TextIO, width: int | None = None) ->
     """
     try:
         write(wrapped(lines(error), width), stream)
-    except (DisplayGoneError, ValueError):  # ValueError: it is closed
+    except (OSError, ValueError):  # ValueError: it is closed
         return
 
 

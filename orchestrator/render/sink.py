@@ -7,6 +7,8 @@ import os
 import select
 from typing import TextIO
 
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
 
 class DisplayGoneError(BrokenPipeError):
     """Nobody can see what we write any more (`| head` ended, the terminal was closed).
@@ -18,6 +20,7 @@ class DisplayGoneError(BrokenPipeError):
 class Sink:
     """Text to a stream, at once and whole; raise DisplayGoneError when its reader is gone.
 
+    A file that has no room for it is no reader that left: that is an OSError, as `is_full` tells.
     What the stream's encoding cannot say is written as an escape. It is file-like as far as rich needs.
     """
 
@@ -34,6 +37,8 @@ class Sink:
             else:
                 _write_all(self._fd, text.encode(self.encoding, "backslashreplace"))
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
+            if is_full(error):
+                raise
             if getattr(error, "errno", None) in (errno.EPIPE, errno.EIO):
                 self._silence()
             raise DisplayGoneError from error
@@ -64,6 +69,11 @@ class Sink:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._fd)
             os.close(null)
+
+
+def is_full(error: Exception) -> bool:
+    """Whether what was to be written found no room."""
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def colours(stream: TextIO) -> bool:

@@ -10,7 +10,7 @@ from orchestrator.diagnosis import lastwords
 from orchestrator.events import TaskExited
 from orchestrator.model import Host, Preparing, Role, RunPlan
 from orchestrator.planning.plan import completion, seat
-from orchestrator.text import count
+from orchestrator.text import count, shell_signal
 
 MAX_PORT = 65535
 
@@ -35,7 +35,7 @@ def failure(exited: TaskExited | None, lines: Sequence[str], steps: Mapping[str,
         return FailedAttempt("", step, 0.0)
     if exited.oom_kills:
         return FailedAttempt("out of memory", step, exited.seconds)
-    number = exited.signal if exited.signal is not None else (exited.code or 0) - 128
+    number = exited.signal if exited.signal is not None else shell_signal(exited.code)
     outside = number > 0 and number not in _OWN_SIGNALS and number < 65
     said = lastwords.exception(lines) or f"status {exited.code}, signal {exited.signal}"
     if outside or lastwords.blames_peer(lines):

@@ -318,6 +318,7 @@ def environment(lab: Lab, name: str) -> Path:
     (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").write_bytes(Path("/bin/sleep").read_bytes())
     (path / "bin" / "python").chmod(0o755)
+    (path / "lock.txt").touch()
     (path.parent / f".lock-{name}").touch()
     age(path, 86_400)
     return path
@@ -399,7 +400,7 @@ def test_what_other_versions_put_before_pythons_goes_once_no_run_is_alive(lab: L
 
 def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
     agent = lab.agent()
-    (lab.workdir / "runs" / "run-a" / "work.node.00ff").mkdir(parents=True)
+    (lab.workdir / "runs" / "run-a" / "work.node.00ff00ff00ff").mkdir(parents=True)
     for name in (f"trees/.incoming-{DIGEST}-00ff", ".share-00ff", "trees/.gone-00ff", "runs/.gone-00ff"):
         (lab.workdir / name).mkdir(parents=True)
     assert went(clean(lab, agent), "scraps") == []
@@ -407,6 +408,34 @@ def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
     assert len(went(clean(lab, agent), "scraps")) == 5
     assert names_in(lab.workdir) == ["runs", "trees"]
     assert names_in(lab.workdir / "runs" / "run-a") == []
+
+
+def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
+    """`workdir = "/data/ada"`, where Ada has `data` and `runs` of her own."""
+    agent = lab.agent()
+    places = [
+        lab.workdir / name for name in ("data/imagenet", "trees/oak", "envs/mine", "runs/exp1/work.old")
+    ]
+    places += [lab.workdir / "runs" / "exp2" / "work", lab.state / "runs" / "tensorboard"]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "mine").touch()
+    for above in (lab.workdir, lab.state / "runs"):
+        age(above, 400 * 86_400)
+    done = clean(lab, agent, work=True, envs=[], keep_bytes=0)
+    assert {kind: found["gone"] for kind, found in done["folders"].items() if found["gone"]} == {}
+    assert all((place / "mine").exists() for place in places)
+
+
+def test_a_state_that_is_a_working_folder_too_stays(lab: Lab) -> None:
+    """`workdir` and `state` are one folder: what a task wrote is never removed as its log."""
+    agent = lab.agent()
+    folder = ended_run(lab, agent, "run-a", days=50)
+    (folder / "work").mkdir()
+    (folder / "work" / "ckpt-1").touch()
+    age(folder, 50 * 86_400)
+    assert went(clean(lab, agent), "state") == []
+    assert (folder / "work" / "ckpt-1").exists()
 
 
 # --- a launch at the same moment ---

@@ -76,11 +76,11 @@ def test_it_needs_no_state_folder_of_a_run_and_leaves_none(inventory: Path) -> N
 
 
 def test_the_status_is_the_highest_and_stdin_is_empty(inventory: Path) -> None:
-    code = 'cat; case "$SSH_CONNECTION" in *" 127.0.0.3 "*) exit 7 ;; *) exit 2 ;; esac'
+    code = 'cat; case "$SSH_CONNECTION" in *" 127.0.0.3 "*) exit 255 ;; *) exit 2 ;; esac'
     done = orchestrate(inventory, "--", "sh", "-c", code)
-    assert done.returncode == 7
+    assert done.returncode == 255
     assert sorted(done.stderr.splitlines()) == [
-        "gpu-02: ended with status 7",
+        "gpu-02: ended with status 255",  # of no signal
         "gpu-[01,03]: ended with status 2",
     ]
 

@@ -380,7 +380,7 @@ def project(files: dict[str, str]) -> Code:
         return files[path].encode()
 
     there = files.__contains__
-    return Code("/", frozenset(files), files.get, raw, there, no, no, no, no)
+    return Code("/", frozenset(files), files.get, raw, raw, there, no, no, no, no)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,10 @@ BYTES: Mapping[str, bytes] = {
     "japanese.py": "# coding: shift_jis\nprint('表')\n".encode("shift_jis"),
     "russian.py": b"# coding: cp1251\n\xf0\xe0\xe7 = 1\n",
     "declared.py": b"# -*- coding: latin-1 -*-\nx = '\xe9'\n",
+    "compiled": b"\x7fELF\x02\x01\x01\0",
+    "copied": b"\x7fELF\x02\x01\x01\0",
+    "installer.sh": b"#!/bin/sh\nexit 0\n" + b"\0" * (3 << 20),
+    "out/compiled": b"\x7fELF\x02\x01\x01\0",
 }
 
 
@@ -65,9 +69,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, newline="")
+    (root / "out").mkdir()
     for name, data in BYTES.items():
         (root / name).write_bytes(data)
-    for name in ("ready.sh", "dos.sh", "marked.sh"):
+    for name in ("ready.sh", "dos.sh", "marked.sh", "compiled", "installer.sh", "out/compiled"):
         (root / name).chmod(0o755)
     (root.parent / "beside.py").write_text("")
     subprocess.run(["git", "init", "-q", str(root)], check=True)
@@ -130,6 +135,11 @@ MISTAKES = [
     ("nice -n 5 python old.py", "old.py, line 1", None),
     ("env A=1 python trian.py", "there is no trian.py here", None),
     ("timeout 600 python -m pkg.train", "there is no module pkg.train", None),
+    ("compiled --fast", "compiled cannot be started", "-- ./compiled --fast"),
+    ("out/compiled", "out/compiled is here, and would not be sent", "git check-ignore -v out/compiled"),
+    ("./build/fit", "there is no ./build/fit here", "change to the folder"),
+    ("./raedy.sh 3", "there is no ./raedy.sh here", "-- ./ready.sh 3"),
+    ("build/compiled", "there is no build/compiled here", "-- ./compiled"),
     ("tool --fast", "tool cannot be started", "-- python tool --fast"),
     ("dos.sh", "dos.sh is a text as Windows writes it", "-e 's/\\r$//' dos.sh`"),
     ("./dos.sh", "./dos.sh is a text as Windows writes it", None),
@@ -196,6 +206,8 @@ GOOD = [
     "bash -c 'exec python -m work'",
     "bash run.sh",
     "./ready.sh",
+    "./compiled --fast",
+    "./installer.sh",
     "sleep 60",
     "/opt/on/the/hosts.py",
     "~/bin/train.py",
@@ -236,6 +248,18 @@ GOOD = [
 @pytest.mark.parametrize("line", [line for line in GOOD if "|" not in line or "bash" in line])
 def test_nothing_is_said_of_what_may_be_right(project: Path, line: str) -> None:
     lint.check(tuple(shlex.split(line)), look(project))
+
+
+def test_a_compiled_program_that_lost_its_mode(project: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        lint.check(("./copied", "a b"), look(project))
+    assert caught.value.why == "it is not executable"
+    assert caught.value.hint == "`chmod +x copied`, then `orchestrate launch -- ./copied 'a b'`"
+
+
+def test_a_setup_may_make_the_program(project: Path) -> None:
+    """`setup = "make"`."""
+    lint.check(("./build/train",), replace(look(project), prepared=True))
 
 
 def test_an_ignored_script_that_git_knows_is_sent(project: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,22 @@ def test_the_lines_of_json_are_chosen_and_never_folded(capfd: pytest.CaptureFixt
         ("worker/1", "Epoch 1/1", 100.0),
     ]
     assert isinstance(events[-1], RunEnded)
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--fold", "equal"]])
+def test_a_copy_that_finds_no_room_is_no_success(
+    words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("20261121-010203-abcd")
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["tail", *words]) == ExitStatus.USAGE
+    said = capfd.readouterr().err
+    assert said.endswith(
+        "error: what was to be shown could not be written\n"
+        "  why: No space left on device\n"
+        "  try: make room; `orchestrate tail 20261121-010203-abcd -n all` shows it again\n"
+    )
 
 
 def test_a_line_with_its_time(capfd: pytest.CaptureFixture[str]) -> None:

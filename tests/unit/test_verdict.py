@@ -167,6 +167,12 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
         "worker/2 on gpu-03 exited with 137 after 41 s (128 + 9: killed by SIGKILL)",
     ),
     (
+        "`exit -1`: a status beyond all signals",
+        [(ended(2, 0, code=255), ("no data in /data",))],
+        "worker/2",
+        "worker/2 on gpu-03 exited with 255 after 41 s; its last line: no data in /data",
+    ),
+    (
         "out of memory, of which the peers failed first",
         [
             (ended(0, -0.3, code=1), SOCKET_CLOSED),

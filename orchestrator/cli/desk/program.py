@@ -25,6 +25,7 @@ from orchestrator.sync.builtin import builtin_parser
 
 _LIBRARY = re.compile(r"^library\(['\"]?([A-Za-z][A-Za-z0-9.]*)['\"]?\)", re.MULTILINE)
 _LONGEST = 2 << 20  # bytes of a source that is read
+_FIRST = 4096  # bytes that tell what a file is
 
 
 def look(
@@ -45,12 +46,14 @@ def look(
         sent=frozenset() if project is None else _sent(project),
         read=lambda path: _text(here / path),
         raw=lambda path: _bytes(here / path),
+        head=lambda path: _head(here / path),
         exists=lambda path: os.path.exists(here / _own(path)),  # noqa: PTH110 - Path raises for a long word
         folder=lambda path: os.path.isdir(here / path),  # noqa: PTH112
         executable=lambda path: os.access(here / path, os.X_OK),
         installed=_installed,
         everywhere=lambda path: local or _shared(path),
         pythonpath="PYTHONPATH" in {*env, *job.env, *job.forward, *hosts} or bool(job.setup),
+        prepared=bool(job.setup),
     )
 
 
@@ -142,6 +145,14 @@ def _bytes(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_FIRST) if path.is_file() else b""
+    except OSError:
+        return b""
 
 
 def _installed(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.keyboard import Keyboard
 from orchestrator.cli.desk.out import tell
-from orchestrator.errors import ExitStatus, RunError
+from orchestrator.errors import ExitStatus, RunError, UsageError
 from orchestrator.events import (
     HostConnected,
     HostFailed,
@@ -29,7 +30,7 @@ from orchestrator.events import (
     StopRequested,
 )
 from orchestrator.model import Order
-from orchestrator.render import Board, DisplayGoneError, KeyAction, Renderer
+from orchestrator.render import Board, DisplayGoneError, KeyAction, Renderer, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
 
@@ -119,6 +120,7 @@ class _Watch:
     heard: Callable[[Stamped], None] = lambda _: None
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
+    _full: str = ""  # why what was to be shown could not be written
     _left: Stamped | None = None
     _stopped: bool = False  # by a user, whoever that is
     _keepers: int = 0  # that were started one after the other, and came to nothing
@@ -130,10 +132,10 @@ class _Watch:
         """The run's exit status, or the one that says why it was not watched to its end."""
         with Keyboard(self._hide) if self._board else contextlib.nullcontext() as keyboard:
             try:
-                return self._watch(keyboard)
+                status = self._watch(keyboard)
             finally:
-                if self._shown:
-                    self.renderer.close()
+                self._close()
+        return self._incomplete(status) if self._full else status
 
     @property
     def _board(self) -> Board | None:
@@ -177,8 +179,32 @@ class _Watch:
 
     def _close(self) -> None:
         if self._shown:
-            self.renderer.close()
+            try:
+                self.renderer.close()
+            except OSError as error:
+                self._gone(error)
             self._shown = False
+
+    def _gone(self, error: OSError) -> None:
+        """Nobody sees what we write any more; raise what is no reason for that."""
+        if is_full(error):
+            self._full = error.strerror or str(error)
+        elif not isinstance(error, DisplayGoneError):  # `| head` has seen enough
+            raise error
+        self._shown = False
+
+    def _incomplete(self, status: int) -> int:
+        """A copy that lacks its end is no success of ours, whatever becomes of the run."""
+        from orchestrator.render.errors import report
+
+        run = self.folder.run
+        error = UsageError(
+            "what was to be shown could not be written",
+            why=self._full,
+            hint=f"make room; `orchestrate tail {run} -n all` shows it again",
+        )
+        report(error, sys.stderr)
+        return status or int(error.status)
 
     def _use_keys(self, keyboard: Keyboard, board: Board) -> None:
         """What the user's keys ask for."""
@@ -222,8 +248,8 @@ class _Watch:
         if self._shown:
             try:
                 self.renderer.tick()
-            except DisplayGoneError:
-                self._shown = False
+            except OSError as error:
+                self._gone(error)
         return drawn
 
     def _hear(self, stamped: Stamped) -> None:
@@ -246,8 +272,8 @@ class _Watch:
         if self._shown:
             try:
                 self.renderer.handle(stamped)
-            except DisplayGoneError:  # `| head` has seen enough
-                self._shown = False
+            except OSError as error:
+                self._gone(error)
 
     def _replace_keeper(self) -> None:
         """Raise RunError when keepers come to nothing."""

@@ -255,7 +255,9 @@ class Supervisor:
             unknown = {**facts, "exit_code": None, "exit_signal": None}
             return state.ended(unknown, state.UNSTARTED, now, leader.in_one_line(self._refusal))
         if self._left_behind and self._ending.want == state.WANT_RUN:
-            self._reason = f"left {self._left_behind} processes behind, which were ended"
+            number = self._left_behind
+            left = "1 process behind, which was" if number == 1 else f"{number} processes behind, which were"
+            self._reason = f"left {left} ended"
         return state.ended(facts, state.LOST if self._guard_lost else state.EXITED, now, self._reason)
 
     def _save(self) -> None:

@@ -1,4 +1,4 @@
-"""Removes the folders of ended runs that are old, or too many; what is used is left alone.
+"""Removes the folders of ended runs that are old, or too many; what is used, or not ours, is left alone.
 
 Whatever goes is renamed to a hidden name first: nobody sees half of it, and when several machines
 that share a folder clean at once, one of them has it.
@@ -16,6 +16,7 @@ from ..disk.removing import remove
 from ..hook import site
 from ..stock import lending, wheelhouse, work
 from ..stock.envs import MAKING
+from . import ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Folder(NamedTuple):
 def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
     """By kind of folder: how many there are, what went (or would), what could not."""
     runs, works, trees = _places(paths, workdir)
-    working = [measure(path) for path in _plain(works)]
+    working = [measure(path) for path in _plain(works, ours.is_work)]
     wanted = _wanted(working, rules, time.time())  # before the working folders go
     data = os.path.join(workdir, "data")
     envs = os.path.join(workdir, "envs")
@@ -70,14 +71,17 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
     wheels = wheelhouse.noted(envs)
     environments = _prune(
         "envs",
-        (measure(path)._replace(used=changed(path, time.time())) for path in _plain(envs)),
+        (
+            measure(path)._replace(used=changed(path, time.time()))
+            for path in _plain(envs, ours.is_environment)
+        ),
         rules._replace(older=0.0, keep_bytes=None),
         _is_unnamed(rules),
     )
     gone = {one["name"] for one in environments["gone"]}
     unneeded = set(wheels.values()) - {digest for name, digest in wheels.items() if name not in gone}
     return {
-        "state": _prune("state", map(measure, _plain(runs)), rules, _is_over(rules), _locked),
+        "state": _prune("state", map(measure, _plain(runs, ours.is_state)), rules, _is_over(rules), _locked),
         "work": _prune(
             "work",
             working,
@@ -88,7 +92,10 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
             kind: _prune(
                 kind,
                 # The files of a tree have the times of their sources: whoever uses one touches its top.
-                (measure(path)._replace(used=changed(path, time.time())) for path in _plain(folder)),
+                (
+                    measure(path)._replace(used=changed(path, time.time()))
+                    for path in _plain(folder, ours.is_stock)
+                ),
                 rules,
                 (lambda folder: _name(folder) not in wanted) if rules.shared else _never,
                 unneeded=unneeded if kind == "data" else (),
@@ -243,8 +250,9 @@ def _wanted(working: Iterable[Folder], rules: Rules, now: float) -> Set[str]:
     return wanted
 
 
-def _plain(folder: str) -> List[str]:
-    return [path for path in _entries(folder) if not os.path.basename(path).startswith(".")]
+def _plain(folder: str, is_ours: Callable[[str], bool] = os.path.lexists) -> List[str]:
+    found = (path for path in _entries(folder) if not os.path.basename(path).startswith("."))
+    return [path for path in found if is_ours(path)]
 
 
 def _hidden(folder: str, beginnings: Tuple[str, ...] = _SCRAPS) -> List[str]:
@@ -254,7 +262,7 @@ def _hidden(folder: str, beginnings: Tuple[str, ...] = _SCRAPS) -> List[str]:
 def _half_made(runs: str) -> List[str]:
     """Copies that were being made when their maker was killed."""
     found = [path for run in _plain(runs) for path in _entries(run)]
-    return [*_hidden(runs), *(path for path in found if os.path.basename(path).startswith("work."))]
+    return [*_hidden(runs), *filter(ours.is_half_made, found)]
 
 
 def _entries(folder: str) -> List[str]:
