@@ -77,7 +77,7 @@ def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
     if document is None and lists_hosts(text):
         there = " --force" if source == "hosts.toml" else ""
         raise UsageError(
-            f"{source} is no hosts.toml",
+            f"{source} is not a hosts.toml",
             why="it looks like a list of hosts that another tool reads",
             hint=f"`orchestrate init --hostfile {shlex.quote(source)}{there}` makes a hosts.toml of it",
         )
