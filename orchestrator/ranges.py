@@ -25,7 +25,7 @@ class ForeignSpelling(ValueError):  # noqa: N818 - what was written, not a failu
     """A range as others write it; `right` is our spelling."""
 
     def __init__(self, pattern: str, right: str) -> None:
-        super().__init__(f'is written otherwise here: "{pattern}"; write {right}')
+        super().__init__(f'is written differently here: "{pattern}"; write {right}')
         self.right = right
 
 

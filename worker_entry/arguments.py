@@ -49,16 +49,22 @@ def _where(made: Parser) -> None:
         "--strategy",
         choices=STRATEGIES,
         default="auto",
-        help="auto: by TF_CONFIG and by the devices (default)",
+        help="auto (default): chosen from TF_CONFIG and the devices",
     )
     group.add_argument(
         "--devices", type=_devices, default=(), metavar="LIST", help="e.g. gpu:0,gpu:1 (default: all)"
     )
     group.add_argument(
-        "--communication", choices=("auto", "ring", "nccl"), default="auto", help="collectives between tasks"
+        "--communication",
+        choices=("auto", "ring", "nccl"),
+        default="auto",
+        help="how tasks exchange gradients",
     )
     group.add_argument(
-        "--tpu", default=os.environ.get("TPU_NAME"), metavar="NAME", help="(default: $TPU_NAME)"
+        "--tpu",
+        default=os.environ.get("TPU_NAME"),
+        metavar="NAME",
+        help="name of the TPU (default: $TPU_NAME)",
     )
     group.add_argument(
         "--start-timeout",
@@ -76,56 +82,70 @@ def _data(made: Parser) -> None:
         default="mnist",
         metavar="NAME|PATH",
         help="mnist (default), fashion_mnist, digits (scikit-learn's, needs no network), synthetic (random,"
-        " for speed only), any (digits, else synthetic), an image classification set of"
+        " to measure speed only), any (digits, else synthetic), an image classification set of"
         " tensorflow-datasets, or a path to TFRecords",
     )
     group.add_argument(
-        "--data-dir", metavar="DIR", help="of prepared tensorflow-datasets (default: ~/tensorflow_datasets)"
+        "--data-dir",
+        metavar="DIR",
+        help="where prepared data sets of tensorflow-datasets are (default: ~/tensorflow_datasets)",
     )
     group.add_argument(
         "--download",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="fetch and prepare the data set where it is missing, once for each disk, whatever its size"
-        " (default: up to 200 MB)",
+        help=(
+            "download and prepare a missing data set of any size, once for each disk (default: only up to"
+            " 200 MB)"
+        ),
     )
 
 
 def _model(made: Parser) -> None:
     group = made.add_argument_group("model and optimization")
     group.add_argument(
-        "--loop", choices=("fit", "custom"), default="fit", help="Keras fit, or a loop written out"
+        "--loop",
+        choices=("fit", "custom"),
+        default="fit",
+        help="Keras fit (default), or a training loop of its own",
     )
     group.add_argument(
         "--model",
         choices=("cnn", "fashion"),
         default="cnn",
-        help="the tutorial's of MNIST, or of Fashion-MNIST",
+        help="the model of the MNIST tutorial, or of the one for Fashion-MNIST",
     )
     group.add_argument(
         "--batch-size",
         type=whole(1),
         default=64,
         metavar="N",
-        help="per replica; the global one is times them (64)",
+        help=(
+            "examples per replica and step (default: 64); the global batch is this times the number of"
+            " replicas"
+        ),
     )
-    group.add_argument("--optimizer", choices=("sgd", "adam", "rmsprop"), default="sgd")
+    group.add_argument("--optimizer", choices=("sgd", "adam", "rmsprop"), default="sgd", help="default: sgd")
     group.add_argument("--learning-rate", type=_positive, metavar="RATE", help="(default: 0.001)")
     group.add_argument(
         "--decay",
         action="store_true",
         help="a tenth of the rate from epoch 3, a hundredth from epoch 7 (fit)",
     )
-    group.add_argument("--l2", type=_positive, default=0.0, metavar="RATE", help="weight penalty (none)")
+    group.add_argument(
+        "--l2", type=_positive, default=0.0, metavar="RATE", help="weight penalty (default: none)"
+    )
     group.add_argument(
         "--reduction",
         choices=("none", "sum"),
         default="none",
-        help="of losses in --loop custom; the same result",
+        help="how --loop custom adds up losses; both give the same result",
     )
     group.add_argument("--mixed-precision", choices=("bfloat16", "float16"), help="compute in half precision")
     group.add_argument("--jit", action="store_true", help="compile with XLA")
-    group.add_argument("--seed", type=whole(0), default=42, metavar="N", help="of weights and shuffling (42)")
+    group.add_argument(
+        "--seed", type=whole(0), default=42, metavar="N", help="for weights and shuffling (default: 42)"
+    )
     group.add_argument(
         "--deterministic", action="store_true", help="deterministic operations: slower, bit-exact"
     )
@@ -142,10 +162,10 @@ def _length(made: Parser) -> None:
         "--early-stopping",
         type=whole(1),
         metavar="EPOCHS",
-        help="end when the loss falls no more for so long (fit)",
+        help="end when the loss has not fallen for this many epochs (fit)",
     )
     group.add_argument(
-        "--allow-nan", action="store_true", help="train on, and end with 0, when a loss is NaN or infinite"
+        "--allow-nan", action="store_true", help="continue, and end with 0, when a loss is NaN or infinite"
     )
 
 
@@ -155,7 +175,11 @@ def _checkpoints(made: Parser) -> None:
         "With a folder, training continues from the newest checkpoint any task can see there, and SIGTERM"
         " saves one before it ends the program with status 75.",
     )
-    group.add_argument("--checkpoint-dir", metavar="DIR", help="shared by the machines, or one on each")
+    group.add_argument(
+        "--checkpoint-dir",
+        metavar="DIR",
+        help="where checkpoints are: shared by the machines, or one folder on each",
+    )
     group.add_argument(
         "--save-every",
         type=whole(1),
@@ -176,7 +200,7 @@ def _output(made: Parser) -> None:
     group.add_argument(
         "--verify",
         action="store_true",
-        help="load what was saved, with and without the strategy, and fail unless it scores the same",
+        help="load what was saved, with and without the strategy, and fail if its score differs",
     )
 
 
@@ -188,14 +212,16 @@ def _check(made: Parser) -> None:
         type=_epochs_by_steps,
         const=VALIDATION,
         metavar="EPOCHSxSTEPS",
-        help="ignore TF_CONFIG, the length and all output; train the same model alone on one device (3x5"
-        " steps) with the job's data, which are fetched where they are missing",
+        help=(
+            "ignore TF_CONFIG, the options for length, and those for output; train the same model alone on"
+            " one device (3x5 steps) with the job's data, which is downloaded if it is missing"
+        ),
     )
     group.add_argument(
         "--speed",
         type=_positive,
         metavar="SECONDS",
-        help="with --validate: measure for about so long how fast this machine computes, and report it",
+        help="with --validate: measure for about this long how fast this machine computes, and report it",
     )
 
 

@@ -124,7 +124,7 @@ def _machines(seen: Sequence[Seen]) -> Iterator[CheckReported]:
 def _rivals(first: Seen, one: Seen) -> CheckReported:
     both = ", ".join(map(str, sorted(set(first.ports) & set(one.ports))))
     why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
-    hint = f"give {one.name} another `task_port`, or one entry with `tasks = 2`"
+    hint = f"give {one.name} another `task_port`, or write the machine once with `tasks = 2`"
     return one.says(Check.MACHINE, Level.FAIL, f"is {first.name} under another name", why, hint, between=True)
 
 
@@ -171,7 +171,13 @@ def _devices(seen: Sequence[Seen]) -> Iterator[CheckReported]:
         if counts[one.name] != usual:
             found = f"{count(counts[one.name], 'GPU')} per task"
             why = f"{others}: {usual}; TensorFlow calls unequal numbers undefined behaviour"
-            yield one.says(Check.DEVICES, Level.WARN, found, why, "`devices` in hosts.toml makes them equal")
+            yield one.says(
+                Check.DEVICES,
+                Level.WARN,
+                found,
+                why,
+                "set `devices` in hosts.toml so that all have equally many per task",
+            )
 
 
 def _absent(seen: Seen) -> bool:

@@ -99,7 +99,7 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
     hint, fix = seen.pip("--no-deps", f"tf_keras=={wanted}.*")
     hint = _or(hint, "set `legacy_keras = false` under [job]")
     if seen.is_made(needs):
-        hint, fix = "add tf_keras to the packages of [env], then `orchestrate setup`", ()
+        hint, fix = "add tf-keras to the `packages` of [env], then `orchestrate setup`", ()
     why = "TF_USE_LEGACY_KERAS=1 is set, since Keras 3 cannot `fit` on several tasks"
     level = Level.FAIL if needs.tensorflow else Level.WARN
     if found is None:
@@ -111,8 +111,9 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
 def _rsync(seen: Seen) -> CheckReported:
     if seen.facts.rsync:
         return seen.says(Check.RSYNC, Level.OK, "ok")
-    why = "code goes there as a tar stream: whole at every change, not only what changed"
-    return seen.says(Check.RSYNC, Level.WARN, "not installed", why, "apt install rsync, or dnf install rsync")
+    why = "a changed file of more than 2 MB is sent whole, not only the parts that changed"
+    hint = "`apt install rsync` there as root, or `dnf install rsync`"
+    return seen.says(Check.RSYNC, Level.WARN, "not installed", why, hint)
 
 
 def _state(seen: Seen) -> CheckReported:
@@ -134,7 +135,7 @@ def _workdir(seen: Seen) -> CheckReported:
         Level.FAIL,
         f"{workdir.path} cannot be written",
         workdir.error,
-        _set("workdir", "another"),
+        _set("workdir", "a folder that this user may write"),
     )
 
 
@@ -162,7 +163,7 @@ def _disk(seen: Seen) -> Iterator[CheckReported]:
         return
     why = f"{least.path} needs room for {least.holds}"
     level = Level.FAIL if free < NO_DISK else Level.WARN
-    hint = _set(least.setting, "another disk, or make room there: orchestrate clean")
+    hint = _set(least.setting, "another disk, or make room there (`orchestrate clean`)")
     yield seen.says(Check.DISK, level, found, why, hint)
 
 
@@ -171,15 +172,17 @@ def _clock(seen: Seen) -> CheckReported:
     if abs(ahead) <= SKEW:
         return seen.says(Check.CLOCK, Level.OK, f"{ahead * 1000:+.0f} ms")
     found = f"{duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
-    why = "log lines are ordered with it corrected; certificates and make-like tools may stumble"
-    return seen.says(Check.CLOCK, Level.WARN, found, why, "`timedatectl set-ntp true`, or `chronyc makestep`")
+    why = "orchestrate corrects the times of log lines; certificates and tools such as make may fail"
+    return seen.says(
+        Check.CLOCK, Level.WARN, found, why, "`timedatectl set-ntp true` there as root, or `chronyc makestep`"
+    )
 
 
 def _ports(seen: Seen) -> Iterator[CheckReported]:
     if seen.listen.waits_for is not None:
         whose = "yours" if seen.listen.waits_for == seen.hello.user else seen.listen.waits_for
-        why = "it listens on the task ports, as this one would; nothing was measured"
-        hint = "`orchestrate preflight` again when it has ended"
+        why = "it uses the task ports now, so this one measured nothing"
+        hint = "run `orchestrate preflight` again when it has ended"
         yield seen.says(Check.PORT, Level.FAIL, f"another preflight of {whose} is there", why, hint)
         return
     if busy := sorted(seen.listen.busy, key=lambda taken: taken.port):
@@ -196,8 +199,8 @@ def _ports(seen: Seen) -> Iterator[CheckReported]:
     why = (
         f"the kernel hands out {low} to {high} to outgoing connections: one may hold it when the task starts"
     )
-    reserve = f"sysctl net.ipv4.ip_local_reserved_ports={','.join(map(str, unsafe))}"
-    hint = f"set `task_port` below {low} in hosts.toml, or {reserve}"
+    reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={','.join(map(str, unsafe))}`"
+    hint = f"set `task_port` below {low} in hosts.toml, or run {reserve} there as root"
     yield seen.says(Check.PORT, Level.WARN, listed, why, hint)
 
 
@@ -216,7 +219,8 @@ def _linger(seen: Seen) -> Iterator[CheckReported]:
     if seen.facts.kill_user_processes:
         user = seen.hello.user
         why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
-        yield seen.says(Check.LINGER, Level.WARN, "off", why, f"loginctl enable-linger {shlex.quote(user)}")
+        hint = f"`loginctl enable-linger {shlex.quote(user)}` there"
+        yield seen.says(Check.LINGER, Level.WARN, "off", why, hint)
 
 
 def _gpus(seen: Seen) -> Iterator[CheckReported]:
@@ -226,7 +230,7 @@ def _gpus(seen: Seen) -> Iterator[CheckReported]:
         yield seen.says(Check.GPU, Level.OK, f"{len(gpus)} x {', '.join(names)}")
     elif devices:
         why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
-        hint = "`nvidia-smi` on that host; or leave `devices` out"
+        hint = "run `nvidia-smi` on that host: it shows why; or leave `devices` out"
         yield seen.says(Check.GPU, Level.FAIL, "none seen", why, hint)
         return
     known = {str(gpu.index) for gpu in gpus}
@@ -234,7 +238,11 @@ def _gpus(seen: Seen) -> Iterator[CheckReported]:
     if missing:
         why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(sorted(known))}"
         yield seen.says(
-            Check.GPU, Level.FAIL, f"no GPU {', '.join(missing)}", why, _set("devices", "some that exist")
+            Check.GPU,
+            Level.FAIL,
+            f"no GPU {', '.join(missing)}",
+            why,
+            _set("devices", "numbers of GPUs that it has"),
         )
 
 

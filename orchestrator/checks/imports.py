@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from orchestrator import wire
-from orchestrator.checks.seen import TENSORFLOW, Needs, Seen
+from orchestrator.checks.seen import PACKAGES_PAGE, TENSORFLOW, Needs, Seen
 from orchestrator.events import Check, CheckReported, Level
 
 # The distribution that brings a module, where it has another name; of tensorflow there are several.
@@ -44,13 +44,14 @@ def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
     found = f"{module} cannot be imported"
     why = error[:_REASONS]
     if error.startswith("PermissionError") or "Permission denied" in error:
-        hint = "`chmod -R a+rX` on that folder, as its owner"
+        hint = "run `chmod -R a+rX` on that folder, as its owner"
         return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
     if error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
     lacking = error.startswith(_MISSING) and not seen.facts.packages.get(_package(seen, module))
     if seen.is_made(needs) and lacking and _NAME.fullmatch(module):
-        hint = f"add {distribution(seen, module)} to the `packages` of [env], then `orchestrate setup`"
+        wanted = f"add {distribution(seen, module)} to the `packages` of [env] ({PACKAGES_PAGE})"
+        hint = f"{wanted}, then `orchestrate setup`"
         return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
     if seen.is_made(needs):
         fix = _removal(seen)
@@ -106,5 +107,8 @@ def _gpus(seen: Seen) -> Iterator[CheckReported]:
     wanted = len(seen.host.devices or ()) // max(1, seen.host.tasks)
     if count is not None and count < wanted:
         why = f"`devices` gives each task {wanted}; the driver, CUDA and cuDNN do not fit this TensorFlow"
-        hint = "`nvidia-smi` there; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN along"
+        hint = (
+            "compare the driver that `nvidia-smi` shows there; `pip install 'tensorflow[and-cuda]'` brings"
+            " CUDA and cuDNN along"
+        )
         yield seen.says(Check.GPU, Level.FAIL, f"TensorFlow sees {count} of {wanted}", why, hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.events import Closed, PairReported
 
-_ADDRESS = "look at its `address` in hosts.toml"
+_ADDRESS = "check its `address` in hosts.toml"
 _OPEN = "open TCP port {port} {there}: `ufw allow {port}/tcp`, or `firewall-cmd --add-port={port}/tcp`"
 _NETWORK = "look at the network between them (cable, VLAN, security group, `ip route`), then at a firewall"
 _NOTHING = (

@@ -9,7 +9,7 @@ from orchestrator.events import Check, CheckReported, Level
 from orchestrator.wire.look import R
 
 NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
-_DEBIAN = "apt install r-base-core r-cran-reticulate r-cran-jsonlite"
+_DEBIAN = "`apt install r-base-core r-cran-reticulate r-cran-jsonlite` there as root"
 
 
 def of_r(seen: Seen) -> Iterator[CheckReported]:
@@ -19,8 +19,8 @@ def of_r(seen: Seen) -> Iterator[CheckReported]:
     if r.version is None:
         yield seen.says(Check.R, Level.FAIL, "Rscript does not run", r.error, _DEBIAN)
     elif r.reticulate is None:
-        why = "it is what R reaches TensorFlow through"
-        hint = f"{_DEBIAN}; or install.packages('reticulate')"
+        why = "R reaches TensorFlow through reticulate"
+        hint = f"{_DEBIAN}; or `Rscript -e 'install.packages(\"reticulate\")'`"
         yield seen.says(Check.R, Level.FAIL, f"{r.version} without reticulate", why, hint)
     else:
         yield _found(seen, r)
@@ -32,7 +32,7 @@ def _found(seen: Seen, r: R) -> CheckReported:
     found = f"{r.version}, reticulate {r.reticulate}"
     if r.jsonlite is not None:
         return seen.says(Check.R, Level.OK, f"{found}, jsonlite {r.jsonlite}")
-    why = "it is what R scripts read TF_CONFIG with"
+    why = "most R scripts read TF_CONFIG with jsonlite"
     return seen.says(Check.R, Level.WARN, f"{found}, without jsonlite", why, _DEBIAN)
 
 
@@ -50,5 +50,6 @@ def _numpy(seen: Seen, reticulate: str) -> Iterator[CheckReported]:
         Level.WARN,
         f"{numpy} beside reticulate {reticulate}",
         f"before 1.38 reticulate cannot convert arrays of numpy 2, the one of {python}, to R or from it",
-        "an environment with 'numpy<2' for R hosts (docs/r.md), as their `python` in hosts.toml",
+        "make an environment with 'numpy<2' for R hosts (docs/r.md), and set it as their `python` in"
+        " hosts.toml",
     )

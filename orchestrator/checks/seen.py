@@ -24,6 +24,7 @@ TENSORFLOW = (
     "tf-nightly",
 )
 PACKAGES = (*TENSORFLOW, "tf-keras", "keras", "numpy", "tensorflow-datasets", "protobuf")
+PACKAGES_PAGE = "docs/setup.md#packages"  # `packages` replaces the default list, which that page shows
 # What is imported of each; of TensorFlow's distributions all bring the same module.
 MODULES = {
     **dict.fromkeys(TENSORFLOW, "tensorflow"),

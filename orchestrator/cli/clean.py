@@ -26,24 +26,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=readings.age,
         default=30 * 86_400.0,
         metavar="AGE",
-        help="remove folders that were not used for so long: 12h, 7d (default: 30d)",
+        help="remove folders that were unused for longer than this: 12h, 7d (default: 30d)",
     )
     parser.add_argument(
         "--keep-size",
         type=readings.amount_of_bytes,
         default=None,
         metavar="SIZE",
-        help="of each kind of folder keep no more than that, as 20G: the oldest go",
+        help="keep at most so much of each kind of folder, as in 20G: the oldest go",
     )
     parser.add_argument(
-        "--work", action="store_true", help="working folders too: checkpoints and whatever else tasks wrote"
+        "--work", action="store_true", help="also working folders: checkpoints and whatever else tasks wrote"
     )
     parser.add_argument(
         "--envs",
         action="store_true",
-        help="environments that `setup` made and hosts.toml does not describe now",
+        help="also environments that `setup` made and hosts.toml no longer describes",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask before working folders are removed")
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation before working folders are removed"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     options.as_json(parser)
 

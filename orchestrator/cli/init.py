@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "host",
         nargs="*",
         metavar="HOST",
-        help="as for ssh: gpu-[01-04], train@head:2200 (default: a Slurm job's, else ssh_config's)",
+        help=(
+            "as you would write it for ssh: gpu-[01-04], train@head:2200 (default: those of the Slurm job,"
+            " else of ssh_config)"
+        ),
     )
     parser.add_argument(
         "--hostfile",
@@ -45,14 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument(
-        "--yes", action="store_true", help="ask nothing: take all hosts, accept keys that are not known yet"
+        "--yes",
+        action="store_true",
+        help="ask nothing: take all hosts, accept host keys that are not known yet",
     )
     parser.add_argument(
         "--task-port",
         type=readings.port,
         default=2222,
         metavar="PORT",
-        help="where tasks listen; hosts that are one machine count up (default: 2222)",
+        help="where tasks listen (default: 2222; hosts on the same machine get the next ports)",
     )
     parser.add_argument("--no-preflight", action="store_true", help="do not check the hosts at the end")
     parser.add_argument("--example", action="store_true", help="print an inventory with every key, and end")
@@ -71,7 +76,7 @@ def main(arguments: argparse.Namespace) -> int:
     if os.path.lexists(file) and not arguments.force:
         raise UsageError(
             f"there is a {file} already",
-            why="it is not written over",
+            why="it is not overwritten",
             hint="`--to other.toml` writes another file, `--force` replaces this one",
         )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not arguments.yes else None
@@ -117,7 +122,7 @@ def _check_files(words: Sequence[str], ssh_config: str | None) -> None:
     for word in words:
         if word.endswith(".toml"):
             raise UsageError(
-                f"{word} is no host", why="the words are hosts", hint=f"write --to {shlex.quote(word)}"
+                f"{word} is not a host", why="the words are hosts", hint=f"write --to {shlex.quote(word)}"
             )
         if Path(word).is_file():
             way = f"`orchestrate init --hostfile {shlex.quote(word)}`"

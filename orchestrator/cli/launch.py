@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detach", action="store_true", help="start the run and return; `tail` shows it")
     parser.add_argument("--dry-run", action="store_true", help="print the whole plan, touch no host")
     parser.add_argument(
-        "--other-ports", action="store_true", help="where another run holds the task ports, take other ones"
+        "--other-ports", action="store_true", help="where another run holds the task ports, use other ones"
     )
 
 

@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         return _said(
             OrchestrateError(
                 f"a bug in orchestrate: {type(error).__name__}: {error}",
-                hint="`--debug` shows where it is: run the same with it, and report what it prints",
+                hint="`--debug` shows the place: run the same command with it, and report what it prints",
             )
         )
 

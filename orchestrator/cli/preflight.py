@@ -35,8 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.hosts(parser)
     options.chosen(parser)
     parser.add_argument("--bandwidth", action="store_true", help="also measure how fast pairs of hosts are")
-    parser.add_argument("--fix", action="store_true", help="mend what needs no root, say what was done")
-    parser.add_argument("--html", type=readings.page, metavar="FILE", help="write a page with all of it, too")
+    parser.add_argument(
+        "--fix", action="store_true", help="repair what can be repaired without root, and say what was done"
+    )
+    parser.add_argument(
+        "--html", type=readings.page, metavar="FILE", help="also write everything to a web page"
+    )
     options.as_json(parser)
 
 

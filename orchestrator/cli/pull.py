@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument("--all", action="store_true", help="from every host, each into a folder of its name")
     parser.add_argument("--to", default=None, metavar="DIR", help="where to (default: ./RUN)")
-    parser.add_argument("--code", action="store_true", help="the code too, which is left out while unchanged")
+    parser.add_argument(
+        "--code", action="store_true", help="also the code, which is left out where it is unchanged"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -121,7 +123,7 @@ def _left_out(names: Sequence[str]) -> str:
     """What a host has and is not brought here."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     shown = ", ".join(plain(one)[:200] for one in names[:_SHOWN])
-    return f"left out, since links lead out of the folder and git executes from its own: {shown}{more}"
+    return f"left out (links that lead out of the folder, and folders named .git): {shown}{more}"
 
 
 def _code(folder: RunFolder, session: Session, work: str, cwd: str) -> set[tuple[str, int]]:

@@ -35,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=readings.rate,
         default=None,
         metavar="RATE",
-        help="bytes that leave this machine in a second, as 20M (default: what the line gives)",
+        help="how many bytes may leave this machine per second, as in 20M (default: no limit)",
     )
     parser.add_argument(
-        "--direct", action="store_true", help="send from here to each host, nothing from host to host"
+        "--direct", action="store_true", help="send from here to each host; hosts send nothing to each other"
     )
     parser.add_argument(
-        "--verify", action="store_true", help="have hosts read all that they have, and mend what is damaged"
+        "--verify", action="store_true", help="have hosts read all that they have; send again what is damaged"
     )
     options.as_json(parser)
 

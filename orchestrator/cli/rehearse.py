@@ -20,7 +20,9 @@ SUMMARY = "try it all on this machine: private SSH servers, preflight and launch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "rehearse [-n N] [options] [-- COMMAND ...]")
     parser.add_argument("-n", type=readings.count, default=4, metavar="N", help="how many hosts (default: 4)")
-    parser.add_argument("--python", default=None, help="the Python that trains (default: this one)")
+    parser.add_argument(
+        "--python", default=None, help="the Python that trains (default: the one that runs orchestrate)"
+    )
     parser.add_argument("--keep-logs", action="store_true", help="keep the run's folder and say where it is")
     options.launching(parser)
 
@@ -47,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
         if kept_logs:
             _keep(folder.path)
     if status == ExitStatus.CLUSTER and arguments.python is None:
-        tell("it trains with the Python that runs orchestrate; --python names another")
+        tell("the tasks use the Python that runs orchestrate; name another with --python")
     if not kept_logs:
         tell("the rehearsal's servers, folders and logs are removed; --keep-logs keeps the logs")
     return status

@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = load(arguments.hosts)
     if inventory.environment is None:
         if not arguments.json:
-            say(f"nothing to do: {inventory.source} has no [env], so its hosts' Pythons are the user's own")
+            say(f"nothing to do: {inventory.source} has no [env], so its hosts use Pythons of your own")
         return int(ExitStatus.OK)
     inventory, plan, lock = with_environment(inventory, renew=arguments.upgrade)
     hosts = narrow(inventory, arguments.only, arguments.exclude).hosts
@@ -48,6 +48,6 @@ def main(arguments: argparse.Namespace) -> int:
     if bad:
         raise SeveralErrors(bad.values())
     if not arguments.json:
-        apart = f"; {', '.join(own)}: a `python` of the user's own" if own else ""
+        apart = f"; {', '.join(own)}: a `python` of your own" if own else ""
         say(f"{count(len(wanted), 'host')} ready with the environment {plan.name}{apart}")
     return int(ExitStatus.OK)

@@ -25,7 +25,7 @@ _DEAF = 15.0  # seconds for a keeper to make its FIFO again, or to go
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
     options.hosts(parser)
-    parser.add_argument("--now", action="store_true", help="KILL at once, no grace")
+    parser.add_argument("--now", action="store_true", help="KILL at once, without waiting")
     options.as_json(parser)
 
 
@@ -81,7 +81,7 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
     while not folder.ask_keeper(want):
         if time.monotonic() > deadline:
             raise RunError(
-                f"the keeper of run {folder.run} lives and does not listen",
+                f"the keeper of run {folder.run} is alive but does not answer",
                 why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
                 hint=f"`fuser {folder.lock}` names the process; end it, then `orchestrate stop {folder.run}`",
             )

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of each log, begin with its last N lines (default: 100, with --since and --grep all)",
     )
-    parser.add_argument("--no-follow", action="store_true", help="print what is there and return")
+    parser.add_argument("--no-follow", action="store_true", help="print what is there now and return")
     parser.add_argument(
         "--since",
         type=readings.since,
@@ -40,10 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only lines since then: 10m (ago), or a date",
     )
     parser.add_argument(
-        "--grep", type=readings.pattern, default=None, metavar="REGEX", help="only lines that hold it"
+        "--grep", type=readings.pattern, default=None, metavar="REGEX", help="only lines that match"
     )
-    parser.add_argument("--attempt", type=readings.positive, default=None, metavar="N", help="only its lines")
-    parser.add_argument("--timestamps", action="store_true", help="with the time of each line")
+    parser.add_argument(
+        "--attempt", type=readings.positive, default=None, metavar="N", help="only the lines of this attempt"
+    )
+    parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
     parser.add_argument(
         "--merge",
         action="store_true",

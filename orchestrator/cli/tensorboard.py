@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="source",
         default=None,
         metavar="worker/0",
-        help="of this task or host alone (default: of all)",
+        help="only of this task or host (default: of all)",
     )
     parser.add_argument(
         "--logdir",
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where tasks write it (default: anywhere in their folder)",
     )
     parser.add_argument(
-        "--port", type=readings.port, default=0, metavar="PORT", help="of this machine (default: a free one)"
+        "--port", type=readings.port, default=0, metavar="PORT", help="on this machine (default: a free one)"
     )
     parser.add_argument("--open", action="store_true", help="open a browser")
     options.as_json(parser)
@@ -177,7 +177,7 @@ class _Mirrors:
         said = {
             "has": bool(mirror.known) and f"{count(len(mirror.known), 'event file')}, {size(mirror.size)}",
             "full": mirror.full and f"no more is taken: {mirror.full}",
-            "more": mirror.more and "some of its event files are left out: there are very many",
+            "more": mirror.more and "some of its event files are left out: there are too many",
         }
         for kind, words in said.items():
             if words and f"{name} {kind}" not in self._told:

@@ -1,4 +1,4 @@
-"""The [env] table: the environment that `setup` makes, in place of a `python` of the user's own."""
+"""The [env] table: the environment that `setup` makes, in place of a `python` of your own."""
 
 from __future__ import annotations
 

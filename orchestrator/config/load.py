@@ -80,7 +80,7 @@ def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
             then = "hosts.txt"
             first = f"`mv hosts.toml {then}`, then "
         raise UsageError(
-            f"{source} is no hosts.toml",
+            f"{source} is not a hosts.toml",
             why="it looks like a list of hosts that another tool reads",
             hint=f"{first}`orchestrate init --hostfile {shlex.quote(then)}` makes a hosts.toml of it",
         )

@@ -115,7 +115,7 @@ def _of_python(rest: str) -> str:
     if word is None:
         return ""
     if word[0] in {"None", "null"}:
-        return f"{word[0]} is no value of TOML; leave the key out"
+        return f"{word[0]} is not a value of TOML; leave the key out"
     meant = "true" if word[0].lower() in {"true", "yes", "on"} else "false"
     return f"{word[0]} is written {meant} in TOML"
 

@@ -48,7 +48,7 @@ def text(value: Any) -> str:
     if not value.strip():
         raise Wrong("is empty; leave the key out to get the default")
     if value != value.strip():
-        raise Wrong(f"has blanks around it: {show(value)}")
+        raise Wrong(f"has spaces around it: {show(value)}")
     if not value.isprintable():
         raise Wrong(f"holds a character that cannot be printed: {show(value)}")
     return value

@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"no attribute '(?:estimator|feature_column)'",
-        "use Keras, or install a TensorFlow before TensorFlow 2.16, the first without tf.estimator",
+        "use Keras, or install TensorFlow 2.15 or older: 2.16 has no tf.estimator",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"module 'tensorflow' has no attribute '(?:app|flags)'",
-        "write `from absl import app, flags`: tf.app was that",
+        "write `from absl import app, flags` in place of tf.app and tf.flags",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -110,12 +110,13 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"No module named '?tf_keras",
-        "install tf_keras, of TensorFlow's own version, beside the training Python",
+        "add tf-keras to `packages` under [env], or install it for the `python` of that host, in the version"
+        " of TensorFlow",
     ),
     _rule(
         FailureKind.EXCEPTION,
         r"No module named '?cv2|libGL\.so",
-        "install opencv-python-headless for the `python` of that host in hosts.toml",
+        "add opencv-python-headless to `packages` under [env], or install it for the `python` of that host",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -125,8 +126,9 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"No module named",
-        "install it for the `python` of that host in hosts.toml, or set `setup` in [job]; a folder of your"
-        " own code is found by `python -m`, or with PYTHONPATH under [job.env]",
+        "add its package to `packages` under [env] (docs/setup.md#packages), or install it for the `python`"
+        " of that host; a folder of your own code is found by `python -m`, or with PYTHONPATH under"
+        " [job.env]",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -152,7 +154,8 @@ RULES: tuple[Rule, ...] = (
         FailureKind.EXCEPTION,
         r"URL fetch failure|Failed to get url|urlopen error|NameResolutionError|Max retries exceeded"
         r"|Failed to resolve|ConnectTimeout",
-        "put the data on the hosts beforehand: this one reached no such server on the internet",
+        "put the data on the hosts beforehand ([data] in hosts.toml does it): this host could not reach the"
+        " server",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -264,7 +267,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"corrupted record at|truncated record at",
-        "write or copy that file again: it is no TFRecord file, not a whole one, or a compressed one whose"
+        "write or copy that file again: it is not a TFRecord file, or is cut off, or is compressed and"
         " `compression_type` was not given",
     ),
     _rule(
@@ -293,7 +296,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"was expected to be a \w+ tensor but is a",
-        "convert one of both with `tf.cast`",
+        "convert one of the two with `tf.cast`",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -328,8 +331,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"died with <Signals\.SIGKILL|BrokenProcessPool",
-        "`dmesg -T | grep -i oom` on that host: a process that the program started was killed, by `kill -9`"
-        " or the kernel's out-of-memory killer",
+        "run `dmesg -T | grep -i oom` on that host: `kill -9` or the kernel's out-of-memory killer ended a"
+        " process that the program started",
     ),
     _rule(
         FailureKind.DISK,
@@ -365,7 +368,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"non-numeric argument to binary operator",
-        "write `x$`__truediv__`(y)` or `tf$add(x, y)`: R's own operators know no tensor",
+        "write `x$`__truediv__`(y)` or `tf$add(x, y)`: R's own operators do not work on tensors",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -403,7 +406,7 @@ PORT_OF_ANOTHER = _rule(
 PORT_OF_NOBODY = _rule(
     FailureKind.PORT,
     r"Could not start gRPC server",
-    "leave TF_CONFIG alone in the program: the port that this task wanted is none of the run's",
+    "leave TF_CONFIG alone in the program: the port that this task wanted does not belong to this run",
 )
 
 # A peer that answers is alive: gRPC's INVALID_ARGUMENT, NOT_FOUND, INTERNAL and their like tell of what it

@@ -183,7 +183,7 @@ def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
     if len(alike) < 2:
         return f"{exited.task} on {exited.host}"
     if len(alike) == total:
-        return f"all {total} tasks"
+        return "both tasks" if total == 2 else f"all {total} tasks"
     return f"{ranges.fold(one.task for one in alike)} ({len(alike)} of {total} tasks)"
 
 

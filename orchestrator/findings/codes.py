@@ -12,7 +12,7 @@ PROXY, EPHEMERAL = "O301", "O302"
 
 CODES: Mapping[str, str] = {
     CONFIG: "the program writes TF_CONFIG",
-    LEGACY: "the program sets TF_USE_LEGACY_KERAS against the run",
+    LEGACY: "the program undoes the TF_USE_LEGACY_KERAS that the run needs",
     EARLY: "something computes before the strategy is made",
     BATCH: "a batch that the workers cannot share equally",
     SAVING: "several tasks write one path",

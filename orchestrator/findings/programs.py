@@ -33,7 +33,7 @@ def config(scene: Scene) -> Iterator[Finding]:
                     codes.CONFIG,
                     "the program writes TF_CONFIG itself, over what orchestrate sets: tasks may then take"
                     " themselves for others",
-                    "remove that line, or let it stand where TF_CONFIG is not set yet",
+                    "remove that line, or set TF_CONFIG only where it is not set yet",
                     source.path,
                     step.lineno,
                 )

@@ -55,6 +55,6 @@ def no_agent(host: Host, words: str, status: int | None, stalled: str) -> HostEr
         "no-agent",
         "logs in, but does not run our agent",
         words or f"the login ended with status {status} and printed nothing",
-        "a ForceCommand, or a start-up file that is slow or waits, does this; "
-        f"try: ssh {host.ssh} {python} -V",
+        f"`ssh {host.ssh} {python} -V` has to answer at once: look for a ForceCommand there, "
+        "or a start-up file (.bashrc) that is slow or asks something",
     )

@@ -31,7 +31,7 @@ def notify(run: Run, ended: RunEnded, patience: float = PATIENCE) -> None:
     why = _run(argv, result(run.plan, ended), patience)
     if why:
         log.warning("--notify: %s %s", shlex.join(argv), why)
-        run.bus.emit(Noted(f"nobody may know of the end: the command of --notify {why}"))
+        run.bus.emit(Noted(f"the run's end was not reported: the command of --notify {why}"))
 
 
 def result(plan: RunPlan, ended: RunEnded) -> bytes:

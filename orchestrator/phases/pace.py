@@ -17,7 +17,7 @@ from orchestrator.run.speeds import Sample, Slow
 
 _TRAINERS = (Role.CHIEF, Role.WORKER)
 _NOW = 120.0  # seconds for which a measurement is of this launch
-_LOOK = "look what runs there: `orchestrate exec --only {} -- uptime`"
+_LOOK = "see what runs there: `orchestrate exec --only {} -- uptime`"
 
 
 def measuring(run: Run, spec: TaskSpec) -> TaskSpec:

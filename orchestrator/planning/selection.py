@@ -38,7 +38,7 @@ def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inven
 def misread(option: str, text: str, error: ValueError) -> UsageError:
     """What `ranges` says of an option's value; for a range as others write it the fix is our spelling."""
     if isinstance(error, ranges.ForeignSpelling):
-        return UsageError(f"{option} {text} is written otherwise here", hint=f"write {error.right}")
+        return UsageError(f"{option} {text} is written differently here", hint=f"write {error.right}")
     file = ", or name a file" if option == "--hosts" else ""
     return UsageError(f"{option} {text}: {error}", hint=f"write {option} 'gpu-[01-03],gpu-07'{file}")
 
@@ -52,7 +52,7 @@ def _names(text: str, option: str, hosts: Sequence[Host]) -> frozenset[str]:
     unknown = [name for name in names if name not in known]
     if tasks := [name for name in unknown if "/" in name]:
         raise UsageError(
-            f"{option} names {ranges.fold(tasks)}, which is a task and no host",
+            f"{option} names {ranges.fold(tasks)}, which is a task, not a host",
             why=f"the hosts are {ranges.fold(known)}",
             hint="`orchestrate launch --dry-run` shows the host of each task",
         )

@@ -33,7 +33,7 @@ def folder(command: tuple[str, ...], code: Code) -> UsageError | None:
         way = f"`orchestrate launch -- {shlex.join((scripts[0], *command[1:]))}`"
     else:
         way = "name the script that is to run"
-    return UsageError(f"{name} is a folder", why="a program or a script is what runs", hint=way)
+    return UsageError(f"{name} is a folder", why="only a program or a script can run", hint=way)
 
 
 def split_name(command: tuple[str, ...], code: Code) -> UsageError | None:

@@ -78,7 +78,7 @@ def assignment(command: tuple[str, ...], code: Code) -> UsageError | None:
     options = " ".join(f"--env {shlex.quote(word)}" for word in command[:given])
     rest = shlex.join(command[given:])
     return UsageError(
-        f"{command[0]} is no program, and no shell reads the command",
+        f"{command[0]} is not a program, and no shell reads the command",
         why="a shell would set that variable before it runs the rest",
         hint=f"`orchestrate launch {options} -- {rest}`" if rest else "give a command after it",
     )
@@ -101,7 +101,7 @@ def of_a_shell(command: tuple[str, ...], code: Code) -> UsageError | None:
         return None
     return UsageError(
         f"{first} is a word of a shell, and no shell reads the command",
-        why="it changes the shell that reads it, and is no program",
+        why="it changes the shell that reads it, and is not a program",
         hint=hint,
     )
 

@@ -36,7 +36,7 @@ def by_reason(paths: Mapping[str, Reason]) -> Iterator[tuple[Reason, list[str]]]
 
 def quoted_keys(paths: Sequence[str]) -> Iterator[str]:
     if paths:
-        yield f"{_some(paths)}: sent, though a private key stands in it"
+        yield f"{_some(paths)}: sent, though it contains a private key"
 
 
 def special(paths: Iterable[str]) -> Iterator[str]:

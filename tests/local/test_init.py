@@ -37,7 +37,7 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "what", "hint"),
     [
-        (["hosts.toml"], "hosts.toml is no host", "write --to hosts.toml"),
+        (["hosts.toml"], "hosts.toml is not a host", "write --to hosts.toml"),
         (["nodes.txt"], "nodes.txt is a file here", "`orchestrate init --hostfile nodes.txt`"),
         (
             ["nodes.txt", "--task-port", "3000"],
@@ -46,7 +46,7 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
         ),
         (
             ["--yes", "gpu-{01..04}", "head"],
-            "a host is written otherwise here: ",
+            "a host is written differently here: ",
             "`orchestrate init --yes 'gpu-[01-04]' head`",
         ),
         (
@@ -54,8 +54,8 @@ def test_a_name_that_is_nowhere_is_an_error_and_no_endless_look(tmp_path: Path) 
             "nodes.yml is YAML",
             "then `orchestrate init --yes --hostfile hosts.json`",
         ),
-        (["gpu-0*"], "a host is written otherwise here", "`orchestrate init gpu-01 gpu-02`"),
-        (["gpu-01", "slots=4"], "slots=4 is no host", "write tasks = 4 under"),
+        (["gpu-0*"], "a host is written differently here", "`orchestrate init gpu-01 gpu-02`"),
+        (["gpu-01", "slots=4"], "slots=4 is not a host", "write tasks = 4 under"),
         (["gpu-01", "a=b"], 'a host may have letters, .* not "a=b"', "`orchestrate init gpu-01 gpu-02`"),
         (["--ssh-config", "nothing", "gpu-01"], "there is no ", "name a file with --ssh-config"),
     ],

@@ -138,7 +138,7 @@ def test_a_program_that_quotes_a_key_is_a_program(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text('if "-----BEGIN PRIVATE KEY-----" in text:\n    pass\n')
     tree = read_tree(tmp_path)
     assert paths(tree) == ["a.py", "b.py", "k.pub"]
-    assert "a.py: sent, though a private key stands in it" in tree.notes
+    assert "a.py: sent, though it contains a private key" in tree.notes
     assert not any("b.py" in note for note in tree.notes)
 
 

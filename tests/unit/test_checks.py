@@ -144,7 +144,7 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "must match",
         "tf_keras==2.21.*",
     ),
-    ({"facts__rsync": None}, ("rsync", W, "not installed"), "tar stream", "apt install rsync"),
+    ({"facts__rsync": None}, ("rsync", W, "not installed"), "is sent whole", "apt install rsync"),
     (
         {"hello__state_error": STATE_ERROR},
         ("state", F, "cannot be used"),

@@ -123,7 +123,7 @@ IN_THE_JOB = (
 
 # The only line under [[host]]
 OF_A_TARGET = (
-    ('name = " a"', 'name: has blanks around it: " a"'),
+    ('name = " a"', 'name: has spaces around it: " a"'),
     ('name = "g[4-1]"', "name: [4-1] counts down; write [1-4]"),
     ('name = "g[a-c]"', "name: [a-c] is not a range; write [01-08] or [1,3,5-7]"),
     ('name = "g[]"', "name: [] is not a range; write [01-08] or [1,3,5-7]"),
@@ -171,7 +171,7 @@ IN_A_FILE = (
     ('[[host]]\nworkdir = "C:\\users"\n', "line 2, column 16, workdir: a text in double quotes cannot hold a single \\; write '...' or \\\\"),
     (ONE + "spare = True\n", "line 3, column 9, spare: True is written true in TOML"),
     (ONE + "[job]\nlegacy_keras = no\n", "line 4, column 16, legacy_keras: no is written false in TOML"),
-    (ONE + "[job]\nsetup = None\n", "line 4, column 9, setup: None is no value of TOML; leave the key out"),
+    (ONE + "[job]\nsetup = None\n", "line 4, column 9, setup: None is not a value of TOML; leave the key out"),
     ('[[host]]\nssh = "gpu-01,gpu-02"\n', 'line 2, [[host]] #1 (gpu-01,gpu-02), ssh: names several hosts: "gpu-01,gpu-02"; write a [[host]] for each, or a range'),
     ("[[host]]\nssh =\n", "line 2, column 6, ssh: there is no value that can be read; a text needs quotes"),
     ("[[host]]\nssh = gpu-01\n", "line 2, column 7, ssh: there is no value that can be read; a text needs quotes"),
@@ -347,7 +347,7 @@ def test_a_secret_in_a_broken_line_is_not_shown() -> None:
 def test_a_list_of_hosts_of_another_tool(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         config.parse(text, "../my nodes")
-    assert caught.value.what == "../my nodes is no hosts.toml"
+    assert caught.value.what == "../my nodes is not a hosts.toml"
     assert caught.value.hint == "`orchestrate init --hostfile '../my nodes'` makes a hosts.toml of it"
     with pytest.raises(UsageError) as caught:
         config.parse(text)

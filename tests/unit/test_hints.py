@@ -49,6 +49,8 @@ def hints() -> Iterator[tuple[str, str]]:
             given = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
             if name == "PhaseFailed" and len(node.args) > 2:  # phase, cause, hint
                 given.append(node.args[2])
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "says" and len(node.args) > 4:
+                given.append(node.args[4])  # of a check: what it is, level, found, why, hint
             for text in (text for one in given for text in texts(one) if text):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 

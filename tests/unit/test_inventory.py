@@ -104,7 +104,7 @@ def test_as_a_module(tmp_path: Path) -> None:
 def test_a_range_of_other_tools_is_told_its_spelling_and_taken_for_no_file(wanted: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         inventory.load(wanted)
-    assert (caught.value.what, caught.value.hint) == (f"--hosts {wanted} is written otherwise here", hint)
+    assert (caught.value.what, caught.value.hint) == (f"--hosts {wanted} is written differently here", hint)
 
 
 @pytest.mark.parametrize(

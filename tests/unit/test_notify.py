@@ -66,7 +66,7 @@ def test_the_result_is_json_on_stdin_and_nothing_of_it_is_an_argument(tmp_path: 
 )
 def test_what_goes_wrong_is_a_note(argv: tuple[str, ...], note: str, tmp_path: Path) -> None:
     said = tell(tmp_path, argv)
-    assert said == ([f"nobody may know of the end: the command of --notify {note}"] if note else [])
+    assert said == ([f"the run's end was not reported: the command of --notify {note}"] if note else [])
 
 
 def test_a_damaged_file_names_no_command(tmp_path: Path) -> None:

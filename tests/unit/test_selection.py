@@ -49,6 +49,6 @@ def test_mistakes_are_usage_errors(only: str | None, exclude: str | None, what: 
 
 
 def test_a_task_is_no_host() -> None:
-    with pytest.raises(UsageError, match="worker/1, which is a task and no host") as wrong:
+    with pytest.raises(UsageError, match="worker/1, which is a task, not a host") as wrong:
         narrow(INVENTORY, "worker/1", None)
     assert "--dry-run" in wrong.value.hint

@@ -158,7 +158,7 @@ STORIES: list[tuple[str, list[tuple[TaskExited, tuple[str, ...]]], str, str]] = 
         "the program differs",
         [(ended(1, 0, code=1), SHAPES), (ended(0, 0.2, code=1), SHAPES)],
         "worker/1",
-        "all 2 tasks exited with 1 after 41 s: InvalidArgumentError: Shape mismatch in the…",
+        "both tasks exited with 1 after 41 s: InvalidArgumentError: Shape mismatch in the…",
     ),
     (
         "a shell's exit status",
@@ -480,8 +480,8 @@ def test_a_report_is_input_from_a_stranger(data: dict[str, Any]) -> None:
 VERBS = frozenset(
     re.findall(
         r"\w+",
-        "build call check choose compare configure convert correct free give install launch leave lower make"
-        " prepare put read remove rewrite set start use write",
+        "add build call check choose compare configure convert correct free give install launch leave lower"
+        " make prepare put read remove rewrite run set start use write",
     )
 )
 

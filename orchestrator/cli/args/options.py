@@ -23,7 +23,7 @@ def hosts(parser: argparse.ArgumentParser) -> None:
 
 
 def as_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="machine-readable lines on stdout, nothing else")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout, and nothing else there")
 
 
 def fold(parser: argparse._ActionsContainer) -> None:
@@ -33,8 +33,10 @@ def fold(parser: argparse._ActionsContainer) -> None:
         "--fold",
         choices=[one.value for one in Fold],
         default=None,
-        help="show once what several tasks print within a moment: equal lines, or also Keras' similar ones "
-        "(default: similar on a terminal, none elsewhere)",
+        help=(
+            "show a line that several tasks print only once: equal lines, or also lines that differ in times"
+            " and metrics (default: similar on a terminal, none elsewhere)"
+        ),
     )
 
 
@@ -76,21 +78,29 @@ def launching(parser: argparse.ArgumentParser) -> None:
         type=readings.seconds,
         default=None,
         metavar="TIME",
-        help="take all stacks when no task prints or reports for so long, or one stays behind (0: never)",
+        help=(
+            "take all stacks when no task prints or reports for this long, or one stays behind: 600, 10m (0:"
+            " never)"
+        ),
     )
     parser.add_argument(
         "--on-hang",
         choices=[one.value for one in OnHang],
         default=None,
-        help="what follows then: only the report, or the end of the run or of the attempt (default: restart)",
+        help=(
+            "what follows a hang: only the report, the end of the run, or the end of the attempt (default:"
+            " restart)"
+        ),
     )
     parser.add_argument("--skip-preflight", action="store_true", help="do not check the hosts and pairs")
     parser.add_argument(
         "--validate",
         choices=[one.value for one in Revalidate],
         default=None,
-        help="train alone on each host first: always, only where something changed since it did within the "
-        "last day, or never (default: changed)",
+        help=(
+            "train alone on each host first: always; only where that did not succeed within the last day or"
+            " something changed since; or never (default: changed)"
+        ),
     )
     parser.add_argument(
         "--no-validate", dest="validate", action="store_const", const="never", help="the same as never"
@@ -114,8 +124,10 @@ def launching(parser: argparse.ArgumentParser) -> None:
         type=readings.span,
         default=None,
         metavar="TIME",
-        help="without a keeper, end parameter servers and an attempt with a failed task after it (default: "
-        "1h; 0: never)",
+        help=(
+            "how long parameter servers and a failed attempt continue when no keeper is alive (default: 1h;"
+            " 0: for ever)"
+        ),
     )
     parser.add_argument(
         "--no-legacy-keras", action="store_true", help="do not set TF_USE_LEGACY_KERAS=1 (see docs/launch.md)"

@@ -128,7 +128,7 @@ def _check_utf8(words: Sequence[str]) -> None:
             shown = word.encode("utf-8", "backslashreplace").decode()
             raise UsageError(
                 f"an argument is not UTF-8: {shown}",
-                why="what tasks are given is text; byte 0xff, say, stands as \\udcff above",
+                why="tasks are given text; byte 0xff, for example, is shown as \\udcff above",
                 hint="write it as UTF-8, or have the program read it from a file",
             )
 

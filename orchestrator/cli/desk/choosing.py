@@ -63,7 +63,7 @@ def _of_words(words: Sequence[str]) -> tuple[Candidate, ...]:
         if slots := _SLOTS.fullmatch(word):
             why = "how many tasks run on a host is written in hosts.toml"
             hint = f"leave it out, and write tasks = {slots[1]} under [[host]]"
-            raise UsageError(f"{word} is no host", why=why, hint=hint)
+            raise UsageError(f"{word} is not a host", why=why, hint=hint)
         try:
             for name in ranges.expand_all(word):
                 found[name] = Candidate(read_name(read_target(name).host), name)

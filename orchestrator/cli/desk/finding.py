@@ -85,7 +85,7 @@ def _vouched_now(folder: RunFolder, plan: RunPlan, hosts: str | None) -> RunFold
     """A run that nodes had told of is asked for again where the key may have come since."""
     if not plan.hearsay or not inventories.is_there(hosts) or key_or_none() is None or folder.has_keeper():
         return folder
-    why = "no host tells of it any more"
+    why = "no host knows it any more"
     try:
         inventory = inventories.load(hosts)
         found = discover(inventory)

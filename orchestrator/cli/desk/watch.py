@@ -280,7 +280,7 @@ class _Watch:
         if self._keepers >= _MOST_KEEPERS:
             raise RunError(
                 f"run {self.folder.run} cannot be kept",
-                why=f"{self._keepers} keepers ended before they had done anything",
+                why=f"{self._keepers} keepers ended before they could do anything",
                 hint=f"see {self.folder.debug_log}",
             )
         self._keepers += self.adopt()

@@ -138,7 +138,7 @@ class Times:
         self._ahead: Deque[Tuple[int, int]] = deque()  # read from the file, not yet told
 
     def until(self, end: int) -> Tuple[list[Tuple[int, int]], int]:
-        """The untold records before `end`, and how far they reach: nearer when there are very many."""
+        """The untold records before `end`, and how far they reach: nearer when there are too many."""
         if not self._placed:
             self._place()
         told: list[Tuple[int, int]] = []

@@ -144,6 +144,6 @@ def test_a_host_with_a_python_of_its_own_is_left_alone(desk: Desk, wheels: Path)
     desk.hosts.write_text(text)
     viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
     assert viewer.wait(LIMIT) == 0, viewer.stderr
-    assert "a `python` of the user's own" in viewer.stdout
+    assert "a `python` of your own" in viewer.stdout
     made = [host for host in desk.cluster.hosts if (Path(host.workdir).expanduser() / "envs").exists()]
     assert len(made) == 1
