@@ -394,6 +394,7 @@ def test_what_other_versions_put_before_pythons_goes_once_no_run_is_alive(lab: L
         os.utime(folder, (0, 0))
     assert went(clean(lab, agent), "scraps") == []
     lab.stop(agent, kill=True)
+    until(lambda: agent.request("clean_look")["alive"] == [])
     assert went(clean(lab, agent), "scraps") == ["00ff"]
     assert list((lab.state / "site").iterdir()) == [ours]
 

@@ -113,9 +113,9 @@ def _places(paths: Paths, workdir: str) -> Tuple[str, str, str]:
 
 def _other_sites(paths: Paths, rules: Rules) -> List[str]:
     """What other versions of us put before tasks' Pythons; a run that is alive may be one of theirs."""
-    ours = paths.site(site.version())
-    sites = os.path.dirname(ours)
-    return [] if rules.alive else [*_hidden(sites), *(one for one in _plain(sites) if one != ours)]
+    own = paths.site(site.version())
+    sites = os.path.dirname(own)
+    return [] if rules.alive else [*_hidden(sites), *(one for one in _plain(sites) if one != own)]
 
 
 def _is_over(rules: Rules) -> Callable[[Folder], bool]:
