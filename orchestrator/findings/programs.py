@@ -105,7 +105,7 @@ def legacy(scene: Scene) -> Iterator[Finding]:
                     codes.LEGACY,
                     "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
                     " fails on several tasks",
-                    "remove that line; for Keras 3 write `import keras` throughout: it is mended",
+                    "remove that line; for Keras 3 write `import keras` throughout: orchestrate corrects it",
                     source.path,
                     step.lineno,
                 )

@@ -61,7 +61,7 @@ def proxy(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             codes.PROXY,
             f"grpc_proxy={next(iter(led.values()))} leads {who} to each other through that proxy: they then"
-            " wait without a word",
+            " wait without an error",
             "leave grpc_proxy out, or name the hosts in no_grpc_proxy",
         )
 
