@@ -15,7 +15,7 @@ def of_data(host: str, looked: wire.DataLooked, total: int, files: int) -> Check
         case wire.DataState.WHOLE | wire.DataState.UNSURE:
             return CheckReported(host, Check.DATA, Level.OK, size(total))
         case wire.DataState.DAMAGED:
-            found = f"damaged: {', '.join(looked.wrong)}; launch mends it"
+            found = f"damaged: {', '.join(looked.wrong)}; launch repairs it"
             return CheckReported(host, Check.DATA, Level.WARN, found, hint=hint)
     if looked.free < total:
         found = f"lacks {all_of_it}, and {size(looked.free)} are free"

@@ -29,7 +29,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"PerReplica.*unsupported type|unsupported type.*PerReplica",
-        "remove `legacy_keras = false` and --no-legacy-keras: `fit` of Keras 3 is then mended",
+        "remove `legacy_keras = false` and --no-legacy-keras: orchestrate then corrects `fit` of Keras 3",
     ),
     _rule(
         FailureKind.EXCEPTION,

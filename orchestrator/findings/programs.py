@@ -31,8 +31,8 @@ def config(scene: Scene) -> Iterator[Finding]:
             if value is not None and not _comes_from(source, value, "TF_CONFIG"):
                 yield Finding(
                     codes.CONFIG,
-                    "the program writes TF_CONFIG itself, over what orchestrate sets: tasks may then take"
-                    " themselves for others",
+                    "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
+                    " that never come",
                     "remove that line, or set TF_CONFIG only where it is not set yet",
                     source.path,
                     step.lineno,
@@ -61,7 +61,7 @@ def legacy(scene: Scene) -> Iterator[Finding]:
                     codes.LEGACY,
                     "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
                     " fails on several tasks",
-                    "remove that line; for Keras 3 write `import keras` throughout: it is mended",
+                    "remove that line; for Keras 3 write `import keras` throughout: orchestrate corrects it",
                     source.path,
                     step.lineno,
                 )

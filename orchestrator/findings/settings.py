@@ -38,8 +38,8 @@ def shell(scene: Scene) -> Iterator[Finding]:
                 codes.CONFIG,
                 f"the script removes TF_CONFIG: each of the {scene.workers} workers then trains alone"
                 if removes
-                else "the script writes TF_CONFIG itself, over what orchestrate sets: tasks may then take"
-                " themselves for others",
+                else "the script replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
+                " that never come",
                 "remove that line",
                 source.path,
                 number,
@@ -61,7 +61,7 @@ def proxy(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             codes.PROXY,
             f"grpc_proxy={next(iter(led.values()))} leads {who} to each other through that proxy: they then"
-            " wait without a word",
+            " wait without an error",
             "leave grpc_proxy out, or name the hosts in no_grpc_proxy",
         )
 

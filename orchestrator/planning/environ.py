@@ -67,9 +67,7 @@ def defaults(
     """What a task gets unless the user says otherwise; `r_python` is the interpreter for an R command."""
     chosen = [
         Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed"),
-        Default(
-            "grpc_proxy", "", "because tasks that follow an http_proxy wait for each other without a word"
-        ),
+        Default("grpc_proxy", "", "so that tasks do not look for each other through an http_proxy"),
     ]
     if recipe.legacy_keras is not None:
         chosen.append(Default(LEGACY_KERAS, "1", recipe.legacy_keras))

@@ -81,5 +81,5 @@ def line_ends(command: tuple[str, ...], code: Code) -> UsageError | None:
     return UsageError(
         f"{name} is a text as Windows writes it, and cannot run as it is",
         why=why,
-        hint=f"`sed -i -e '1s/^\\xEF\\xBB\\xBF//' -e 's/\\r$//' {shlex.quote(name)}` mends it",
+        hint=f"`sed -i -e '1s/^\\xEF\\xBB\\xBF//' -e 's/\\r$//' {shlex.quote(name)}` corrects it",
     )

@@ -14,7 +14,7 @@ from orchestrator.program import keras
 from tests.unit.plans import host, make
 
 KERAS = "because model.fit of Keras 3 fails on several tasks; turn off with legacy_keras = false under [job]"
-PROXY = "set grpc_proxy= because tasks that follow an http_proxy wait for each other without a word"
+PROXY = "set grpc_proxy= so that tasks do not look for each other through an http_proxy"
 BUFFER = "set PYTHONUNBUFFERED=1 so that output arrives as it is printed"
 
 

@@ -79,7 +79,7 @@ environment of every task
 
 stop: 30 s between TERM and KILL, 2 s after a failure
 note: set PYTHONUNBUFFERED=1 so that output arrives as it is printed
-note: set grpc_proxy= because tasks that follow an http_proxy wait for each other without a word
+note: set grpc_proxy= so that tasks do not look for each other through an http_proxy
 note: set TF_USE_LEGACY_KERAS=1 because model.fit of Keras 3 fails with parameter servers; turn off with legacy_keras = false under [job]
 note: set CUDA_VISIBLE_DEVICES=-1 on ps/0 since a ps task needs no GPU; give its host `devices` to change it
 """

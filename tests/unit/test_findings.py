@@ -73,7 +73,7 @@ SAVE = "model.fit(x)\nmodel.save('model.h5')"
 SHARD = Job(auto_shard=AutoShard.DATA)
 
 SAID = {
-    "TF_CONFIG written": Told(ENV, "O101", "writes TF_CONFIG itself"),
+    "TF_CONFIG written": Told(ENV, "O101", "replaces the TF_CONFIG"),
     "TF_CONFIG in main": Told(f"def main():\n    {ENV}\nif __name__ == '__main__':\n    main()", "O101"),
     "TF_CONFIG by update": Told("os.environ.update({'TF_CONFIG': x})", "O101"),
     "TF_CONFIG joined": Told("os.environ |= {'A': '1', 'TF_CONFIG': x}", "O101"),
