@@ -123,8 +123,14 @@ def crashed(lab: Lab, agent: AgentClient) -> list[int]:
 def test_what_a_crash_left_is_shown_and_then_killed(lab: Lab) -> None:
     agent = lab.agent()
     (child,) = crashed(lab, agent)
+    before = Path(lab.task().state).read_bytes()
     shown = clean(lab, agent, dry=True)
-    assert [task["task"] for task in shown["settled"]] == ["worker/0"]  # that sweeps by the cookie
+    assert [task["task"] for task in shown["settled"]] == ["worker/0"]
+    assert [orphan["pid"] for orphan in shown["orphans"]] == [child]
+    assert not gone(child)
+    assert Path(lab.task().state).read_bytes() == before
+    done = clean(lab, agent)
+    assert done["settled"] == shown["settled"]  # that sweeps by the cookie
     assert gone(child)
     assert clean(lab, agent)["settled"] == []
 
@@ -151,7 +157,8 @@ def test_after_a_reboot_the_states_are_made_true(lab: Lab) -> None:
     wait_gone(leader)
     path = Path(lab.task().state)
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "incarnation": "another boot"}))
-    (settled,) = clean(lab, agent)["settled"]
+    (shown,), (settled,) = clean(lab, agent, dry=True)["settled"], clean(lab, agent)["settled"]
+    assert shown == settled
     assert settled["why"] == "the machine was restarted"
 
 

@@ -38,6 +38,13 @@ def has_ended(folder: TaskFolder) -> bool:
         return True
 
 
+def unsettled(folder: TaskFolder) -> str:
+    """Why a task that is said to run does not; "" for one that does, or has ended."""
+    if has_ended(folder) or is_locked(folder) or has_ended(folder):  # which is written before the lock ends
+        return ""
+    return _why(_restarted(state.read(folder)))
+
+
 def settle(paths: Paths, run: str, attempt: str, task: str) -> state.State:
     """The state, made true first: with the lock free and no final state, both our processes were killed.
 
@@ -134,8 +141,7 @@ def _bury(folder: TaskFolder) -> state.State:
         found = _read(folder)
         if not state.is_final(found):
             procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
-            if found["incarnation"] != procs.incarnation():
-                found = {**found, "restarted_ns": procs.began_ns()}
+            found = _restarted(found)
             found = state.ended(found, state.LOST, time.time_ns(), _why(found))
             try:
                 state.write_last(folder, found)
@@ -144,6 +150,12 @@ def _bury(folder: TaskFolder) -> state.State:
         return found
     finally:
         os.close(fd)
+
+
+def _restarted(found: state.State) -> state.State:
+    """With the time since which this machine runs, if that is another life of it."""
+    same = found["incarnation"] == procs.incarnation()
+    return found if same else {**found, "restarted_ns": procs.began_ns()}
 
 
 def _why(found: state.State) -> str:

@@ -33,9 +33,9 @@ def is_kept(paths: Paths, run: str) -> bool:
 
 
 def find(paths: Paths, dry: bool) -> Dict[str, Any]:
-    """Settle what is not true, kill what an ended task left, and look again."""
-    settled, trouble = _settle(paths)
-    orphans = _orphans(paths)
+    """Settle what is not true, kill what an ended task left, and look again; `dry`: tell it only."""
+    settled, trouble = (_unsettled(paths), []) if dry else _settle(paths)
+    orphans = _orphans(paths, dry=dry)
     killed: List[Dict[str, Any]] = []
     if not dry:
         for cookie in sorted({orphan["cookie"] for orphan in orphans}):
@@ -54,6 +54,19 @@ def find(paths: Paths, dry: bool) -> Dict[str, Any]:
         "ports": _ports(paths),
         "gpus": _gpus(paths),
     }
+
+
+def _unsettled(paths: Paths) -> List[Dict[str, str]]:
+    """The tasks that are said to run and do not."""
+    found: List[Dict[str, str]] = []
+    for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):
+        try:
+            why = control.unsettled(folder)
+        except OSError:
+            continue  # removed meanwhile
+        if why:
+            found.append({"run": folder.run, "task": folder.task, "why": why})
+    return found
 
 
 def _settle(paths: Paths) -> Any:
@@ -76,16 +89,17 @@ def _settle(paths: Paths) -> Any:
     return settled, trouble
 
 
-def _orphans(paths: Paths) -> List[Dict[str, Any]]:
+def _orphans(paths: Paths, *, dry: bool = False) -> List[Dict[str, Any]]:
     """Processes of ours with the cookie of a task that is over; a cookie alone condemns nobody.
 
     The rest has to fit as well: we own the process, no guard or supervisor of ours is above it, all its
     marks are of one task, and that task is over by the lock in its own state folder, on this machine or
     another's, and began before the process. Where there is no such folder any more it was removed, by
     hand or with age, and nobody can guard what is left; but only a process that sees our file system can
-    tell that, and not one in a container, whose folder is elsewhere.
+    tell that, and not one in a container, whose folder is elsewhere. With `dry` a task counts as over whose
+    end is not written yet: nobody settles it then.
     """
-    return [orphan for _, orphan in _find_orphans(paths, procs.scan())]
+    return [orphan for _, orphan in _find_orphans(paths, procs.scan(), dry=dry)]
 
 
 def _left_of(paths: Paths, cookie: str) -> List[procs.Process]:
@@ -94,7 +108,9 @@ def _left_of(paths: Paths, cookie: str) -> List[procs.Process]:
     return procs.with_descendants(first, table)
 
 
-def _find_orphans(paths: Paths, table: List[procs.Process]) -> List[Tuple[procs.Process, Dict[str, Any]]]:
+def _find_orphans(
+    paths: Paths, table: List[procs.Process], *, dry: bool = False
+) -> List[Tuple[procs.Process, Dict[str, Any]]]:
     parents = {process.pid: process.ppid for process in table}
     found = []
     for process in table:
@@ -102,7 +118,7 @@ def _find_orphans(paths: Paths, table: List[procs.Process]) -> List[Tuple[procs.
         folder = _folder_of(paths, marks)
         if folder is None or not procs.is_own(process.pid) or _guarded(process.pid, parents):
             continue
-        if _is_over(folder, process):
+        if _is_over(folder, process, dry=dry):
             cookie = f"{folder.run}/{folder.attempt}/{folder.task}"
             orphan = {"pid": process.pid, "argv0": procs.argv0(process.pid), "run": folder.run}
             found.append((process, {**orphan, "task": folder.task, "cookie": cookie}))
@@ -130,7 +146,7 @@ def _folder_of(paths: Paths, marks: Dict[str, str]) -> Optional[TaskFolder]:
     return known._replace(path=os.path.dirname(report))
 
 
-def _is_over(folder: TaskFolder, process: procs.Process) -> bool:
+def _is_over(folder: TaskFolder, process: procs.Process, *, dry: bool) -> bool:
     """Whether the task is over, and the process began in its time."""
     try:
         if control.is_locked(folder):
@@ -140,7 +156,8 @@ def _is_over(folder: TaskFolder, process: procs.Process) -> bool:
         return _sees_our_files(process.pid)
     except OSError:
         return False  # of a state folder that we may not see
-    if not state.is_final(known) or known["incarnation"] != procs.incarnation():
+    settled = dry or state.is_final(known)
+    if not settled or known["incarnation"] != procs.incarnation():
         return False  # to be settled first; or a later life of the machine
     return known["start_ticks"] is None or process.start_ticks >= known["start_ticks"]
 
