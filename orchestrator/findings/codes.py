@@ -8,7 +8,7 @@ CONFIG, LEGACY, EARLY, BATCH, SAVING, FILES, SERVERS, UNUSED, ALONE = (
     f"O10{number}" for number in range(1, 10)
 )
 PROGRAM, PACKAGES, PATH = "O201", "O202", "O203"  # found on the hosts
-PROXY, EPHEMERAL = "O301", "O302"
+PROXY, EPHEMERAL, UNNAMED = "O301", "O302", "O303"
 
 CODES: Mapping[str, str] = {
     CONFIG: "the program writes TF_CONFIG",
@@ -25,4 +25,5 @@ CODES: Mapping[str, str] = {
     PATH: "a path that only this machine has",
     PROXY: "gRPC follows a proxy",
     EPHEMERAL: "a task port in the range of outgoing connections",
+    UNNAMED: "an [env] without the TensorFlow that the program imports",
 }

@@ -42,6 +42,7 @@ class Scene:
     unsent: tuple[str, ...] = ()  # arguments that are paths here, of files that are not sent
     readings: tuple[Reading, ...] = ()  # paths in the program that are there here
     shell: SourceFile | None = None  # what a shell reads: a script, or the words of `bash -c`
+    installs: tuple[str, ...] | None = None  # the `packages` of an [env] of nothing else
     sharded: bool = False  # `auto_shard` is set
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell
 

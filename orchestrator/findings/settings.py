@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import PurePosixPath
 
 from orchestrator import ranges
 from orchestrator.findings import codes
 from orchestrator.findings.look import Finding, Scene
 from orchestrator.findings.programs import Rule
+from orchestrator.findings.sourcefile import SourceFile
+from orchestrator.planning.plan import is_builtin
 from orchestrator.program.project import normal
 
 USUAL = (32768, 60999)  # net.ipv4.ip_local_port_range, unless it was changed; preflight asks each host
 _LEFT_OUT = "git, .orchestrateignore or `ignore` leaves it out"
+_BRINGS = re.compile(r"tensorflow|^tf|keras", re.IGNORECASE)
+_OF_TENSORFLOW = frozenset(("tensorflow", "keras", "tf_keras"))
 _WRITES = re.compile(r"(?:export\s+|declare -x\s+)?TF_CONFIG=")
 _OPENS = re.compile(r"(?:^|;)\s*(?:if|case|for|while|until)\s|\(\)\s*\{")
 _CLOSES = re.compile(r"(?:^|;)\s*(?:fi|esac|done)\b|^\}")
@@ -106,4 +112,32 @@ def unread(scene: Scene) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (shell, proxy, ephemeral, unsent, unread)
+def _imports(source: SourceFile) -> Iterator[int]:
+    """The lines that import a part of TensorFlow."""
+    for node in source.nodes:
+        match node:
+            case ast.Import(names=names):
+                named = [one.name for one in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                named = [module]
+            case _:
+                continue
+        if any(name.partition(".")[0] in _OF_TENSORFLOW for name in named):
+            yield node.lineno
+
+
+def unnamed(scene: Scene) -> Iterator[Finding]:
+    """TensorFlow is among none of the packages, nor is any that may bring it along."""
+    if scene.installs is None or any(_BRINGS.search(name) for name in scene.installs):
+        return
+    what = "[env] installs no TensorFlow, and {} it: `packages` replaces the default list"
+    fix = "add tensorflow-cpu, or tensorflow[and-cuda], and tf-keras to them"
+    if is_builtin(scene.plan.command):
+        yield Finding(codes.UNNAMED, what.format("worker_entry trains with"), fix)
+        return
+    lines = ((source.path, line) for source in scene.sources for line in _imports(source))
+    for path, line in islice(lines, 1):
+        yield Finding(codes.UNNAMED, what.format("the program imports"), fix, path, line)
+
+
+RULES: tuple[Rule, ...] = (shell, proxy, ephemeral, unsent, unread, unnamed)

@@ -38,6 +38,7 @@ class Told:
     env: tuple[tuple[str, str], ...] = ()
     tasks: int = 1  # of each host
     port: int = 2222
+    installs: tuple[str, ...] | None = None
 
 
 def scene(told: Told) -> findings.Scene:
@@ -61,7 +62,12 @@ def scene(told: Told) -> findings.Scene:
         "sets/rows/1.0.0/dataset_info.json": (PROGRAMS / "sets/rows/1.0.0/dataset_info.json").read_text()
     }
     return findings.Scene(
-        planned, (source,), files.get, files.keys(), sharded=told.job.auto_shard is not None
+        planned,
+        (source,),
+        files.get,
+        files.keys(),
+        sharded=told.job.auto_shard is not None,
+        installs=told.installs,
     )
 
 
@@ -184,6 +190,7 @@ SAID = {
     ),
     "a proxy": Told("", "O301", "http://proxy leads all tasks", env=(("grpc_proxy", "http://proxy"),)),
     "a proxy of the job": Told("", "O301", job=Job(env={"grpc_proxy": "http://p"})),
+    "an [env] of its own": Told("", "O303", "`packages` replaces the default list", installs=("pandas",)),
     "a port": Told("", "O302", "task port 40000 of h0", port=40000),
 }
 
@@ -288,6 +295,8 @@ NOT_SAID = {
         + THEN
     ),
     "Horovod": Told("import horovod.tensorflow as hvd\nhvd.init()\nm = tf.keras.Sequential()" + THEN),
+    "an [env] with TensorFlow": Told("", installs=("pandas", "tensorflow-cpu==2.21")),
+    "an [env] with what brings it": Told("", installs=("keras-hub",)),
     "no training": Told("import keras\nprint(keras.__version__)"),
     "a tensor of a lambda": Told("f = lambda: tf.zeros(3)\n" + MADE),
     "a tensor of a graph": Told("import tensorflow.compat.v1 as tf\nx = tf.constant(1)\n" + MADE),

@@ -129,6 +129,7 @@ def make_plan(
         readings=() if inventory.job.setup else readings,  # which may bring what is not sent
         shell=read_by_shell,
         sharded=sharded,
+        installs=_installs(inventory),
     )
     found = findings.find(scene, inventory.job.lint_ignore)
     ignored = inventory.job.lint_ignore
@@ -151,3 +152,9 @@ def make_plan(
         r_packages=() if findings.PACKAGES in ignored else program.r_packages(command, around),
     )
     return planned, project, found
+
+
+def _installs(inventory: Inventory) -> tuple[str, ...] | None:
+    """The packages of an [env] that names nothing else; None where others come along, or there is none."""
+    wanted = inventory.environment
+    return wanted.packages if wanted is not None and wanted.requirements is None else None
