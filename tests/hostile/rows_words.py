@@ -314,7 +314,7 @@ def _looks() -> Iterator[Row]:
         ("a count below zero", f"{kind}['count'] = -1", 3, PROTOCOL),
         ("killed hostile words", "result['killed'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words, 'cookie': words}] * 9", 0, ""),
         ("left hostile words", "result['orphans'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words, 'cookie': words}] * 9", 1, ""),
-        ("ports of hostile words", "result['ports'] = {'leased': [{'port': 1, 'run': words, 'owner': words}], 'used': [{'port': 1, 'who': words}]}", 0, ""),
+        ("ports of hostile words", "result['ports'] = {'leased': [{'port': 1, 'run': words, 'owner': words}], 'used': [{'port': 1, 'holder': words}]}", 0, ""),
         ("GPUs of hostile words", "result['gpus'] = [{'pid': 1, 'name': words, 'memory': 2**62, 'run': words, 'ended': True}]", 1, ""),
         ("trouble in hostile words", "result['trouble'] = [{'what': words, 'why': words, 'kind': 'lost', 'hint': words}]", 1, ""),
     )  # fmt: skip
