@@ -92,7 +92,8 @@ def _is_over(folder: RunFolder, asked: Collection[str]) -> bool:
     try:
         hosts = {host.name for host in folder.read_plan().hosts}
     except OrchestrateError:
-        return True  # a launch that was killed in its first moment: it has reached nobody
+        # Without a plan it is a launch that was killed in its first moment: it has reached nobody.
+        return not os.path.lexists(folder.plan)
     return hosts <= set(asked)
 
 

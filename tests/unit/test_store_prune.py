@@ -66,6 +66,15 @@ def test_an_end_that_nobody_told_is_proven_by_its_hosts(tmp_path: Path, end: Run
     )
 
 
+def test_a_run_without_an_end_whose_plan_cannot_be_read_stays(tmp_path: Path) -> None:
+    """Of another version, or damaged: its tasks may be alive, and this folder has their logs."""
+    folder = made(tmp_path, "a", days=50, ended=None)
+    folder.plan.write_text('{"run": "a"')
+    os.utime(folder.plan, (1.0, 1.0))
+    found = prune((), {"gpu-1", "gpu-2"}, older=MONTH, keep_bytes=0, dry=False, root=tmp_path)
+    assert (found.gone, found.unsure) == ((), ("a",))
+
+
 def test_a_launch_that_was_killed_in_its_first_moment_and_half_removed_folders_go(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / ".gone-b" / "logs").mkdir(parents=True)
