@@ -33,10 +33,20 @@ class Control:
                 *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
                 for line in lines:
                     self._hear(line)
-            elif not self._run.folder.lock.exists():
+            elif self._is_removed():
                 # Nobody can see or stop what we keep. The nodes continue, and a new folder can keep the run.
                 log.error("the run's folder was removed: its keeper leaves")
                 os._exit(ExitStatus.BUG)
+
+    def _is_removed(self) -> bool:
+        """A disk that does not answer for a while takes no folder away."""
+        try:
+            self._run.folder.lock.lstat()
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            log.warning("the run's folder cannot be looked at: %s", error)
+        return False
 
     def _open_again(self) -> None:
         """Viewers write to another FIFO, or to none: make it again."""

@@ -23,8 +23,9 @@ class Memory:
         self._keep = keep
 
     def read(self, name: str) -> bytes | None:
+        path = self._folder / name
         try:
-            return read_plain(self._folder / name, _MOST)
+            return read_plain(path, _MOST) if self._counts(path) else None
         except OSError:
             return None
 
@@ -43,5 +44,8 @@ class Memory:
     def _prune(self) -> None:
         for entry in self._folder.iterdir():
             with contextlib.suppress(OSError):
-                if not 0 <= time.time() - entry.lstat().st_mtime < self._keep:
+                if not self._counts(entry):
                     entry.unlink()
+
+    def _counts(self, path: Path) -> bool:
+        return 0 <= time.time() - path.lstat().st_mtime < self._keep

@@ -246,7 +246,7 @@ class _Patterns:
 
 def _spec(file: Path) -> pathspec.GitIgnoreSpec:
     try:
-        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
         return pathspec.GitIgnoreSpec.from_lines(lines)
     except OSError as error:
         raise unreadable(str(file), error) from error

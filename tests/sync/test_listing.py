@@ -53,6 +53,7 @@ RULES: list[tuple[str, dict[str, str], list[str], list[str], list[str]]] = [
     ("below a folder", {"d/.gitignore": "x\n"}, [], ["x", "e/x"], ["d/x", "d/f/x"]),
     ("nearer wins", {".gitignore": "*.log\n", "d/.gitignore": "!b.log\n"}, [], ["d/b.log"], ["a.log"]),
     ("ours", {".orchestrateignore": "*.h5\n"}, [], ["a.py"], ["m.h5", "d/m.h5"]),
+    ("ours with a page break", {".orchestrateignore": "# models\x0cm.h5\r\nx\n"}, [], ["m.h5"], ["x"]),
     ("ours below a folder", {"d/.orchestrateignore": "x\n"}, [], ["x"], ["d/x"]),
     ("the job's", {}, ["*.tmp", "/out/"], ["a.py", "d/out/x"], ["b.tmp", "out/y"]),
     ("caches", {}, [], ["a.py"], ["__pycache__/a.pyc", "d/__pycache__/b.pyc"]),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -386,6 +387,15 @@ def test_run_ids_sort_by_their_time() -> None:
     ids = [new_run_id(when) for when in times]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
+
+
+def test_what_is_too_old_is_not_remembered(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, 60.0)
+    memory.write("a", b"x")
+    assert memory.read("a") == b"x"
+    for moment in (time.time() - 90, time.time() + 90):  # and what a clock that was wrong has written
+        os.utime(tmp_path / "a", (moment, moment))
+        assert memory.read("a") is None
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "of an open umask before"])
