@@ -43,6 +43,21 @@ def test_a_file_above_that_others_may_write_is_not_used(
     assert len(inventory.load("../hosts.toml").hosts) == 2
 
 
+@pytest.mark.parametrize(("wanted", "names"), [(None, "gone.toml"), ("loop.toml", "loop.toml")])
+def test_a_link_that_leads_nowhere_is_named(
+    wanted: str | None, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no hosts.toml above, of other machines perhaps, is taken in its place."""
+    (tmp_path / "hosts.toml").write_text(TWO)
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    Path(wanted or "hosts.toml").symlink_to(names)
+    with pytest.raises(UsageError, match="toml is a link that leads nowhere") as caught:
+        inventory.load(wanted)
+    assert caught.value.why == f"it names {names}"
+
+
 def test_the_message_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"there is no hosts\.toml") as caught:

@@ -72,7 +72,8 @@ class ShownAnswers:
         self.status = max(self.status, end.status)
         notes = [end.error] if end.error else []
         if end.ended and not end.stopped:
-            notes.append(f"{count(end.ended, 'process', 'processes')} that it left running were ended")
+            were = "was" if end.ended == 1 else "were"
+            notes.append(f"{count(end.ended, 'process', 'processes')} that it left running {were} ended")
         if end.left:
             notes.append(f"could not be ended: {', '.join(end.left)}")
         answer.note = "; ".join(notes)

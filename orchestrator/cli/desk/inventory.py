@@ -28,6 +28,12 @@ def load(wanted: str | None) -> Inventory:
     if wanted is not None and (named := named_hosts(wanted)):
         return _of_names(named)
     path = locate(wanted)
+    if path.is_symlink() and not path.exists():
+        raise UsageError(
+            f"{path} is a link that leads nowhere",
+            why=f"it names {os.readlink(path)}",
+            hint=f"`ls -l {shlex.quote(str(path))}`; make it anew, or name another file with --hosts",
+        )
     if wanted is not None and not path.exists():
         _check_name(wanted)
     if wanted is None and not path.exists():
@@ -47,7 +53,8 @@ def locate(wanted: str | None) -> Path:
     if wanted is not None:
         return Path(wanted)
     for folder in _folders():
-        if (file := folder / NAME).is_file():
+        file = folder / NAME
+        if file.is_file() or file.is_symlink():  # one that leads nowhere is not passed by for one above
             return Path(os.path.relpath(file))
     return Path(NAME)
 

@@ -19,6 +19,7 @@ from orchestrator.events import (
     HostConnected,
     HostFailed,
     LogLine,
+    Noted,
     PhaseEnded,
     PhaseStarted,
     RunAdopted,
@@ -39,6 +40,7 @@ _LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
 _ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks at the tasks
 _LOOK_EVERY = 0.5  # seconds between two looks at what they use
 _STALE = 20.0  # seconds after which that tells nothing any more
+_DEAF = 15.0  # seconds in which a keeper that was asked to stop the run says so, if it is not frozen
 _PATIENCE = 2  # requests to stop that a keeper may leave without an effect before the viewer leaves it alone
 _MOST_KEEPERS = 3  # that come to nothing
 
@@ -125,6 +127,8 @@ class _Watch:
     _stopped: bool = False  # by a user, whoever that is
     _keepers: int = 0  # that were started one after the other, and came to nothing
     _detached: bool = False  # by a key
+    _named: bool = False  # the keeper, as one that does not answer
+    _unheard: float = math.inf  # when it was first seen that the stop which was asked for had not begun
     _asked: float = -math.inf  # when the keeper was last told that somebody looks at the tasks
     _measured: float = -math.inf
 
@@ -166,6 +170,8 @@ class _Watch:
                 return int(ExitStatus.OK)
             if drawn:
                 continue
+            if self.stopping():
+                self._name_who_does_not_stop_it()
             if time.monotonic() - checked > _LOOK_FOR_KEEPER:
                 checked = time.monotonic()
                 # It may have written its last event between our look at the folder and at the lock.
@@ -274,6 +280,21 @@ class _Watch:
                 self.renderer.handle(stamped)
             except OSError as error:
                 self._gone(error)
+
+    def _name_who_does_not_stop_it(self) -> None:
+        """Once: a keeper that is frozen holds the run, and nobody can take its place."""
+        now = time.monotonic()
+        self._unheard = min(self._unheard, now)
+        if self._stopped or self._named or now - self._unheard < _DEAF:
+            return
+        self._named = True
+        known = history(self.folder, quiet=True)
+        if self.folder.has_keeper() and not any(isinstance(one.event, StopRequested) for one in known):
+            said = (
+                f"the keeper of the run has not answered for {_DEAF:.0f} s: `fuser {self.folder.lock}` names"
+                " its process; after `kill -9` of that the run is stopped from here"
+            )
+            self._show(Stamped(time.time(), Noted(said)))
 
     def _replace_keeper(self) -> None:
         """Raise RunError when keepers come to nothing."""
