@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.events import TaskExited
+from orchestrator.events import Loss, TaskExited
 from orchestrator.text import duration, signal_name
 
 _SIGINT, _SIGKILL, _SIGTERM = 2, 9, 15
@@ -10,6 +10,8 @@ _SIGINT, _SIGKILL, _SIGTERM = 2, 9, 15
 
 def end(exited: TaskExited) -> str:
     """`finished`, `was stopped`, `exited with 3`, `was killed by SIGKILL`: follows the task's name."""
+    if exited.loss is Loss.UNSTARTED:
+        return "was not started"
     if exited.lost:
         return "is lost"
     if exited.stopped:
@@ -21,7 +23,8 @@ def end(exited: TaskExited) -> str:
 
 def end_after(exited: TaskExited) -> str:
     """The same with the time the task took, where it is known: `exited with 3 after 41 s`."""
-    return end(exited) + (f" after {duration(exited.seconds)}" if exited.seconds else "")
+    known = exited.seconds and exited.loss is not Loss.UNSTARTED
+    return end(exited) + (f" after {duration(exited.seconds)}" if known else "")
 
 
 def failed(exited: TaskExited) -> bool:

@@ -197,6 +197,11 @@ def test_an_end_is_worded_by_how_it_came(how: dict[str, object], words: str) -> 
     assert err.startswith(f"worker/0 gpu-01: {words} after 41 s")
 
 
+def test_what_could_not_be_started_is_not_lost() -> None:
+    _, err = shown(exited("worker/0", "gpu-01", lost="no such program", loss=ev.Loss.UNSTARTED))
+    assert err.startswith("worker/0 gpu-01: was not started (no such program)")
+
+
 def test_text_of_others_cannot_move_the_cursor_either() -> None:
     _, err = shown(
         ev.HostFailed(
