@@ -152,10 +152,9 @@ def _disk(seen: Seen) -> Iterator[CheckReported]:
     disks = seen.facts.disk
     if not disks.workdir.writable:
         return  # that is told already, and the folder above it is not where anything will be written
-    rooms = [_Room(disks.workdir.free, "workdir", disks.workdir.path, "code and checkpoints")]
-    if disks.state is not None:
-        rooms.append(_Room(disks.state.free, "state", seen.hello.state, "the tasks' logs"))
-    least = min(rooms, key=lambda room: room.free)
+    least = _Room(disks.workdir.free, "workdir", disks.workdir.path, "code and checkpoints")
+    if disks.state is not None and disks.state.free <= least.free:
+        least = _Room(disks.state.free, "state", seen.hello.state, "the tasks' logs")
     free = least.free
     found = f"{size(free)} free"
     if free >= LITTLE_DISK:

@@ -131,7 +131,7 @@ def unnamed(scene: Scene) -> Iterator[Finding]:
     if scene.installs is None or any(_BRINGS.search(name) for name in scene.installs):
         return
     what = "[env] installs no TensorFlow, and {} it: `packages` replaces the default list"
-    fix = "add tensorflow-cpu, or tensorflow[and-cuda], and tf-keras to them"
+    fix = "add tf-keras and tensorflow-cpu (or tensorflow[and-cuda]) to `packages`"
     if is_builtin(scene.plan.command):
         yield Finding(codes.UNNAMED, what.format("worker_entry trains with"), fix)
         return

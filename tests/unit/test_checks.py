@@ -164,6 +164,13 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "`workdir`",
     ),
     ({"facts__disk__workdir__free": 199_000_000}, ("disk", F, "199 MB free"), "checkpoints", "`workdir`"),
+    # Both on one disk: the logs, of which nothing has to stay, are the easier ones to move.
+    (
+        {"facts__disk__workdir__free": SMALL["free"], "facts__disk__state": SMALL},
+        ("disk", W, "4.0 GB free"),
+        "logs",
+        "`state`",
+    ),
     (
         {"facts__disk__state": SMALL},
         ("disk", W, "4.0 GB free"),
@@ -278,6 +285,19 @@ def test_another_python_in_an_environment_of_ours_is_asked_for_under_env() -> No
     ]
 
 
+def failing(module: dict[str, str]) -> wire.Imported:
+    """The imports of a process that ended at this module."""
+    rest: dict[str, Any] = {
+        "limits": {},
+        "gpus": None,
+        "threads": None,
+        "importing": "",
+        "ended": "",
+        "signal": None,
+    }
+    return wire.read({"modules": [module], **rest}, wire.Imported, "imports")
+
+
 @pytest.mark.parametrize(
     ("module", "error", "there", "hint"),
     [
@@ -299,16 +319,7 @@ def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
     """An environment that lacks a package is what [env] says: made anew it would lack it again."""
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
     broken = {"name": module, "version": "", "error": f"ModuleNotFoundError: {error}"}
-    rest: dict[str, Any] = {
-        "limits": {},
-        "gpus": None,
-        "threads": None,
-        "importing": "",
-        "ended": "",
-        "signal": None,
-    }
-    imported = wire.read({"modules": [broken], **rest}, wire.Imported, "imports")
-    one = replace(made(facts__packages__numpy=there), imported=imported)
+    one = replace(made(facts__packages__numpy=there), imported=failing(broken))
     (check,) = (found for found in of_hosts([one], needs) if found.check == "import")
     assert hint in check.hint
     assert bool(check.fix) == ("rm" in hint)
@@ -318,18 +329,9 @@ def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
 def test_a_python_of_the_users_own_beside_env_is_never_removed(python: str) -> None:
     """conda keeps its environments in a folder `envs`, too."""
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
-    broken: dict[str, Any] = {
-        "modules": [{"name": "tensorflow", "version": "", "error": "ImportError: libcudart.so.12"}],
-        "limits": {},
-        "gpus": None,
-        "threads": None,
-        "importing": "",
-        "ended": "",
-        "signal": None,
-    }
+    broken = {"name": "tensorflow", "version": "", "error": "ImportError: libcudart.so.12"}
     path = python.replace("~", "/home/t")
-    imported = wire.read(broken, wire.Imported, "imports")
-    own = replace(seen(host__python=python, facts__python__path=path), imported=imported)
+    own = replace(seen(host__python=python, facts__python__path=path), imported=failing(broken))
     (check,) = (one for one in of_hosts([own], needs) if one.check == "import")
     assert "rm" not in check.fix
     assert "pip" in check.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -117,3 +118,10 @@ def test_a_path_in_the_program_that_is_not_sent_is_a_finding(around: Code, tmp_p
         (5, "../above.csv is not on the hosts: it lies outside of the folder that is sent"),
     ]
     assert found[0].fix == "name it in [data], and read it there: $ORCHESTRATE_DATA/a.csv"
+
+
+def test_what_a_file_is_is_not_waited_for(around: Code, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train")
+    (tmp_path / "compiled").write_bytes(b"\x7fELF\0" * 9000)
+    assert around.head("train") == around.head("nothing") == b""
+    assert around.head("compiled").startswith(b"\x7fELF")

@@ -90,4 +90,6 @@ def test_a_default_that_is_not_used_is_left_out(text: str, word: str) -> None:
 
 
 def test_an_expression_of_a_thousand_calls() -> None:
+    assert own("x = q" + ".add('/mnt/set')" * 20) == {"/mnt/set": 1}
+    # Whether a longer one can be read depends on the Python; it raises nothing.
     assert own("x = q" + ".add('/mnt/set')" * 3000) in ({}, {"/mnt/set": 1})

@@ -149,8 +149,10 @@ def _bytes(path: Path) -> bytes | None:
 
 def _head(path: Path) -> bytes:
     try:
+        if not path.is_file():  # whoever opens a FIFO waits for a writer
+            return b""
         with path.open("rb") as file:
-            return file.read(_FIRST) if path.is_file() else b""
+            return file.read(_FIRST)
     except OSError:
         return b""
 

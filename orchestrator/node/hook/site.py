@@ -60,7 +60,7 @@ def put_first(env: Dict[bytes, bytes], folder: str) -> None:
 
 
 def version() -> str:
-    """Of this version: the bundle that we came in knows it."""
+    """What tells our files from those of another version: the bundle that we came in knows it."""
     assert __spec__ is not None
     known: Optional[str] = getattr(__spec__.loader, "digest", None)
     if known is not None:

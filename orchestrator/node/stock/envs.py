@@ -17,7 +17,7 @@ from ..base import locks, trust
 from ..base.fault import NodeError
 from ..base.lenient import discard, listed
 from ..base.paths import plain_name
-from ..base.program import run_program
+from ..base.program import output, run_program
 from ..disk.removing import remove
 from ..look import processors
 from . import uv, wheelhouse
@@ -260,14 +260,7 @@ def _whole(path: str) -> bool:
 def _runs(python: str) -> bool:
     """Whether it starts; raise NodeError when it does not answer: a slow disk condemns no environment."""
     try:
-        done = subprocess.run(
-            [python, "-I", "-S", "-c", "print(1)"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_SECONDS,
-            check=False,
-        )
+        return output([python, "-I", "-S", "-c", "print(1)"], _SECONDS).strip() == "1"
     except subprocess.TimeoutExpired:
         raise NodeError(
             "env",
@@ -275,9 +268,8 @@ def _runs(python: str) -> bool:
             f"{python} did not start within {_SECONDS:g} s: its disk hangs, or the machine is very busy",
             "look at the load of that machine and at its disk, then try again",
         ) from None
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return False
-    return done.stdout.strip() == b"1"
 
 
 def _distributions(making: str) -> Iterator[str]:

@@ -49,7 +49,7 @@ def settle(paths: Paths, run: str, attempt: str, task: str) -> state.State:
     """The state, made true first: with the lock free and no final state, both our processes were killed.
 
     Then what is left of the task is killed by its cookie and `lost` is written. Raise UnknownTaskError,
-    or NodeError "orphan" when something cannot be killed.
+    or UnkillableError.
     """
     folder = paths.task(run, attempt, task)
     found = _read(folder)
