@@ -334,7 +334,7 @@ class TaskStarted(Struct, frozen=True):
     task: str
     host: str
     attempt: str
-    pid: int
+    pid: int  # 0: nothing was started, or nobody knows
 
 
 class TaskReady(Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
 import subprocess
 import threading
@@ -38,13 +39,14 @@ class LocalLink:
         program, *rest = argv
         if program.startswith("~/"):
             program = str(Path(program).expanduser())
+        home = Path.home()
         try:
             process = subprocess.Popen(
                 [program, *rest],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                cwd=Path.home(),
+                cwd=home if home.is_dir() else "/",
                 bufsize=0,
                 start_new_session=True,
             )
@@ -54,7 +56,7 @@ class LocalLink:
                 f"cannot run {argv[0]}",
                 kind="command",
                 why=error.strerror or str(error),
-                hint=f"`which {argv[0]}`",
+                hint=f"`which {shlex.quote(argv[0])}`",
             ) from error
         channel = LocalChannel(self._host, process)
         with self._lock:
@@ -148,7 +150,10 @@ class LocalChannel:
             self._closed = True
         os.write(self._wake_write, b"x")
         self.send_eof()
-        threading.Thread(target=self._collect, name=f"collect for {self._host}", daemon=True).start()
+        try:
+            threading.Thread(target=self._collect, name=f"collect for {self._host}", daemon=True).start()
+        except RuntimeError:  # this machine has none left
+            self._collect()
 
     def _collect(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +19,7 @@ class Role(StrEnum):
 
 LOCAL = "local"  # a host that is this machine
 DEFAULT_PYTHON = "python3"
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True, order=True)
@@ -70,6 +72,18 @@ class Host:
     def is_local(self) -> bool:
         """Whether it is this machine, without SSH."""
         return self.ssh == LOCAL
+
+    def by_hand(self, *words: str) -> str:
+        """How a person logs in there with OpenSSH, or runs a command there: for hints."""
+        given = {"-F": self.ssh_config, "-i": self.identity, "-p": self.port}
+        flags = [f"{flag} {_quoted(str(value))}" for flag, value in given.items() if value is not None]
+        login = f"{self.user}@{self.ssh}" if self.user else self.ssh
+        return " ".join(["ssh", *flags, shlex.join([login, *words])])
+
+
+def _quoted(path: str) -> str:
+    """For a shell, which is to expand its `~/`."""
+    return f"~/{shlex.quote(path[2:])}" if path[:2] == "~/" and path[2:] else shlex.quote(path)
 
 
 class Fold(StrEnum):
@@ -312,8 +326,16 @@ class RunPlan:
     # Why nobody here vouches for it ("" for our own): nodes told it, and nothing is started by it.
     hearsay: str = ""
 
+    @property
+    def members(self) -> tuple[Host, ...]:
+        """Every host that the plan knows."""
+        return (*self.hosts, *self.spares, *self.retired)
+
     def host(self, name: str) -> Host:
-        return next(host for host in (*self.hosts, *self.spares, *self.retired) if host.name == name)
+        return next(host for host in self.members if host.name == name)
 
     def task(self, task: TaskId) -> TaskSpec:
         return next(spec for spec in self.tasks if spec.id == task)
+
+    def tasks_on(self, host: str) -> list[TaskSpec]:
+        return [spec for spec in self.tasks if spec.host == host]

@@ -6,6 +6,7 @@ OSError whose `strerror` is a sentence for a person.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -109,17 +110,14 @@ def make_folder(path: Path) -> None:
             one.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
 
 
-def move_aside(path: Path) -> Path | None:
-    """Give what stands in the way another name, which is returned; None when nothing does."""
+def move_aside(path: Path) -> None:
+    """Give what stands in the way, if anything does, another name."""
     for number in itertools.count(1):
         other = path.with_name(f"{path.name}.damaged" if number == 1 else f"{path.name}.damaged-{number}")
         if not os.path.lexists(other):
             break
-    try:
+    with contextlib.suppress(FileNotFoundError):
         path.rename(other)
-    except FileNotFoundError:
-        return None
-    return other
 
 
 def make_way(path: Path, *, folder: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -46,9 +47,7 @@ def expand(pattern: str) -> tuple[str, ...]:
         )
     pieces = _BRACKETS.split(pattern)
     choices = [_numbers(piece) if place % 2 else (piece,) for place, piece in enumerate(pieces)]
-    total = 1
-    for choice in choices:
-        total *= len(choice)
+    total = math.prod(map(len, choices))
     if total > LIMIT:
         raise ValueError(f"stands for {total} hosts; at most {LIMIT} are allowed")
     return tuple("".join(parts) for parts in itertools.product(*choices))

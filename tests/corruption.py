@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from tests import command
 from tests.exclusive import exclusive
+from tests.polling import poll
 from tests.ports import free_ports
 
 LIMIT = 60.0  # seconds; a bound on what must happen, never a wait
@@ -198,10 +198,7 @@ def wrong_with(called: Called) -> str:
 
 
 def until(what: str, condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {LIMIT:.0f} s: {what}"
-        time.sleep(0.01)
+    assert poll(condition, LIMIT), f"not within {LIMIT:.0f} s: {what}"
 
 
 def kill_keeper(folder: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from orchestrator.checks.seen import IpKind, Seen, kinds_of
 from orchestrator.events import Check, CheckReported, Level, PairReported
+from orchestrator.groups import grouped
 from orchestrator.ranges import fold
 
 _EVERYWHERE = IpKind.LINK_LOCAL | IpKind.LOOPBACK
@@ -62,18 +63,11 @@ def _own(one: Seen) -> Mapping[str, str]:
 
 def _owners(seen: Sequence[Seen]) -> dict[str, list[Seen]]:
     """The hosts that have each address."""
-    found: dict[str, list[Seen]] = {}
-    for one in seen:
-        for ip in _own(one):
-            found.setdefault(ip, []).append(one)
-    return found
+    return grouped((ip, one) for one in seen for ip in _own(one))
 
 
 def by_target(pairs: Sequence[PairReported]) -> dict[str, list[PairReported]]:
-    found: dict[str, list[PairReported]] = {}
-    for pair in pairs:
-        found.setdefault(pair.target, []).append(pair)
-    return found
+    return grouped((pair.target, pair) for pair in pairs)
 
 
 def _loopback_name(one: Seen, tried: Sequence[PairReported]) -> CheckReported | None:

@@ -11,6 +11,7 @@ from orchestrator.checks.limits import of_processors
 from orchestrator.checks.seen import IpKind, Needs, Seen, kinds_of, minor
 from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.events import Check, CheckReported, Level
+from orchestrator.groups import grouped
 from orchestrator.model import Role
 from orchestrator.ranges import fold
 from orchestrator.text import count
@@ -71,9 +72,7 @@ def _odd(
     if len({found for _, found in versions}) < 2:
         return
     usual = Counter(found for _, found in versions).most_common(1)[0][0]
-    who: dict[str, list[str]] = {}
-    for one, found in versions:
-        who.setdefault(found, []).append(one.name)
+    who = grouped((found, one.name) for one, found in versions)
     listed = "; ".join(f"{found} on {fold(names)}" for found, names in who.items() if found != usual)
     for one, found in versions:
         if found == usual or (not patches and minor(found) == minor(usual)):

@@ -68,6 +68,11 @@ def _python(seen: Seen, needs: Needs) -> CheckReported:
         return seen.says(Check.PYTHON, Level.OK, python.version or "?")
     found = f"{seen.host.python} does not run"
     hint = "`orchestrate setup`" if seen.is_made(needs) else _set("python", "the Python that trains")
+    if needs.setup:
+        found, hint = (
+            f"{found} behind the `setup` of [job]",
+            f"run that `setup` there, in `bash -l`; or {hint}",
+        )
     return seen.says(Check.PYTHON, Level.FAIL, found, python.error, hint)
 
 
@@ -186,7 +191,7 @@ def _ports(seen: Seen) -> Iterator[CheckReported]:
         return
     if busy := sorted(seen.listen.busy, key=lambda taken: taken.port):
         found = f"{', '.join(str(taken.port) for taken in busy)} taken"
-        why = "; ".join(f"{taken.port}: {taken.words}" for taken in busy)
+        why = _of_one_run(busy) or "; ".join(f"{taken.port}: {taken.words}" for taken in busy)
         yield seen.says(Check.PORT, Level.FAIL, found, why, _free([taken.holder for taken in busy]))
         return
     low, high = seen.facts.ephemeral
@@ -201,6 +206,17 @@ def _ports(seen: Seen) -> Iterator[CheckReported]:
     reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={','.join(map(str, unsafe))}`"
     hint = f"set `task_port` below {low} in hosts.toml, or run {reserve} there as root"
     yield seen.says(Check.PORT, Level.WARN, listed, why, hint)
+
+
+def _of_one_run(busy: list[wire.Busy]) -> str:
+    """Which run has them all; "" where that is not so, or not known. Its tasks differ from host to host."""
+    runs = {
+        f"run {one.holder.run} ({one.holder.owner}) holds {'it' if len(busy) == 1 else 'them'}"
+        if isinstance(one.holder, wire.Lessee) and one.holder.run is not None
+        else ""
+        for one in busy
+    }
+    return runs.pop() if len(runs) == 1 else ""
 
 
 def _free(holders: list[wire.Lessee | str | None]) -> str:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from orchestrator import wire
-from orchestrator.checks.seen import PACKAGES_PAGE, TENSORFLOW, Needs, Seen
+from orchestrator.checks.seen import PACKAGES_PAGE, Needs, Seen
 from orchestrator.events import Check, CheckReported, Level
 
 # The distribution that brings a module, where it has another name; of tensorflow there are several.
@@ -85,7 +85,7 @@ def _removal(seen: Seen) -> tuple[str, ...]:
 def distribution(seen: Seen, module: str) -> str:
     """The distribution that is installed for a module."""
     if module == "tensorflow":
-        return next((name for name in TENSORFLOW if seen.version(name)), "tensorflow")
+        return seen.distribution or "tensorflow"
     return _BRINGS.get(module, module)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 
@@ -84,11 +85,8 @@ def interfaces(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> dict[str,
 
 
 def _worst_first(holes: Collection[Way]) -> list[str]:
-    counts: dict[str, int] = {}
-    for way in sorted(holes):
-        for name in way:
-            counts[name] = counts.get(name, 0) + 1
-    return sorted(counts, key=lambda name: -counts[name])
+    counts = Counter(name for way in sorted(holes) for name in way)
+    return [name for name, _ in counts.most_common()]
 
 
 def _all(ways: Collection[Way], holes: Collection[Way]) -> bool:

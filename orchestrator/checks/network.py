@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestrator.checks.addresses import disturbed, of_addresses
 from orchestrator.checks.extra import of_several
 from orchestrator.checks.large import interfaces, of_bandwidth, of_large
-from orchestrator.checks.pairs import of_pairs
+from orchestrator.checks.pairs import hosts_of, of_pairs
 from orchestrator.checks.pings import of_pings
 from orchestrator.checks.seen import Seen
 from orchestrator.events import CheckReported, Level, PairReported
@@ -32,7 +32,7 @@ def of_network(
     known = [pair for pair in pairs if pair.target not in wrong and pair.source not in astray]
     own = {one.name: frozenset(interface.ip for interface in one.interfaces) for one in seen}
     busy = [one.name for one in seen if one.facts.cpus and one.facts.load > busy_load * one.facts.cpus]
-    hosts = list(dict.fromkeys(name for pair in pairs for name in (pair.target, pair.source)))
+    hosts = hosts_of(pairs)
     return [
         *addresses,
         *of_pairs(known, own, [name for name in hosts if name not in wrong]),

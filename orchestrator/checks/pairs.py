@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from orchestrator.checks.meanings import meaning, port_of
 from orchestrator.events import Check, CheckReported, Closed, Level, PairReported
+from orchestrator.groups import grouped
 from orchestrator.ranges import fold
 from orchestrator.run import reach
 
@@ -47,7 +47,7 @@ def _cut_off(between: Sequence[PairReported], left: Sequence[PairReported], own:
     """Nothing passes to it or from it, whoever tries, and there are several who do."""
     del own
     silent = {pair for pair in left if Closed.silent(pair.why)}
-    for name in _hosts(left):
+    for name in hosts_of(left):
         its = [pair for pair in between if name in (pair.source, pair.target)]
         if len({pair.source for pair in its}) < 3 or not all(pair in silent for pair in its):
             continue
@@ -64,7 +64,7 @@ def _cut_off(between: Sequence[PairReported], left: Sequence[PairReported], own:
 
 def _deaf(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
     """None of several others reaches it, all for one reason."""
-    for name in _hosts(left):
+    for name in hosts_of(left):
         missed = [pair for pair in left if pair.target == name]
         others = {pair.source for pair in between if pair.target == name}
         reasons = {pair.why for pair in missed}
@@ -75,7 +75,7 @@ def _deaf(between: Sequence[PairReported], left: Sequence[PairReported], own: Ow
 def _mute(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
     """It reaches nobody, and somebody else reaches those that it does not."""
     del own
-    for name in _hosts(left):
+    for name in hosts_of(left):
         missed = [pair for pair in left if pair.source == name]
         tried = [pair for pair in between if pair.source == name]
         reached = {pair.target for pair in between if pair.tcp and pair.source != name}
@@ -89,7 +89,7 @@ def _mute(between: Sequence[PairReported], left: Sequence[PairReported], own: Ow
 def _apart(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
     """Two groups of hosts between which nothing passes."""
     silent = {(pair.source, pair.target): pair for pair in left if Closed.silent(pair.why)}
-    known = _hosts([pair for pair in between if pair.tcp])
+    known = hosts_of([pair for pair in between if pair.tcp])
     groups = reach.sides([way for way in silent if {*way} <= {*known}], known) if silent else []
     if len(groups) == 2 and len(groups[1]) > 1:
         across = [pair for way, pair in silent.items() if (way[0] in groups[0]) != (way[1] in groups[0])]
@@ -102,7 +102,7 @@ def _mutual(between: Sequence[PairReported], left: Sequence[PairReported], own: 
     """Hosts that do not reach each other, for one reason: first the one of most such pairs."""
     ways = {(pair.source, pair.target): pair for pair in left if Closed.silent(pair.why)}
     both = [way for way, pair in ways.items() if (back := ways.get(way[::-1])) and back.why == pair.why]
-    two = len(_hosts(between)) == 2
+    two = len(hosts_of(between)) == 2
     while both:
         hub = max((way[0] for way in both), key=lambda name: len([way for way in both if way[0] == name]))
         why = ways[next(way for way in both if way[0] == hub)].why
@@ -119,10 +119,7 @@ def _mutual(between: Sequence[PairReported], left: Sequence[PairReported], own: 
 def _rest(between: Sequence[PairReported], left: Sequence[PairReported], own: Own) -> Found:
     """Whatever is left, by host and reason."""
     del between
-    groups: dict[tuple[str, str], list[PairReported]] = defaultdict(list)
-    for pair in left:
-        groups[pair.target, pair.why].append(pair)
-    for (target, _), missed in groups.items():
+    for (target, _), missed in grouped(((pair.target, pair.why), pair) for pair in left).items():
         sources = fold(dict.fromkeys(pair.source for pair in missed))
         yield missed, [_target(target, f"{sources} cannot reach", missed, own)]
 
@@ -158,7 +155,7 @@ def _target(name: str, who: str, missed: Sequence[PairReported], own: Own) -> Ch
     return _fail(name, f"{who} its task port {ports}: {missed[0].why or 'no answer'}", why, hint)
 
 
-def _hosts(pairs: Sequence[PairReported]) -> list[str]:
+def hosts_of(pairs: Sequence[PairReported]) -> list[str]:
     return list(dict.fromkeys(name for pair in pairs for name in (pair.target, pair.source)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.checks.seen import Seen, release
 from orchestrator.events import Check, CheckReported, Level
-from orchestrator.wire.look import R
+from orchestrator.wire.facts import R
 
 NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
 _DEBIAN = "`apt install r-base-core r-cran-reticulate r-cran-jsonlite` there as root"

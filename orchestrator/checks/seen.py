@@ -48,6 +48,7 @@ class Needs:
     tasks: int = 1  # of the run
     python: int = 0  # the minor version of Python 3 that the job's grammar needs; 0: any
     python_at: str = ""  # where
+    setup: bool = False  # [job] has a `setup`, which runs before the Python and can be what fails
     environment: EnvironmentPlan | None = None  # what [env] makes: nobody is to install into it by hand
 
 

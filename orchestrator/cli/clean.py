@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-size",
         type=readings.amount_of_bytes,
-        default=None,
         metavar="SIZE",
         help="keep at most so much of each kind of folder, as in 20G: the oldest go",
     )

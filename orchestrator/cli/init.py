@@ -38,11 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hostfile",
-        default=None,
         metavar="FILE",
         help="take the hosts of a hostfile (`host slots=4`) or an Ansible inventory; HOST chooses among them",
     )
-    parser.add_argument("--ssh-config", default=None, metavar="FILE", help="in place of ~/.ssh/config")
+    parser.add_argument("--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
     parser.add_argument(
         "--to", default="hosts.toml", metavar="FILE", help="where to write (default: hosts.toml)"
     )
@@ -201,6 +200,7 @@ def _text(
             write.HostEntry(
                 name=candidate.name,
                 ssh=candidate.ssh,
+                identity=host.identity or "",
                 address=address,
                 task_port=task_port + ports[place],
                 tasks=candidate.tasks,

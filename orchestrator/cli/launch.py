@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.launching(parser)
     parser.add_argument(
         "--notify",
-        default=None,
         metavar="CMD",
         help="a command of this machine to run when the run has ended, with the result as JSON on its stdin",
     )

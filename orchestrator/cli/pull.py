@@ -34,12 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--from",
         dest="source",
-        default=None,
         metavar="worker/0",
         help="a task or host (default: the chief, or worker/0)",
     )
     which.add_argument("--all", action="store_true", help="from every host, each into a folder of its name")
-    parser.add_argument("--to", default=None, metavar="DIR", help="where to (default: ./RUN)")
+    parser.add_argument("--to", metavar="DIR", help="where to (default: ./RUN)")
     parser.add_argument(
         "--code", action="store_true", help="also the code, which is left out where it is unchanged"
     )
@@ -121,9 +120,11 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
 
 def _left_out(names: Sequence[str]) -> str:
     """What a host has and is not brought here."""
+    from orchestrator.sync.admit import LEFT_OUT
+
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     shown = ", ".join(plain(one)[:200] for one in names[:_SHOWN])
-    return f"left out (links that lead out of the folder, and folders named .git): {shown}{more}"
+    return f"left out ({LEFT_OUT}): {shown}{more}"
 
 
 def _code(folder: RunFolder, session: Session, work: str, cwd: str) -> set[tuple[str, int]]:

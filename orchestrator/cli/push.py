@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         type=readings.rate,
-        default=None,
         metavar="RATE",
         help="how many bytes may leave this machine per second, as in 20M (default: no limit)",
     )

@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch",
         nargs="?",
         const=2.0,
-        default=None,
         type=readings.pause,
         metavar="S",
         help="look again every S seconds (default: 2), until the run is over",
@@ -139,14 +138,11 @@ class _Nodes:
         from orchestrator.planning.takeover import speaks_for
 
         plan, answers = self._plan, self._fleet.ask(wire.States(run=self._plan.run))
-        found = [
-            (name, run) for name, reply in answers.good.items() for run in reply.runs if run.run == plan.run
-        ]
-        keepers = [run.keeper for _, run in found if run.keeper]
+        keepers = [run.keeper for reply in answers.good.values() for run in reply.runs if run.keeper]
         states = {
             (task.attempt, task.task): (name, task)
-            for name, run in found
-            for task in run.tasks
+            for name, reply in answers.good.items()
+            for task in reply.tasks
             if speaks_for(plan, name, task.attempt, task.task)
         }
         said = {name: error.in_one_line for name, error in answers.bad.items()}

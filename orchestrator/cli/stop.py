@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -80,10 +81,11 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
     deadline = time.monotonic() + _DEAF
     while not folder.ask_keeper(want):
         if time.monotonic() > deadline:
+            quoted = shlex.quote(str(folder.lock))
             raise RunError(
                 f"the keeper of run {folder.run} is alive but does not answer",
                 why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
-                hint=f"`fuser {folder.lock}` names the process; end it, then `orchestrate stop {folder.run}`",
+                hint=f"`fuser {quoted}` names the process; end it, then `orchestrate stop {folder.run}`",
             )
         # A keeper writes the end before it goes.
         since = history(folder, quiet=True)[known:]

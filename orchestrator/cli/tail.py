@@ -27,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         type=readings.lines,
-        default=None,
         metavar="N",
         help="of each log, begin with its last N lines (default: 100, with --since and --grep all)",
     )
@@ -39,11 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="only lines since then: 10m (ago), or a date",
     )
+    parser.add_argument("--grep", type=readings.pattern, metavar="REGEX", help="only lines that match")
     parser.add_argument(
-        "--grep", type=readings.pattern, default=None, metavar="REGEX", help="only lines that match"
-    )
-    parser.add_argument(
-        "--attempt", type=readings.positive, default=None, metavar="N", help="only the lines of this attempt"
+        "--attempt", type=readings.positive, metavar="N", help="only the lines of this attempt"
     )
     parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
     parser.add_argument(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -34,13 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="source",
-        default=None,
         metavar="worker/0",
         help="only of this task or host (default: of all)",
     )
     parser.add_argument(
         "--logdir",
-        default=None,
         metavar="DIR",
         help="where tasks write it (default: anywhere in their folder)",
     )
@@ -57,6 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.finding import find_run, is_over, source_of
     from orchestrator.envs import tensorboard
 
+    _check_port(arguments.port)
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     names = [source_of(plan, arguments.source)] if arguments.source else [host.name for host in plan.hosts]
@@ -73,6 +74,18 @@ def main(arguments: argparse.Namespace) -> int:
             board.close()
     tell("TensorBoard has ended; nothing of it was on the hosts")
     return int(ExitStatus.OK)
+
+
+def _check_port(port: int) -> None:
+    """Raise UsageError for one that cannot be had; TensorBoard says so between other things, in a minute."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        raise UsageError(
+            f"port {port} of this machine cannot be had",
+            why=os.strerror(error.errno or 0),
+            hint="name another one, or leave --port out: then one that is free is taken",
+        ) from error
 
 
 def _show(
@@ -153,9 +166,7 @@ class _Mirrors:
 
         answers = self._fleet.each([name for name in self._hosts if name in self._fleet.sessions], str, take)
         for name, error in answers.bad.items():
-            session = self._fleet.sessions.pop(name, None)
-            if session is not None:
-                session.close()
+            self._fleet.let_go(name)
             if not error.lost:  # it would say the same again
                 del self._hosts[name]
             tell(f"warning: {name} {error.in_one_line}")
@@ -173,7 +184,7 @@ class _Mirrors:
 
     def _remark(self, name: str, mirror: EventMirror) -> None:
         """Say once what a host has, and what is left out of it."""
-        tasks = ", ".join(str(spec.id) for spec in self._plan.tasks if spec.host == name)
+        tasks = ", ".join(str(spec.id) for spec in self._plan.tasks_on(name))
         said = {
             "has": bool(mirror.known) and f"{count(len(mirror.known), 'event file')}, {size(mirror.size)}",
             "full": mirror.full and f"no more is taken: {mirror.full}",

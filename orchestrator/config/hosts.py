@@ -10,8 +10,8 @@ from orchestrator import ranges
 from orchestrator.config import targets, values
 from orchestrator.config.mistakes import Report, Wrong, show
 from orchestrator.config.places import DEFAULTS, Place
-from orchestrator.config.tables import IDENTITY_KEYS, MAX_PORT, Read, read_table
-from orchestrator.model import LOCAL, Host, Role
+from orchestrator.config.tables import IDENTITY_KEYS, Read, read_table
+from orchestrator.model import LOCAL, MAX_PORT, Host, Role
 from orchestrator.planning.environ import DEVICES
 from orchestrator.text import count
 

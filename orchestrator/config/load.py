@@ -28,7 +28,7 @@ _MOST = 1 << 20  # bytes of an inventory
 def load(path: str | Path) -> Inventory:
     """Read an inventory from disk; raise UsageError for whatever is wrong with it."""
     if Path(path).is_dir():
-        raise UsageError(f"{path} is a folder", hint=f"`--hosts {Path(path) / 'hosts.toml'}`")
+        raise UsageError(f"{path} is a folder", hint=f"`--hosts {shlex.quote(f'{path}/hosts.toml')}`")
     try:
         data = read_plain(Path(path), _MOST, follow=True)
     except FileNotFoundError:

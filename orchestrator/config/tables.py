@@ -10,8 +10,8 @@ from orchestrator.config import commands, supplies, values
 from orchestrator.config.mistakes import Report, Wrong, listed, nearest
 from orchestrator.config.places import Place
 from orchestrator.config.values import Reader, Wrongs
+from orchestrator.model import MAX_PORT, AutoShard, OnHang, Revalidate, Via
 
-MAX_PORT = 65535
 MAX_TASKS = 1024
 MAX_RESTARTS = 1_000_000
 
@@ -48,12 +48,12 @@ JOB_KEYS: Mapping[str, Reader] = {
     "code": values.text,
     "ignore": values.texts,
     "validate": commands.validate,
-    "validation": values.revalidate,
+    "validation": values.one_of(Revalidate),
     "hang_timeout": values.seconds,
-    "on_hang": values.on_hang,
+    "on_hang": values.one_of(OnHang),
     "stacks": values.boolean,
     "legacy_keras": values.boolean,
-    "auto_shard": values.auto_shard,
+    "auto_shard": values.one_of(AutoShard),
     "lint_ignore": values.finding_codes,
     "max_restarts": values.whole(0, MAX_RESTARTS),
     "min_hosts": values.whole(1, MAX_TASKS),
@@ -68,7 +68,7 @@ ENV_KEYS: Mapping[str, Reader] = {
     "extras": values.texts,
     "python": supplies.interpreter,
     "index": supplies.url,
-    "via": values.via,
+    "via": values.one_of(Via),
 }
 
 DATA_KEYS: Mapping[str, Reader] = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, nearest, show
 from orchestrator.findings.codes import CODES
-from orchestrator.model import AutoShard, OnHang, Revalidate, Role, Via
+from orchestrator.model import Role
 from orchestrator.planning.environ import name_mistake, value_mistake
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -199,16 +200,17 @@ def role(value: Any) -> Role:
     return Role(given)
 
 
-def on_hang(value: Any) -> OnHang:
-    return OnHang(_word(value, [one.value for one in OnHang]))
+def one_of(choices: type[StrEnum]) -> Reader:
+    words = [one.value for one in choices]
 
+    def read(value: Any) -> StrEnum:
+        given = text(value)
+        if given not in words:
+            meant = nearest(given, words)
+            raise Wrong(f"must be {listed(words, 'or')}, not {show(given)}{did_you_mean(meant)}")
+        return choices(given)
 
-def revalidate(value: Any) -> Revalidate:
-    return Revalidate(_word(value, [one.value for one in Revalidate]))
-
-
-def auto_shard(value: Any) -> AutoShard:
-    return AutoShard(_word(value, [one.value for one in AutoShard]))
+    return read
 
 
 def finding_codes(value: Any) -> tuple[str, ...]:
@@ -219,17 +221,6 @@ def finding_codes(value: Any) -> tuple[str, ...]:
             meant = nearest(code.upper(), list(CODES))
             raise Wrong(f"{show(code)} is not the code of a finding{did_you_mean(meant)}")
     return found
-
-
-def _word(value: Any, words: list[str]) -> str:
-    given = text(value)
-    if given not in words:
-        raise Wrong(f"must be {listed(words, 'or')}, not {show(given)}{did_you_mean(nearest(given, words))}")
-    return given
-
-
-def via(value: Any) -> Via:
-    return Via(_word(value, [one.value for one in Via]))
 
 
 def devices(value: Any) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -132,22 +132,27 @@ class Statement:
         return rules.PORT_OF_ANOTHER if wanted in self.others else rules.PORT_OF_NOBODY
 
     @property
+    def _chain(self) -> tuple[Raised, ...]:
+        return self.report.chain if self.report else ()
+
+    @property
+    def _words_of_chain(self) -> Iterator[Sequence[str]]:
+        yield self.words
+        yield from (one.words for one in self._chain)
+
+    @property
     def _rule_of_chain(self) -> Rule | None:
         """What it was raised from may be known where its own words are the program's."""
-        chain = self.report.chain if self.report else ()
-        return next(filter(None, (rules.classify(one.words) for one in chain)), None)
+        return next(filter(None, (rules.classify(one.words) for one in self._chain)), None)
 
     @cached_property
     def blames_peer(self) -> bool:
         """Also in words of the program's own, raised from those of TensorFlow."""
-        chain = self.report.chain if self.report else ()
-        return any(rules.blames_peer(words) for words in (self.words, *(one.words for one in chain)))
+        return any(map(rules.blames_peer, self._words_of_chain))
 
     @property
     def accused(self) -> str:
-        chain = self.report.chain if self.report else ()
-        named = (lastwords.accused_in(words) for words in (self.words, *(one.words for one in chain)))
-        return next(filter(None, named), "")
+        return next(filter(None, map(lastwords.accused_in, self._words_of_chain)), "")
 
     @property
     def raised(self) -> bool:

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from orchestrator.envs import uv
-from orchestrator.envs.hashes import bare, hashes_in, with_hashes
+from orchestrator.envs.hashes import bare, hashes_in, unbound, with_hashes
 from orchestrator.errors import UsageError
 from orchestrator.model import Environment
 from orchestrator.plainfile import read_plain
@@ -91,8 +91,8 @@ def recipe_digest(environment: Environment) -> str:
     if environment.requirements is not None:
         contents = list(_contents(Path(environment.requirements), set()))
         parts += [environment.requirements, *contents]
-        if hashes_in(contents):  # locks that were made before they were checked have none
-            parts.append("hashes")
+        if hashes_in(contents):  # locks that were made before all were checked lack some
+            parts.append("all hashes")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -149,6 +149,12 @@ def _resolve(environment: Environment) -> str:
                 texts, extras, path = [*environment.packages, text], [], folder / "locked.txt"
                 path.write_text(text, encoding="utf-8")
             sources.append(str(path))
+        if loose := unbound(texts):
+            raise UsageError(
+                f"[env] cannot check the hash of {loose[0]!r}",
+                why="it is the hash of one file, and no one version is named whose file that is",
+                hint=f"write `{Requirement(loose[0]).name}==VERSION`, as pip-compile does, or no hash",
+            )
         arguments = ["pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
         arguments += ["--no-emit-index-url", "--python-version", _minimum(environment), *extras]
         if environment.index is not None:

@@ -88,7 +88,7 @@ def unsent(scene: Scene) -> Iterator[Finding]:
     for path in scene.unsent:
         yield Finding(
             codes.PATH,
-            f"the argument {path} is not sent: {_LEFT_OUT}",
+            f"the argument {path} is not sent: {_LEFT_OUT}, or a link leads to it",
             f"name data in [data]: tasks find it as $ORCHESTRATE_DATA/{PurePosixPath(path).name}",
         )
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
-import warnings
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from orchestrator.findings import flow
 from orchestrator.findings.flow import Step
 from orchestrator.findings.syntax import dotted, is_main, is_name, is_store, name_of, number_of
+from orchestrator.program.texts import parsed
+
+# What calls functions by names that stand nowhere.
+_BY_NAME = re.compile(r"\bfire\b|\b(?:globals|locals|vars|getattr|eval|exec)\(")
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,7 @@ class SourceFile:
     def tree(self) -> ast.Module | None:
         """None for what this Python cannot read."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the program's own, such as an invalid escape
-                return ast.parse(self.text)
+            return parsed(self.text)
         except (MemoryError, RecursionError, SyntaxError, ValueError):
             return None
 
@@ -51,16 +54,31 @@ class SourceFile:
 
     @cached_property
     def plain_calls(self) -> tuple[ast.Call, ...]:
-        """Calls that no condition stands above, in functions that may be called from elsewhere, too."""
+        """Calls that no condition stands above, in functions that may be called from elsewhere, too.
+
+        The functions of the program itself are called from nowhere else: one that nothing names is left out.
+        """
         if not self.surely:
             return ()
         doubtful: set[int] = set()
+        for function in self._uncalled():
+            doubtful.update(id(inner) for inner in ast.walk(function) if isinstance(inner, ast.Call))
         for node in self.nodes:
             if isinstance(node, ast.IfExp | ast.ExceptHandler) or (
                 isinstance(node, ast.If) and (self.imported or not is_main(node.test))
             ):
                 doubtful.update(id(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call))
         return tuple(call for call in self.calls if id(call) not in doubtful)
+
+    def _uncalled(self) -> Iterator[ast.FunctionDef]:
+        """The functions of a program that nothing in it names."""
+        if self.tree is None or self.imported or _BY_NAME.search(self.text):
+            return
+        for node in self.tree.body:
+            match node:
+                case ast.FunctionDef(name=name, decorator_list=[]):
+                    if len(re.findall(rf"\b{name}\b", self.text)) == 1:
+                        yield node
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:

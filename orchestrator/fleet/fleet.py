@@ -95,6 +95,12 @@ class Fleet:
             raise problems.no_thread(host, error) from error
         return session
 
+    def let_go(self, name: str) -> None:
+        """Close the session with a host, if there is one."""
+        session = self.sessions.pop(name, None)
+        if session is not None:
+            session.close()
+
     def each(
         self, items: list[T], name: Callable[[T], str], work: Callable[[T], Any], pool: int = POOL
     ) -> Answers[Any]:

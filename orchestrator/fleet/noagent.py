@@ -32,7 +32,7 @@ def no_agent(host: Host, words: str, status: int | None, stalled: str) -> HostEr
             f"`ping -M do -s 1400 {host.address}`: if that gets no answer, lower the MTU (VPN, tunnel)",
         )
     if _PASSWORD.search(words):
-        hint = f"`ssh {host.ssh}` in a terminal, and set a new password there"
+        hint = f"`{host.by_hand()}` in a terminal, and set a new password there"
         return error("account", "wants a new password of that account first", words, hint)
     if _CLOSED.search(words):
         hint = "give the account a login shell there (`chsh`), or set `user` to another one"
@@ -43,7 +43,8 @@ def no_agent(host: Host, words: str, status: int | None, stalled: str) -> HostEr
     if _NO_PROCESS.search(words):
         hint = "compare `ulimit -u` with `ps -u` of that user there, and look into /etc/security/limits.conf"
         return error("no-process", "cannot start a process for us", words, hint)
-    if status == 127 or _NOT_FOUND.search(words):
+    named = not words or python.rpartition("/")[2] in words  # a start-up file may miss something else
+    if named and (status == 127 or _NOT_FOUND.search(words)):
         hint = "install python3 (3.8 or newer), or set `agent_python` in hosts.toml"
         return error(
             "no-python", f"has no {python}", words or f"the login shell ended with status {status}", hint
@@ -55,6 +56,6 @@ def no_agent(host: Host, words: str, status: int | None, stalled: str) -> HostEr
         "no-agent",
         "logs in, but does not run our agent",
         words or f"the login ended with status {status} and printed nothing",
-        f"`ssh {host.ssh} {python} -V` has to answer at once: look for a ForceCommand there, "
+        f"`{host.by_hand(python, '-V')}` has to answer at once: look for a ForceCommand there, "
         "or a start-up file (.bashrc) that is slow or asks something",
     )

@@ -30,9 +30,20 @@ _OF_NODES = frozenset(
 )
 
 
-_THREADS = "compare `ulimit -u` with `ps -eLf | wc -l` on this machine, or give its container more processes"
+THREADS = "compare `ulimit -u` with `ps -eLf | wc -l` on this machine, or give its container more processes"
 
-__all__ = ["foreign", "lost", "no_agent", "no_thread", "no_threads", "noise", "refused", "silent"]
+__all__ = [
+    "THREADS",
+    "foreign",
+    "is_no_thread",
+    "lost",
+    "no_agent",
+    "no_thread",
+    "no_threads",
+    "noise",
+    "refused",
+    "silent",
+]
 
 
 def lost(host: Host, why: str) -> HostError:
@@ -41,18 +52,22 @@ def lost(host: Host, why: str) -> HostError:
         "was lost",
         kind=Trouble.LOST,
         why=why,
-        hint=f"`ssh {host.ssh}` shows whether the machine still answers",
+        hint=f"`{host.by_hand()}` shows whether the machine still answers",
     )
 
 
 def no_thread(host: Host, error: RuntimeError) -> HostError:
     """This machine has none left for it: Python has no type of its own for that."""
-    return HostError(host.name, "cannot be talked to from here", kind="here", why=str(error), hint=_THREADS)
+    return HostError(host.name, "cannot be talked to from here", kind="here", why=str(error), hint=THREADS)
 
 
-def no_threads(error: RuntimeError) -> ClusterError:
+def is_no_thread(error: Exception) -> bool:
+    return type(error) is RuntimeError and str(error) == "can't start new thread"
+
+
+def no_threads(error: Exception) -> ClusterError:
     """The same, for any host."""
-    return ClusterError("this machine cannot talk to any host", why=str(error), hint=_THREADS)
+    return ClusterError("this machine cannot talk to any host", why=str(error), hint=THREADS)
 
 
 def foreign(host: Host, why: str) -> HostError:
@@ -79,7 +94,7 @@ def silent(host: Host, op: str, timeout: float) -> HostError:
         f"gave no answer to `{op}` within {timeout:.0f} s",
         kind=Trouble.TIMEOUT,
         why="the machine or its disk hangs, or the network does",
-        hint=f"`ssh {host.ssh}`, then look at its load and at `dmesg`",
+        hint=f"`{host.by_hand()}`, then look at its load and at `dmesg`",
     )
 
 

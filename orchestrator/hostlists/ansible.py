@@ -81,7 +81,9 @@ def _candidate(name: str, variables: Mapping[str, Any], groups: frozenset[str]) 
         return Candidate(name, "local", groups=groups)
     host = said("ansible_host", "ansible_ssh_host") or name
     user = said("ansible_user", "ansible_ssh_user")
-    return Candidate(name, login(host, user, said("ansible_port", "ansible_ssh_port")), groups=groups)
+    target = login(host, user, said("ansible_port", "ansible_ssh_port"))
+    key = said("ansible_ssh_private_key_file", "ansible_private_key_file")
+    return Candidate(name, target, groups=groups, identity=key or None)
 
 
 def _groups_of(member: str, groups: Mapping[str, Mapping[str, None]]) -> frozenset[str]:

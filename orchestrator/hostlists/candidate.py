@@ -13,6 +13,7 @@ class Candidate:
     ssh: str
     tasks: int = 1
     groups: frozenset[str] = frozenset()
+    identity: str | None = None  # a private key, where the list names one
 
 
 def login(host: str, user: str = "", port: str = "") -> str:

@@ -20,6 +20,7 @@ class HostEntry:
     address: str
     task_port: int
     tasks: int = 1
+    identity: str = ""  # a private key, where a list names one
     state: str = ""  # where another entry for the machine has the default one
     gpus: tuple[str, ...] = ()
     python: str = ""
@@ -89,6 +90,8 @@ def _host(entry: HostEntry, *, env: bool) -> list[str]:
     lines.append(f"name = {_string(entry.name)}")
     lines.append(f"ssh = {_string(entry.ssh)}")
     lines.append(f"address = {_string(entry.address)}")
+    if entry.identity:
+        lines.append(f"identity = {_string(entry.identity)}")
     if entry.task_port != Host.task_port:
         lines.append(f"task_port = {entry.task_port}")
     if entry.state:

@@ -98,7 +98,8 @@ def adopt(run: Run) -> Adopted | RunLeft:
     for spec in run.plan.tasks:
         state = found.get((attempt, str(spec.id)))
         if (attempt, str(spec.id)) not in known:
-            run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, (state and state.pid) or 0))
+            pid = state.started_as if state else 0
+            run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, pid))
     # What was given up as lost is asked for again: its host may know better now.
     ends = [e for e in history if isinstance(e, TaskExited) and e.attempt == attempt and not e.lost]
     exits = tuple({end.task: end for end in ends}.values())
@@ -140,7 +141,7 @@ def _tasks(run: Run, states: Answers[wire.Runs]) -> dict[tuple[str, str], wire.T
     """The states of the run's tasks, each by a host whose word on it counts."""
     found: dict[tuple[str, str], wire.TaskRecord] = {}
     for name, reply in states.good.items():
-        for task in (task for one in reply.runs if one.run == run.id for task in one.tasks):
+        for task in reply.tasks:
             if speaks_for(run.plan, name, task.attempt, task.task):
                 found[task.attempt, task.task] = task.state
             else:

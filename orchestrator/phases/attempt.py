@@ -28,6 +28,7 @@ from orchestrator.phases.follow import Follower
 from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.hang import Hung, Watch
 from orchestrator.phases.reach import LinkTester
+from orchestrator.phases.states import on_nodes
 from orchestrator.run import hang, leavers, restarts
 from orchestrator.run.ends import failed as ended_badly
 from orchestrator.run.fetching import Fetching
@@ -181,18 +182,11 @@ class Attempt:
     def _leave_behind(self) -> None:
         """Do not wait for the output of tasks that have ended, however much of it there is."""
         self._next_leave = time.monotonic() + _LEAVE_EVERY
-        run, waiting = self._run, set(self._follower.waiting())
-        answers = run.fleet.ask(wire.States(run=run.id), timeout=5.0)
-        clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
+        waiting = set(self._follower.waiting())
         ended = {
-            TaskId.parse(task.task): (task.state, task.log_size, clocks.get(name, 0.0))
-            for name, reply in answers.good.items()
-            for one in reply.runs
-            for task in one.tasks
-            if one.run == run.id
-            and task.attempt == self.name
-            and TaskId.parse(task.task) in waiting
-            and self._follower.host(TaskId.parse(task.task)) == name
+            task: told
+            for (name, task), told in on_nodes(self._run, self.name, timeout=5.0).items()
+            if task in waiting and self._follower.host(task) == name
         }
         self._follower.leave_behind(ended)
 
@@ -211,8 +205,7 @@ class Attempt:
         self._looked = len(stopped)
         if self._adopted is not None:
             answers = self._run.fleet.ask(wire.States(run=self._run.id), timeout=10.0)
-            runs = [found for reply in answers.good.values() for found in reply.runs]
-            if not any(found.stopped for found in runs):
+            if not any(found.stopped for reply in answers.good.values() for found in reply.runs):
                 return None
         return min(stopped)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from orchestrator import wire
 from orchestrator.events import TaskExited, TaskStarted
 from orchestrator.model import TaskId
 from orchestrator.phases.context import Run
 from orchestrator.phases.follow import Follower
+from orchestrator.phases.states import on_nodes
 from orchestrator.store.reader import events_of
 
 _PATIENCE = 30.0  # seconds for what is on the nodes to come here
@@ -19,15 +19,7 @@ def collect(run: Run, attempt: str) -> None:
 
     Also of tasks that nobody told of: their keeper may have been killed over it.
     """
-    answers = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
-    clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
-    there = {
-        (name, TaskId.parse(task.task)): (task.state, task.log_size, clocks.get(name, 0.0))
-        for name, reply in answers.good.items()
-        for one in reply.runs
-        for task in one.tasks
-        if one.run == run.id and task.attempt == attempt and not task.alive
-    }
+    there = {key: told for key, told in on_nodes(run, attempt).items() if not told[0].alive}
     placed = {spec.id: spec.host for spec in run.plan.tasks if (spec.host, spec.id) in there}
     if not placed:
         return
@@ -35,7 +27,7 @@ def collect(run: Run, attempt: str) -> None:
     started = {event.task for event in history if isinstance(event, TaskStarted) and event.attempt == attempt}
     for task, host in placed.items():
         if str(task) not in started:
-            run.bus.emit(TaskStarted(str(task), host, attempt, there[host, task][0].pid or 0))
+            run.bus.emit(TaskStarted(str(task), host, attempt, there[host, task][0].state.started_as))
     follower = Follower(run, attempt, placed, run.bus.emit)
     for event in history:
         if isinstance(event, TaskExited) and event.attempt == attempt and TaskId.parse(event.task) in placed:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from itertools import islice
 
 import msgspec
 
@@ -14,6 +15,7 @@ from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Phase
 from orchestrator.fleet import Session
+from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
 from orchestrator.names import is_run
 from orchestrator.phases.context import Run, fail_on
@@ -21,6 +23,7 @@ from orchestrator.phases.roll_call import RollCall
 from orchestrator.planning.seal import seal
 from orchestrator.run import restarts
 
+_SHOWN = 8  # hosts whose ports are named
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
 
 
@@ -127,13 +130,14 @@ def lease(run: Run, *, move: bool = True) -> None:
         answers = run.fleet.ask(lambda session: _wanted(run, session), hosts=run.names)
         bad = dict(answers.bad)
         moved: dict[str, int] = {}
+        held: dict[str, list[wire.Conflict]] = {}
         for name, reply in answers.good.items():
-            conflicts = [held for held in reply.conflicts if held.run != run.id]
+            conflicts = [one for one in reply.conflicts if one.run != run.id]
             if conflicts and run.plan.admission.other_ports and move:
-                moved[name] = min(spec.port for spec in run.plan.tasks if spec.host == name) + 10 + shift
+                moved[name] = min(spec.port for spec in run.plan.tasks_on(name)) + 10 + shift
             elif conflicts:
-                bad[name] = _held(name, conflicts)
-        fail_on(run.bus, Phase.CONNECT, bad)
+                held[name] = conflicts
+        fail_on(run.bus, Phase.CONNECT, {**bad, **_held(held)})
         if not moved:
             run.leased = dict(run.fleet.sessions)
             return
@@ -147,22 +151,37 @@ def lease(run: Run, *, move: bool = True) -> None:
 
 
 def _wanted(run: Run, session: Session) -> wire.Lease:
-    ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks if spec.host == session.host.name}
+    ports = {str(spec.port): str(spec.id) for spec in run.plan.tasks_on(session.host.name)}
     return wire.Lease(run=run.id, owner=run.plan.owner, ports=ports)
 
 
-def _held(name: str, conflicts: list[wire.Conflict]) -> HostError:
-    first = conflicts[0]
-    ports = ", ".join(str(conflict.port) for conflict in conflicts)
+def _held(held: Mapping[str, list[wire.Conflict]]) -> dict[str, HostError]:
+    """Who holds the ports; the same words for all hosts on which one run does."""
+    holders = grouped((conflicts[0].run or conflicts[0].words, name) for name, conflicts in held.items())
+    return {
+        name: _held_on(name, {one: held[one] for one in names})
+        for names in holders.values()
+        for name in names
+    }
+
+
+def _held_on(name: str, alike: Mapping[str, list[wire.Conflict]]) -> HostError:
+    first = next(iter(alike.values()))[0]
+    ports = {name: ", ".join(str(one.port) for one in conflicts) for name, conflicts in alike.items()}
+    same = len(set(ports.values())) == 1
+    which = f"task port {ports[name]}" if same else "its task ports"
+    where = "" if same else ", ".join(f"{listed} on {host}" for host, listed in islice(ports.items(), _SHOWN))
+    where += ", ..." if where and len(ports) > _SHOWN else ""
     if first.run is None:
-        what = f"has task port {ports} taken by {first.words}"
-        return HostError(name, what, kind="lease", hint="launch with --other-ports")
-    when = f" since {time.strftime('%H:%M:%S', time.localtime(first.since))}" if first.since else ""
+        what = f"has {which} taken by {first.words}"
+        return HostError(name, what, kind="lease", why=where, hint="launch with --other-ports")
+    since = min((one.since for conflicts in alike.values() for one in conflicts if one.since), default=None)
+    when = f" since {time.strftime('%H:%M:%S', time.localtime(since))}" if since else ""
     stop = f"`orchestrate stop {first.run}`, or launch" if is_run(first.run) else "launch"  # a node's word
     return HostError(
         name,
-        f"has task port {ports} taken by run {first.run}",
+        f"has {which} taken by run {first.run}",
         kind="lease",
-        why=f"{first.owner} launched it; it holds the port{when}",
+        why=f"{first.owner} launched it; it holds {where or 'the port'}{when}",
         hint=f"{stop} with --other-ports",
     )

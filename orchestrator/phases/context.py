@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import HostFailed, Phase, PhaseEnded, PhaseStarted
+from orchestrator.events import Event, HostFailed, Phase, PhaseEnded, PhaseStarted
 from orchestrator.fleet import Fleet, Lost, Session, TaskNews
 from orchestrator.model import Host, RunPlan
 from orchestrator.store import RunFolder
@@ -26,6 +26,7 @@ from orchestrator.sync.listing import CodeListing
 from orchestrator.timings import DEFAULT, Timings
 
 log = logging.getLogger("orchestrate")
+Emit: TypeAlias = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Run:
     builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
     started: bool = False  # something of the run may be alive on the nodes
     lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
+    untried: dict[str, float] = field(default_factory=dict)  # of the lost ones: no thread was left for them
     untold: set[str] = field(default_factory=set)  # of the lost ones, those that nobody was told of
     away: set[str] = field(default_factory=set)  # hosts of which was told that they cannot be reached
     leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports

@@ -22,6 +22,8 @@ class Control:
         self.cancels = True
         self._run = run
         self._fifo = fifo
+
+    def listen(self) -> None:
         threading.Thread(target=self._listen, name="control", daemon=True).start()
 
     def _listen(self) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import wire
 from orchestrator.checks import not_prepared, of_data
 from orchestrator.errors import HostError, RunError
-from orchestrator.events import CheckReported, DataPlaced, DataStepped, Event, Phase
+from orchestrator.events import CheckReported, DataPlaced, DataStepped, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.model import Data, Host
 from orchestrator.phases import prepare
-from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
+from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.transfer import Came, Transfer, TransferOptions
 from orchestrator.plainfile import cache
@@ -27,8 +27,6 @@ _LOOK = 3600.0  # seconds that reading all of it may take
 _TOLD = 1.0  # seconds between two words about how much was read
 
 _USABLE = (wire.DataState.WHOLE, wire.DataState.UNSURE)
-
-Emit = Callable[[Event], None]
 
 
 def data_cache() -> Path:

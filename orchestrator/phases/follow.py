@@ -11,13 +11,14 @@ from functools import partial
 
 from orchestrator import wire
 from orchestrator.errors import FOREIGN, HostError, Trouble
-from orchestrator.events import Event, GapPlace, LogGap, Loss, Noted, TaskExited, TaskProgressed, TaskStarted
+from orchestrator.events import GapPlace, LogGap, Loss, Noted, TaskExited, TaskProgressed, TaskStarted
 from orchestrator.fleet import Lost, Session, TaskNews
 from orchestrator.model import TaskId
 from orchestrator.phases.connect import keep_again
-from orchestrator.phases.context import Followed, Reconnected, Run, ViewerRequest, log
+from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, log
 from orchestrator.phases.restart import recovery
-from orchestrator.phases.room import PutOff, ended_on_nodes
+from orchestrator.phases.room import PutOff
+from orchestrator.phases.states import ended_on_nodes
 from orchestrator.run import fitlines, hang
 from orchestrator.run.flood import Flow
 from orchestrator.run.records import TaskPlace, final, reported, vanished
@@ -37,9 +38,7 @@ class Follower:
     `step` handles what has arrived; everything runs on the thread that calls it.
     """
 
-    def __init__(
-        self, run: Run, attempt: str, placed: Mapping[TaskId, str], told: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, run: Run, attempt: str, placed: Mapping[TaskId, str], told: Emit) -> None:
         self.ends: dict[TaskId, TaskExited] = {}
         self._run = run
         self._attempt = attempt
@@ -103,6 +102,7 @@ class Follower:
         """Handle what arrives within `timeout` seconds; True when a viewer asked for something."""
         asked = self._take(timeout)
         self._keep_again()
+        recovery.try_again(self._run)
         for task, name in self._placed.items():
             if name in self._put_off.hosts:  # it may print: nothing here can tell
                 hang.heard(self.lives, task, time.monotonic())
@@ -251,17 +251,17 @@ class Follower:
             kept = f"{where} keep up to {size(LOG_CAP)} of it"
             self._told(Noted(f"{task} prints {size(rate)} a second: {kept}"))
 
-    def leave_behind(self, states: Mapping[TaskId, tuple[wire.TaskRecord, int, float]]) -> None:
+    def leave_behind(self, told: Mapping[TaskId, tuple[wire.TaskStatus, float]]) -> None:
         """End tasks whose ends are known though their output is not all here, and say how much is not.
 
-        `states` has the final state, the size of the log, and how far the clock of the node is ahead.
+        `told` is what their nodes tell, and how far the clock of each is ahead.
         """
-        for task, (state, log_size, clock_offset) in states.items():
-            if task not in self.ends and state.state.final:
-                if (left := log_size - self._mirrors[task].log_size) > 0:
+        for task, (one, clock_offset) in told.items():
+            if task not in self.ends and one.state.state.final:
+                if (left := one.log_size - self._mirrors[task].log_size) > 0:
                     why = f"not fetched: the rest of its log is on {self._placed[task]}"
                     self._told(LogGap(str(task), GapPlace.CONTROLLER, left, why))
-                self._end(final(self._place(task), state, clock_offset, time.time()))
+                self._end(final(self._place(task), one.state, clock_offset, time.time()))
 
     def _records(self, task: TaskId, data: bytes) -> None:
         *lines, self._partial[task] = (self._partial.get(task, b"") + data).split(b"\n")

@@ -24,7 +24,7 @@ _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "
 
 def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
     """What each host is asked for; the others are not asked."""
-    paths, specs = plan.own_paths, _specs(plan)
+    paths, specs = plan.own_paths, {spec.host: spec for spec in reversed(plan.tasks)}
     programs = {name: _program(plan, spec) for name, spec in specs.items()}
     return {
         name: wire.JobNeeds(
@@ -50,13 +50,8 @@ def check(run: Run, answers: Mapping[str, wire.Had]) -> None:
 
 def lacking(run: Run, plan: RunPlan, answers: Mapping[str, wire.Had]) -> dict[str, HostError]:
     """What hosts of the plan, which may be those of the run and others, have not got."""
-    specs = _specs(plan)
-    found = {name: _lacks(run, specs[name], had) for name, had in answers.items()}
+    found = {name: _lacks(run, plan.tasks_on(name)[0], had) for name, had in answers.items()}
     return {name: error for name, error in found.items() if error is not None}
-
-
-def _specs(plan: RunPlan) -> dict[str, TaskSpec]:
-    return {spec.host: spec for spec in reversed(plan.tasks)}
 
 
 def _only_here(path: str, at: str, hosts: list[str]) -> str:

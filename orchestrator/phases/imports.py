@@ -73,7 +73,7 @@ def _request(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) 
     there = {MODULES[name] for name, version in facts.packages.items() if version}
     if MODULES["tensorflow"] not in there:
         return None
-    spec = next(spec for spec in plan.tasks if spec.host == host.name)
+    spec = plan.tasks_on(host.name)[0]
     return wire.Imports(
         python=spec.env.get("RETICULATE_PYTHON", host.python) if needs.r else host.python,
         setup=spec.setup,

@@ -11,8 +11,8 @@ import msgspec
 
 from orchestrator.diagnosis.verdict import NOBODY, Verdict
 from orchestrator.errors import ExitStatus, OrchestrateError
-from orchestrator.events import AttemptFailed, FailureKind, Outcome, Phase, RunEnded, RunLeft, StopBy
-from orchestrator.fleet import Cancelled
+from orchestrator.events import AttemptFailed, FailureKind, Noted, Outcome, Phase, RunEnded, RunLeft, StopBy
+from orchestrator.fleet import Cancelled, problems
 from orchestrator.phases import launch, revalidation, stage, steps, stop
 from orchestrator.phases.adopt import Adopted, adopt, announce
 from orchestrator.phases.attempt import Attempt
@@ -36,6 +36,9 @@ def keep_new(run: Run, control: int) -> ExitStatus:
 def keep_adopted(run: Run, control: int) -> ExitStatus:
     """Go on with a run whose keeper is gone."""
     return _Keeper(run, control).guarded(lambda keeper: keeper.adopted())
+
+
+_ENDS = 4  # that are tried: of the work, of its failure, of a stop meanwhile, of what fails then
 
 
 class _Keeper:
@@ -62,23 +65,26 @@ class _Keeper:
 
     def _conclude(self, work: Callable[[], RunEnded | RunLeft]) -> RunEnded | RunLeft:
         """What `work` comes to. Its exceptions come to an end of their own, and so do those of that end."""
-        end: Callable[[], RunEnded]
-        try:
-            return work()
-        except Cancelled:
-            end = self._stopped
-        except PhaseFailed as failure:
-            end = partial(self._failed, failure)
-        except OrchestrateError as error:
-            end = partial(self._failed, of_phase(error))
-        except Exception:
-            log.exception("a bug")
-            end = self._broken
-        return self._conclude(end)
+        for _ in range(_ENDS):
+            try:
+                return work()
+            except Cancelled:
+                work = self._stopped
+            except PhaseFailed as failure:
+                work = partial(self._failed, failure)
+            except OrchestrateError as error:
+                work = partial(self._failed, of_phase(error))
+            except Exception as error:
+                if not problems.is_no_thread(error):
+                    log.exception("a bug")
+                    break
+                work = partial(self._failed, of_phase(problems.no_threads(error)))
+        return self._broken()
 
     def whole(self) -> RunEnded:
         run = self._run
         announce(run)
+        self._control.listen()
         stage.begin(run)
         connect_or_replace(run)
         steps.prepare(run)
@@ -88,6 +94,7 @@ class _Keeper:
         run = self._run
         self._control.cancels = False
         run.started = True
+        self._control.listen()
         found = adopt(run)
         if isinstance(found, RunLeft):
             return found
@@ -221,7 +228,11 @@ class _Keeper:
         run.fleet.resume()
         if self._run.started:
             stop.EndAll(run, kill=kill, grace=grace, by=by).wait()
-            collect(run, str(self._number))
+            try:
+                collect(run, str(self._number))
+            except OrchestrateError as error:  # that it is over has to be proven all the same
+                log.error("%s", error.in_one_line)
+                run.bus.emit(Noted(f"what the tasks said last stays on their hosts: {error.in_one_line}"))
             self._sweep()
 
     def _sweep(self) -> None:

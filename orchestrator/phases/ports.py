@@ -62,7 +62,7 @@ def _next(run: Run) -> tuple[RunPlan | None, str]:
 
 def _unusable(run: Run, plan: RunPlan) -> tuple[bool, str]:
     """Why tasks could not meet on these ports, "" when they can; and whether they are only held."""
-    ports = {name: [spec.port for spec in plan.tasks if spec.host == name] for name in run.names}
+    ports = {name: [spec.port for spec in plan.tasks_on(name)] for name in run.names}
     nonce = secrets.token_hex(8)
     listening = listen(
         run.fleet,

@@ -137,7 +137,7 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFA
     seen = [
         Seen(
             host,
-            tuple(spec.port for spec in plan.tasks if spec.host == host.name),
+            tuple(spec.port for spec in plan.tasks_on(host.name)),
             fleet.sessions[host.name].hello,
             facts[host.name],
             met.listening[host.name],
@@ -166,7 +166,7 @@ def _ports(fleet: Fleet, plan: RunPlan, hosts: Sequence[Host]) -> dict[str, list
     for host in hosts:
         hello = fleet.sessions[host.name].hello
         ports[host.name] = []
-        for port in (spec.port for spec in plan.tasks if spec.host == host.name):
+        for port in (spec.port for spec in plan.tasks_on(host.name)):
             if (hello.boot_id, hello.netns, port) not in taken:
                 taken.add((hello.boot_id, hello.netns, port))
                 ports[host.name].append(port)
@@ -182,6 +182,7 @@ def needs(plan: RunPlan) -> Needs:
         tensorflow=python or r,
         legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env,
         r=r,
+        setup=bool(plan.tasks[0].setup),
         environment=plan.environment,
         tasks=len(plan.tasks),
         python=plan.needs_python,
@@ -190,7 +191,7 @@ def needs(plan: RunPlan) -> Needs:
 
 
 def _facts(host: Host, plan: RunPlan) -> wire.Facts:
-    spec = next(spec for spec in plan.tasks if spec.host == host.name)
+    spec = plan.tasks_on(host.name)[0]
     r = is_r(spec.argv)
     return wire.Facts(
         # An R script uses the one that is named to it.

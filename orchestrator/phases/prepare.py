@@ -9,15 +9,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError, Trouble, UsageError
-from orchestrator.events import DataStepped, Event
+from orchestrator.events import DataStepped
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Data, Host, Role
+from orchestrator.phases.context import Emit
 from orchestrator.phases.mend import end_of
 from orchestrator.plainfile import at_home, make_folder
 from orchestrator.sync import DataPath, fetch, push, put, read_package
@@ -35,8 +36,6 @@ _SAID = 1 << 14  # bytes of what the builder says that are kept
 
 _MODULE = "`orchestrate setup` with [env] makes an environment that can; or set `python` to one"
 _NOWHERE = "prepare it where there is internet, and name its data_dir: `tfds_dir` under [data]"
-
-Emit = Callable[[Event], None]
 
 
 class NotPreparedError(ClusterError):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from orchestrator.events import Event, Noted
+from orchestrator.events import Noted
+from orchestrator.phases.context import Emit
 from orchestrator.run import latecomers
 
 _LOOK = 0.1  # seconds between two looks
@@ -17,7 +18,7 @@ _LOOK = 0.1  # seconds between two looks
 class RollCall:
     """A context manager around the connecting; `answered` is called from any thread for each host."""
 
-    def __init__(self, hosts: Sequence[str], emit: Callable[[Event], None], first: float) -> None:
+    def __init__(self, hosts: Sequence[str], emit: Emit, first: float) -> None:
         self._left = dict.fromkeys(hosts)
         self._emit = emit
         self._first = first

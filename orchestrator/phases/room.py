@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator import wire
-from orchestrator.events import Event, Noted
+from orchestrator.events import Noted
 from orchestrator.fleet import Session, TaskNews
-from orchestrator.model import TaskId
-from orchestrator.phases.context import Run, log
-from orchestrator.planning.takeover import speaks_for
+from orchestrator.phases.context import Emit, log
 from orchestrator.store.mirror import has_room
 
 _AGAIN = 5.0  # seconds between two looks
@@ -23,7 +21,7 @@ class PutOff:
     A host stays connected, whatever is put off: it can be stopped, and asked what its tasks do.
     """
 
-    def __init__(self, folder: Path, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, folder: Path, on_event: Emit) -> None:
         self._folder = folder
         self._on_event = on_event
         self._streams: dict[tuple[int, int], Session] = {}  # by (id of the session, stream)
@@ -52,7 +50,7 @@ class PutOff:
             self._on_event(
                 Noted(
                     f"the logs wait on their hosts: {error.strerror} on this machine ({where}); "
-                    f"`df -h {self._folder}`, then make room: the run continues by itself"
+                    f"`df -h {shlex.quote(str(self._folder))}`, then make room: the run continues by itself"
                 )
             )
 
@@ -71,18 +69,3 @@ class PutOff:
             self._full = False
             self._on_event(Noted("there is room again on this machine: the logs are fetched"))
         return due
-
-
-def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, wire.TaskRecord]:
-    """The final states of an attempt's tasks, as their nodes know them."""
-    answers = run.fleet.ask(wire.States(run=run.id), timeout=10.0)
-    return {
-        TaskId.parse(task.task): task.state
-        for name, reply in answers.good.items()
-        for one in reply.runs
-        for task in one.tasks
-        if one.run == run.id
-        and task.attempt == attempt
-        and task.state.state.final
-        and speaks_for(run.plan, name, task.attempt, task.task)
-    }

@@ -15,10 +15,11 @@ import msgspec
 from orchestrator import wire
 from orchestrator.envs import Lock, Platform, fetch, name_of, uv
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import EnvironmentMade, EnvironmentStepped, Event, Phase
+from orchestrator.events import EnvironmentMade, EnvironmentStepped, Phase
 from orchestrator.fleet import Answers, Fleet, Session
+from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
-from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
+from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.wheels import FOLDER, Brought, bring_uv, bring_wheels
 from orchestrator.store.locks import read_lock
@@ -26,8 +27,6 @@ from orchestrator.store.locks import read_lock
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _GLANCE = 1.0  # seconds between two looks at how far a host has come
 _ANY = ">=3.11"  # the Python of a lock that names none
-
-Emit = Callable[[Event], None]
 
 
 def setup(run: Run, hosts: Sequence[Host] | None = None) -> None:
@@ -76,13 +75,10 @@ def _make(
     """First from the hosts' own index; those that reach none get wheels together."""
     makers = {host.name: _Maker(fleet.sessions[host.name], plan, lock, emit) for host in hosts}
     bad = _errors(fleet, hosts, lambda host: makers[host.name].look())
-    programs: dict[Path, list[Host]] = {}
-    for host in hosts:
-        program = makers[host.name].program
-        if program is not None:
-            programs.setdefault(program, []).append(host)
     tools: dict[str, str] = {}
-    for program, group in programs.items():
+    for program, group in grouped((makers[host.name].program, host) for host in hosts).items():
+        if program is None:
+            continue
         places, failed = bring_uv(fleet, group, program, emit)
         tools.update(places)
         bad.update(failed)
@@ -93,12 +89,10 @@ def _make(
             lambda host: makers[host.name].begin(tools[host.name]),
         )
     )
-    lacking: dict[Platform, list[Host]] = {}
-    for host in hosts:
-        platform = makers[host.name].lacks
-        if platform is not None and host.name not in bad:
-            lacking.setdefault(platform, []).append(host)
-    for platform, group in lacking.items():
+    left = [host for host in hosts if host.name not in bad]
+    for platform, group in grouped((makers[host.name].lacks, host) for host in left).items():
+        if platform is None:
+            continue
         for host in group:
             emit(EnvironmentStepped(host.name, f"waits for wheels ({platform.name})", 0, 0))
         brought = bring_wheels(fleet, group, functools.partial(fetch, lock, platform, plan.index), emit)

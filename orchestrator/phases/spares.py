@@ -8,6 +8,7 @@ from dataclasses import replace
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import CheckReported, Level, Noted
+from orchestrator.groups import grouped
 from orchestrator.model import Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.phases import have
 from orchestrator.phases.context import Run
@@ -41,19 +42,14 @@ def examine_spares(run: Run) -> None:
         bad.update(_lacking(run, plan, there))
     finally:
         for host in there:
-            session = run.fleet.sessions.pop(host.name, None)
-            if session is not None:
-                session.close()
+            run.fleet.let_go(host.name)
     if found is not None:
         bad.update({name: error for name, error in found.failed.items() if name in {h.name for h in there}})
     said = {name: error.in_one_line for name, error in bad.items()}
     if found is not None:
         made_later = run.plan.environment is not None
         said.update(unfit(found.checks, {host.name for host in there}, made_later=made_later))
-    texts: dict[str, list[str]] = {}
-    for name, text in said.items():
-        texts.setdefault(text, []).append(name)
-    for text, names in texts.items():
+    for text, names in grouped((text, name) for name, text in said.items()).items():
         which = f"spare {names[0]}" if len(names) == 1 else f"spares {fold(names)}"
         run.bus.emit(Noted(f"{which} cannot stand in for another host: {text}"))
 

@@ -93,9 +93,8 @@ class EndAll:
     def _alive(self) -> bool:
         """Whether anything is, or may be where no answer came."""
         answers = self._run.fleet.ask(wire.States(run=self._run.id), timeout=10.0)
-        return bool(answers.bad) or any(
-            task.alive for reply in answers.good.values() for run in reply.runs for task in run.tasks
-        )
+        tasks = (task for reply in answers.good.values() for task in reply.tasks)
+        return bool(answers.bad) or any(task.alive for task in tasks)
 
 
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool) -> wire.Stop:

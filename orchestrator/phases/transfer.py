@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import DataStepped, Event, Noted
+from orchestrator.events import DataStepped, Noted
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Host
-from orchestrator.phases.context import log
+from orchestrator.phases.context import Emit, log
 from orchestrator.planning import spread
 from orchestrator.sync import Dataset, Throttle, one_time_key
 
@@ -29,8 +29,6 @@ _FLYING = 32  # and to all of them
 _GLANCE = 0.25  # seconds between two looks at what a host has
 _TOLD = 1.0  # seconds between two words about it
 _STALL = 15.0  # seconds in which nothing comes from peers, while nothing is sent from here
-
-Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,11 @@ from orchestrator.phases.context import Run, fail_on, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.launch import start_all
+from orchestrator.phases.restart import recovery
 from orchestrator.phases.revalidation import StateQuery
 from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.fetching import Fetching, words
+from orchestrator.run.records import number
 from orchestrator.run.speeds import Sample
 from orchestrator.store.bus import Bus
 from orchestrator.store.tail import last_lines
@@ -147,7 +149,7 @@ def _train(
                 raise Cancelled
             gauge.look()
             for host in _gone(run, follower):
-                bad[host] = _lost(run, host)
+                bad[host] = recovery.loss(run, host, "was lost in its local training")
                 follower.give_up_host(host, "")
         for task, host in placed.items():
             if host in bad:
@@ -180,16 +182,6 @@ def _gone(run: Run, follower: Follower) -> list[str]:
     ]
 
 
-def _lost(run: Run, name: str) -> HostError:
-    return HostError(
-        name,
-        "was lost in its local training",
-        kind="lost",
-        why=f"no connection could be made for {time.monotonic() - run.lost[name]:.0f} s",
-        hint=f"`ssh {run.plan.host(name).ssh}` shows whether the machine still answers",
-    )
-
-
 def _name(run: Run) -> str:
     """What nodes and logs know it by: the next host in the same place must not be taken for the last one."""
     if run.plan.attempt == 1:
@@ -217,16 +209,11 @@ def _validated(host: str, end: TaskExited, result: TaskReported | None) -> HostV
     return HostValidated(
         host=host,
         dataset=str(data.get("dataset", "")),
-        loss=_number(data.get("loss")),
-        steps_per_second=_number(data.get("steps_per_second")),
+        loss=number(data.get("loss")),
+        steps_per_second=number(data.get("steps_per_second")),
         seconds=end.seconds,
         note=str(data.get("note", "")),
     )
-
-
-def _number(value: object) -> float | None:
-    """What a stranger says is a number, if it is one that can be told on."""
-    return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else None
 
 
 def _failed(

@@ -16,6 +16,7 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.events import DataStepped, EnvironmentStepped, Event
 from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Host
+from orchestrator.phases.context import Emit
 from orchestrator.phases.data import bring, data_cache, look
 from orchestrator.phases.transfer import TransferOptions
 from orchestrator.sync import DataPath, Dataset, read_dataset
@@ -39,9 +40,7 @@ class Brought:
         return set(list(self.places)[: max(0, _KEEPERS - self.helpers)])
 
 
-def bring_wheels(
-    fleet: Fleet, hosts: Sequence[Host], fetch: Callable[[], Path], emit: Callable[[Event], None]
-) -> Brought:
+def bring_wheels(fleet: Fleet, hosts: Sequence[Host], fetch: Callable[[], Path], emit: Emit) -> Brought:
     """Have the wheels that `fetch` gets on all of the hosts."""
 
     def sources() -> list[DataPath]:
@@ -51,7 +50,7 @@ def bring_wheels(
 
 
 def bring_uv(
-    fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Callable[[Event], None]
+    fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Emit
 ) -> tuple[dict[str, str], dict[str, HostError]]:
     """Have the program on all of the hosts; its path on each, and what failed."""
     source = DataPath(UV, binary, executable=True)
@@ -64,7 +63,7 @@ def _bring(
     hosts: Sequence[Host],
     sources: Callable[[], list[DataPath]],
     words: str,
-    emit: Callable[[Event], None],
+    emit: Emit,
 ) -> Brought:
     def read(_: str) -> Dataset:
         try:

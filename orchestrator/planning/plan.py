@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
+from orchestrator.groups import grouped
 from orchestrator.model import (
     Completion,
     Host,
@@ -225,15 +226,11 @@ def _share(host: Host, place: int) -> tuple[str, ...] | None:
 
 def _notes(stood: list[tuple[env_rules.Default, TaskId]], total: int) -> Iterator[str]:
     """Each default once, and for which tasks where it is not all of them."""
-    tasks: dict[tuple[str, str], list[str]] = {}
-    values: dict[tuple[str, str], list[str]] = {}
-    for default, task in stood:
-        if not default.note:
+    told = (((default.name, default.note), (default.value, str(task))) for default, task in stood)
+    for (name, note), found in grouped(told).items():
+        if not note:
             continue
-        tasks.setdefault((default.name, default.note), []).append(str(task))
-        values.setdefault((default.name, default.note), []).append(default.value)
-    for (name, note), who in tasks.items():
-        distinct = set(values[name, note])
+        distinct = {value for value, _ in found}
         value = f"={distinct.pop()}" if len(distinct) == 1 else ""
-        where = "" if len(who) == total else f" on {ranges.fold(who)}"
+        where = "" if len(found) == total else f" on {ranges.fold(task for _, task in found)}"
         yield f"set {name}{value}{where} {note}"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ClusterError, UsageError
+from orchestrator.groups import grouped
 from orchestrator.model import (
     Admission,
     Host,
@@ -64,11 +65,8 @@ class Known:
 
 def join(tellings: Iterable[Telling]) -> list[Known]:
     """The runs, each from all that tell of it; what a host tells of a run without it does not count."""
-    runs: dict[str, list[Telling]] = {}
-    for telling in tellings:
-        if telling.host in {host.name for host in members(telling.plan)}:
-            runs.setdefault(telling.plan.run, []).append(telling)
-    return [_joined(several) for several in runs.values()]
+    within = (one for one in tellings if one.host in {host.name for host in one.plan.members})
+    return [_joined(several) for several in grouped((one.plan.run, one) for one in within).values()]
 
 
 def _joined(several: Sequence[Telling]) -> Known:
@@ -77,7 +75,7 @@ def _joined(several: Sequence[Telling]) -> Known:
     counting = authentic or several
     newest = max(counting, key=_age)
     # Hosts that the newest plan does not have may tell what they like.
-    inside = {host.name for host in members(newest.plan)}
+    inside = {host.name for host in newest.plan.members}
     heard = [one for one in several if one.host in inside]
     other = next((one for one in several if _core(one.plan) != _core(newest.plan)), None)
     contradiction = ""
@@ -106,18 +104,13 @@ def _core(plan: RunPlan) -> dict[str, object]:
         "times of launch": plan.created,
         "names": plan.name,
         "commands": plan.command,
-        "hosts": frozenset((host.name, host.address) for host in members(plan)),
+        "hosts": frozenset((host.name, host.address) for host in plan.members),
     }
-
-
-def members(plan: RunPlan) -> tuple[Host, ...]:
-    """Every host that the plan knows."""
-    return (*plan.hosts, *plan.spares, *plan.retired)
 
 
 def incoherent(plan: RunPlan) -> str:
     """What no plan of ours is like, "" for nothing: it is read before anything else is done with it."""
-    names = [host.name for host in members(plan)]
+    names = [host.name for host in plan.members]
     seconds = (plan.grace, plan.failure_grace, plan.lifeline, plan.hang_timeout, plan.restarts.host_timeout)
     tasks = [str(spec.id) for spec in plan.tasks]
     if not 0 < len(tasks) <= _MOST_TASKS:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
-import warnings
 from pathlib import PurePosixPath
 
 from orchestrator.errors import UsageError
@@ -47,9 +45,7 @@ def syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
             hint=f"save it as UTF-8: `iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > utf8.py`",
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text, name)
+        texts.parsed(text, name)
     except SyntaxError as error:
         line = (error.text or "").rstrip()
         if _NEWER.search(line) or "f-string" in error.msg:  # `line` need not be the one that has it

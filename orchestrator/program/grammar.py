@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
-import warnings
 from collections.abc import Iterable
+
+from orchestrator.program.texts import parsed
 
 _OLDEST = 8  # minor version that anybody trains with
 _NAMED = re.compile(r" (?:is|are) only supported in")  # CPython's words behind the name of a feature
@@ -30,9 +30,7 @@ def _of_file(text: str) -> tuple[int, str]:
     feature = ""
     for minor in range(_OLDEST, sys.version_info.minor + 1):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ast.parse(text, feature_version=(3, minor))
+            parsed(text, feature_version=(3, minor))
         except SyntaxError as error:
             first, *more = _NAMED.split(error.msg, maxsplit=1)
             feature = first[:1].lower() + first[1:] if more else "its grammar"

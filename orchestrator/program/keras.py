@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.model import KerasHook
+from orchestrator.program.texts import parsed
 
 KERAS = "ORCHESTRATE_KERAS"  # read by our sitecustomize in each task
 _OFF = "turn off with legacy_keras = false under [job]"
@@ -83,9 +83,7 @@ def _of_keras_2(source: str) -> str:
 def imports_keras(source: str) -> bool:
     """Whether a program imports the `keras` package itself; `tf.keras` is not that."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the program's own, such as an invalid escape
-            nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(parsed(source)))
     except (MemoryError, RecursionError, SyntaxError, ValueError):
         # The nodes may run a newer Python than this machine, whose syntax is then no mistake.
         return _KERAS_LINE.search(source) is not None

@@ -25,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     location.split_name,
     contents.notebook,
     shellwords.options_alone,
+    location.whole_path,
     location.outside,
     location.missing,
     location.ignored,

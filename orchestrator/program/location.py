@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import posixpath
 import shlex
 import sys
 from pathlib import PurePosixPath
@@ -51,19 +52,44 @@ def split_name(command: tuple[str, ...], code: Code) -> UsageError | None:
     return None
 
 
+def whole_path(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """`/home/ada/project/train.py`, of the folder that is sent: hosts have it elsewhere."""
+    name = file_of(command, code)
+    if name is None or not PurePosixPath(name).is_absolute() or code.everywhere(name):
+        return None
+    folder, _, last = name.rpartition("/")
+    here = posixpath.relpath(posixpath.join(code.real(folder or "/"), last), code.root)
+    if here not in code.sent:
+        return None
+    return UsageError(
+        f"{name} is where the code lies on this machine",
+        why="it is sent, and the tasks run in a copy of it on their hosts",
+        hint=f"`orchestrate launch -- {_with(command, name, here)}`",
+    )
+
+
+def _with(command: tuple[str, ...], name: str, right: str) -> str:
+    """The command line with another path for its file; a program in the folder needs a slash."""
+    if name == command[0] and "/" not in right and not right.endswith(_SCRIPTS):
+        right = f"./{right}"
+    return shlex.join(right if word == name else word for word in command)
+
+
 def outside(command: tuple[str, ...], code: Code) -> UsageError | None:
-    name = script_of(command)
+    name = file_of(command, code)
     if name is None:
         return None
     path = PurePosixPath(name)
     if path.is_absolute():
+        if script_of(command) is None:
+            return None  # a program, which the hosts may have under the same path
         gone = code.exists(name) and not path.is_relative_to(code.root) and not code.everywhere(name)
     else:
         gone = normal(name).startswith("../") and normal(name) not in code.sent
     if not gone:
         return None
     folder = str(path.parent)
-    rest = shlex.join(path.name if word == name else word for word in command)
+    rest = _with(command, name, path.name)
     return ElsewhereError(
         f"{name} lies outside of the folder that is sent",
         why=f"the code in {code.root} is what goes to the hosts",

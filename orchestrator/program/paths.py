@@ -6,6 +6,7 @@ are left out.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -43,7 +44,9 @@ def unsent(command: tuple[str, ...], code: Code) -> tuple[str, ...]:
             continue
         if not option.startswith("-") and "/" not in value:  # may be any word
             continue
-        sent = path in code.sent or any(one.startswith(f"{path}/") for one in code.sent)
+        # A link goes along as one: what it leads to has to be sent, too.
+        there = posixpath.relpath(code.real(posixpath.join(code.root, path)), code.root)
+        sent = there in code.sent or any(one.startswith(f"{there}/") for one in code.sent)
         if not sent and code.exists(value):
             found.append(value)
     return tuple(dict.fromkeys(found))[:MOST]

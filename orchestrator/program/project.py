@@ -23,6 +23,7 @@ class Code:
     executable: Callable[[str], bool]
     installed: Callable[[str], bool]  # whether this machine has a program or a Python package of that name
     everywhere: Callable[[str], bool]  # whether the hosts see the same file under an absolute path
+    real: Callable[[str], str] = str  # an absolute path without the links in it
     pythonpath: bool = False  # whether tasks look for modules elsewhere, too
     prepared: bool = False  # whether a `setup` runs before, which may make what is not there
 

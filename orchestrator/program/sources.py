@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Callable, Iterator, Mapping
+
+from orchestrator.program.texts import parsed
 
 MOST = 200  # files
 
@@ -62,9 +63,7 @@ def _imported(
 ) -> Iterator[str]:
     """Where the modules that a text imports may lie; most of these files do not exist."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+        tree = parsed(text)
     except (MemoryError, RecursionError, SyntaxError, ValueError):
         return
     beside = main.rpartition("/")[0]

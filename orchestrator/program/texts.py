@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
+import warnings
 
 _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -51,6 +53,13 @@ def decoded(data: bytes) -> str:
     except (SyntaxError, LookupError, ValueError):
         text = data.decode("utf-8", "replace")
     return io.StringIO(text, None).read().removeprefix("\ufeff")
+
+
+def parsed(text: str, name: str = "<unknown>", feature_version: tuple[int, int] | None = None) -> ast.Module:
+    """`ast.parse`, without the program's own warnings, such as of an invalid escape."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, name, feature_version=feature_version)
 
 
 def not_for_unix(data: bytes, *, direct: bool) -> str:

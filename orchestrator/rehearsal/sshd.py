@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -129,16 +130,11 @@ def prepare_machine() -> None:
 
 def free_ports(count: int) -> list[int]:
     """Ports that are free now; all are held until all are found, so they differ."""
-    sockets = []
-    try:
-        for _ in range(count):
-            sock = socket.socket()
-            sockets.append(sock)
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
             sock.bind(("127.0.0.1", 0))
         return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 def split(items: Sequence[str], parts: int) -> list[tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from orchestrator.groups import grouped
 from orchestrator.render.fold import names
 from orchestrator.text import plain, shell_signal, signal_name
 from orchestrator.wire import Pipe
@@ -37,10 +38,7 @@ class Answer:
 
 def folded(answers: Iterable[Answer]) -> list[tuple[list[str], list[str]]]:
     """Per group of equal answers what is for stdout and what is for stderr."""
-    groups: dict[tuple[bytes, bytes, int | None, str], list[Answer]] = {}
-    for answer in answers:
-        key = (bytes(answer.out), bytes(answer.err), answer.status, answer.note)
-        groups.setdefault(key, []).append(answer)
+    groups = grouped(((bytes(one.out), bytes(one.err), one.status, one.note), one) for one in answers)
     return [_group(alike) for alike in groups.values()]
 
 

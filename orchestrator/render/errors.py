@@ -28,6 +28,7 @@ _PLURALS = {
 }
 _PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "sent", "waited", "was"}
 _VERBS = {*_PLURALS, *_PAST, "cannot", "will"}
+_COMMAND = re.compile(r"`[^`]+`")
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
 
@@ -54,7 +55,18 @@ def host_block(
     colon = "" if what.partition(" ")[0].removesuffix(":") in _VERBS else ":"
     if len(hosts) == 1:
         return block(f"{hosts[0]}{colon} {what}", why, hint, word=word)
-    return block(f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}", why, hint, word=word)
+    what = f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}"
+    return block(what, why, _COMMAND.sub(lambda match: _for_all(hosts, match[0]), hint), word=word)
+
+
+def _for_all(hosts: tuple[str, ...], command: str) -> str:
+    """A command of a hint that names the first host, as one for all of them where it ends by itself."""
+    before, *after = fold.parted(hosts[0], command)
+    if not after:
+        return command
+    if len(after) > 1 or after[0] != " true`":
+        return f"{command} (likewise for the others)"
+    return f"`for host in {' '.join(hosts)}; do {before[1:]}$host true; done`"
 
 
 def coloured(text: str) -> str:
@@ -84,7 +96,8 @@ def _plural(what: str) -> str:
     word, blank, rest = what.partition(" ")
     first = word.removesuffix(":")
     plural = _PLURALS.get(first, first) + word[len(first) :]
-    return f"{plural}{blank}{rest.replace('but does not', 'but do not')}"
+    rest = rest.replace("but does not", "but do not").replace("its task ports", "their task ports")
+    return f"{plural}{blank}{rest}"
 
 
 def _flat(error: OrchestrateError) -> Iterable[OrchestrateError]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from orchestrator import ranges
 
 
 def alike(said: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Group (host, texts) by texts, the host's own name in them left aside: (hosts, the first's texts)."""
+    """Group (host, texts) by texts: (hosts, the first's texts).
+
+    The host's own name in them is left aside, but for what several say word for word, even where it names one
+    of them.
+    """
+    said = list(said)
+    times = Counter(texts for _, texts in said)
     groups: dict[tuple[str, ...], tuple[list[str], tuple[str, ...]]] = {}
     for host, texts in said:
-        hosts, _ = groups.setdefault(tuple(_nameless(host, text) for text in texts), ([], texts))
+        key = texts if times[texts] > 1 else tuple(_nameless(host, text) for text in texts)
+        hosts, _ = groups.setdefault(key, ([], texts))
         if host not in hosts:
             hosts.append(host)
     return [(tuple(hosts), texts) for hosts, texts in groups.values()]
@@ -23,5 +31,10 @@ def names(hosts: Iterable[str]) -> str:
     return re.sub(r",(?![^\[]*\])", ", ", ranges.fold(hosts))
 
 
+def parted(host: str, text: str) -> list[str]:
+    """What stands between the places where a text names the host."""
+    return re.split(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text) if host else [text]
+
+
 def _nameless(host: str, text: str) -> str:
-    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "\0", text) if host else text
+    return "\0".join(parted(host, text))

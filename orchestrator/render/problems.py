@@ -6,17 +6,16 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from orchestrator.events import CheckReported, Level
+from orchestrator.groups import grouped
 from orchestrator.render import fold
 from orchestrator.render.errors import block
 
-_PORT = re.compile(r"\b(its task port) (\d{1,5})\b")
+_PORT = re.compile(r"(\bits task port |^(?=\d+ taken$))(\d{1,5})\b")
 
-Said: TypeAlias = tuple[str, tuple[str, ...]]  # a host, and its texts
 Group: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # hosts, and the texts that they share
 
 
@@ -25,10 +24,7 @@ def problems(checks: Sequence[CheckReported]) -> list[str]:
     said: list[str] = []
     for level, word in ((Level.WARN, "warning"), (Level.FAIL, "error")):
         of_level = [(check.host, _texts(check)) for check in checks if check.level is level]
-        of_hosts: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-        for hosts, texts in _alike(of_level):
-            of_hosts.setdefault(hosts, []).append(texts)
-        for hosts, found in of_hosts.items():
+        for hosts, found in grouped(_but_for_ports(fold.alike(of_level))).items():
             said += _blocks(fold.names(hosts), found, word)
     return said
 
@@ -43,29 +39,14 @@ def _blocks(names: str, found: Sequence[tuple[str, ...]], word: str) -> list[str
     return lines
 
 
-def _alike(said: Sequence[Said]) -> list[Group]:
-    """What several hosts say word for word is one thing, even where it names one of them."""
-    times = Counter(texts for _, texts in said)
-    same: dict[tuple[str, ...], list[str]] = {}
-    for host, texts in said:
-        if times[texts] > 1:
-            same.setdefault(texts, []).append(host)
-    found = [(tuple(dict.fromkeys(hosts)), texts) for texts, hosts in same.items()]
-    left = [(host, texts) for host, texts in said if times[texts] == 1]
-    return [*found, *_but_for_ports(fold.alike(left))]
-
-
 def _but_for_ports(groups: Sequence[Group]) -> list[Group]:
     """Of hosts whose task ports differ, and nothing else, the first one's port is the example."""
-    found: dict[tuple[str, ...], list[Group]] = {}
-    for hosts, texts in groups:
-        found.setdefault(_portless(texts), []).append((hosts, texts))
     folded = []
-    for alike in found.values():
+    for alike in grouped((_portless(texts), (hosts, texts)) for hosts, texts in groups).values():
         hosts, texts = min(alike)  # whose name is shown first
         if len(alike) > 1:
             slug, what, why, hint = texts
-            what = _PORT.sub(rf"\1, \2 on {hosts[0]}", what)
+            what = _PORT.sub(rf"\1\2 on {hosts[0]}", what).replace("task port ", "task port, ")
             texts = (slug, what, why, f"{hint}; likewise the task ports of the others")
         folded.append((tuple(host for one, _ in alike for host in one), texts))
     return folded

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from orchestrator import ranges
 from orchestrator.events import CodeSending, HangKind, HangSuspected, Phase
+from orchestrator.groups import grouped
 from orchestrator.names import is_validation
 from orchestrator.render import fold
 from orchestrator.render.board import Row, loss_word, rate_word, table, wrapped
@@ -196,9 +197,7 @@ def _setup(view: View, width: int) -> list[Row]:
     if not steps:
         return []
     shares = [step.done / step.total if step.total else 0.0 for step in steps.values()]
-    groups: dict[str, list[str]] = {}
-    for name, step in steps.items():
-        groups.setdefault(plain(step.step), []).append(name)
+    groups = grouped((plain(step.step), name) for name, step in steps.items())
     who = "; ".join(f"{fold.names(hosts)} {step}" for step, hosts in groups.items())
     bar = (("setup     ", ""), (_bar(sum(shares) / len(shares)), "green"))
     return [bar, *(((line, ""),) for line in wrapped(f"  {who}", width))]
@@ -230,10 +229,8 @@ def _sending(event: CodeSending) -> str:
 
 def _validating(view: View, vitals: Vitals, waiting: Iterable[str]) -> str:
     """`gpu-02: step 12; gpu-[03-04]: starts`"""
-    steps: dict[str, list[str]] = {}
     said = {view.tasks[task].host: vital.said for task, vital in vitals.tasks.items() if task in view.tasks}
-    for host in waiting:
-        steps.setdefault(said.get(host, "") or "starts", []).append(host)
+    steps = grouped((said.get(host, "") or "starts", host) for host in waiting)
     return "; ".join(f"{fold.names(hosts)}: {step}" for step, hosts in steps.items())
 
 

@@ -7,7 +7,7 @@ import os
 import select
 from typing import TextIO
 
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+from orchestrator.node.base.lenient import FULL
 
 
 class DisplayGoneError(BrokenPipeError):
@@ -73,7 +73,7 @@ class Sink:
 
 def is_full(error: Exception) -> bool:
     """Whether what was to be written found no room."""
-    return isinstance(error, OSError) and error.errno in _FULL
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 def colours(stream: TextIO) -> bool:

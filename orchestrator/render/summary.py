@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator import ranges
 from orchestrator.events import FailureKind, Level, Outcome, RunEnded
+from orchestrator.groups import grouped
 from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
 from orchestrator.render.errors import block
@@ -62,9 +63,7 @@ def _where(ended: RunEnded, *, started: bool) -> list[str]:
 def ends(view: View) -> list[str]:
     """Task, host, end and time, aligned; tasks that ended alike share a row."""
     tasks = sorted(view.tasks.values(), key=_rank)
-    groups: dict[str, list[TaskView]] = {}
-    for task in tasks:
-        groups.setdefault(_end(task), []).append(task)
+    groups = grouped((_end(task), task) for task in tasks)
     if len(tasks) <= len(groups) + 4:  # a row each is short enough, and says more
         rows = [(task.task, task.host, _end(task), _time([task])) for task in tasks]
     else:

@@ -56,6 +56,8 @@ def say(view: View, event: Event) -> list[str]:
             said = [_stood(event)]
         case ev.HostsSlow():
             return _slow(event)
+        case ev.TaskStarted(pid=0):
+            return []  # it was not, as its end says
         case ev.TaskStarted():
             again = "" if event.attempt in ("", "1") else f", attempt {event.attempt}"
             said = [f"{event.task} {event.host}: started, pid {event.pid}{again}"]

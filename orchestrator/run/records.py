@@ -119,8 +119,8 @@ def reported(task: TaskId, line: bytes) -> Event | None:
             return TaskProgressed(
                 str(task),
                 step if isinstance(step, int) and abs(step) < _MOST else 0,
-                _number(record.get("loss")),
-                _number(record.get("steps_per_second")),
+                number(record.get("loss")),
+                number(record.get("steps_per_second")),
                 losses.word(record.get("loss")),
                 _share(record.get("waiting")),
             )
@@ -164,5 +164,6 @@ def _share(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
-def _number(value: object) -> float | None:
+def number(value: object) -> float | None:
+    """What a stranger says is a number, if it is one that can be told on."""
     return float(value) if isinstance(value, int | float) and abs(value) < _MOST else None

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.diagnosis import lastwords
 from orchestrator.events import TaskExited
-from orchestrator.model import Host, Preparing, Role, RunPlan
+from orchestrator.model import MAX_PORT, Host, Preparing, Role, RunPlan
 from orchestrator.planning.plan import completion, seat
 from orchestrator.text import count, shell_signal
-
-MAX_PORT = 65535
 
 # ILL, ABRT, BUS, FPE, SEGV: the program's own. Any other signal came from outside and may not come again.
 _OWN_SIGNALS = frozenset({4, 6, 7, 8, 11})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median, median_high, median_low, quantiles
 from typing import Any
 
 WINDOWS = 32  # at most
@@ -137,8 +137,8 @@ def slow(samples: Mapping[str, Sample], lone: Collection[str] = ()) -> list[Slow
     """
     if len(samples) < 2:
         return []
-    usual = _upper(sorted(one.rate for one in samples.values()))
-    low = _lower(sorted(one.cpu for one in samples.values()))
+    usual = median_high(one.rate for one in samples.values())
+    low = median_low(one.cpu for one in samples.values())
     steady = [one for one in samples.values() if one.rate >= usual]
     floor = min(_quartiles(one.rates)[0] for one in steady)
     gpus = any(one.gpus for one in samples.values())
@@ -179,14 +179,6 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
         return values[0], values[0]
     first, _, last = quantiles(values, n=4, method="inclusive")
     return first, last
-
-
-def _upper(values: Sequence[float]) -> float:
-    return values[len(values) // 2]
-
-
-def _lower(values: Sequence[float]) -> float:
-    return values[(len(values) - 1) // 2]
 
 
 def _positive(value: object) -> bool:

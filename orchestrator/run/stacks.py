@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from orchestrator import ranges, wire
+from orchestrator.groups import grouped
 from orchestrator.model import Completion, Role, TaskId
 from orchestrator.run.gang import essential
 
@@ -102,9 +103,7 @@ def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: in
 def find(stands: Sequence[Stand], completion: Completion) -> StackFinding:
     """Fold equal stacks, and find the odd tasks."""
     odd = _odd(stands, completion)
-    groups: dict[object, list[Stand]] = {}
-    for one in stands:
-        groups.setdefault((one in odd, one.frames, one.stopped, one.why), []).append(one)
+    groups = grouped(((one in odd, one.frames, one.stopped, one.why), one) for one in stands)
     ordered = sorted(groups.values(), key=lambda alike: (alike[0] not in odd, -len(alike)))
     return StackFinding(tuple(tuple(alike) for alike in ordered), tuple(odd))
 

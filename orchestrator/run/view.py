@@ -134,8 +134,6 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _planned(view, event, at)
         case ev.RunAdopted():
             return replace(view, keeper=event.by)
-        case ev.Noted():
-            return view
         case ev.RunLeft():
             return replace(view, keeper="")
         case ev.PhaseStarted():
@@ -172,12 +170,8 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return replace(view, data={host: step for host, step in view.data.items() if host != event.host})
         case ev.HostValidated():
             return _host(view, event.host, validated=event)
-        case ev.FetchStepped():
-            return view
         case ev.ValidationStood():
             return reduce(lambda one, name: _host(one, name, validated=event), event.hosts, view)
-        case ev.HostsSlow():
-            return view
         case ev.TaskStarted():
             return _started(view, event, at)
         case ev.TaskReady():
@@ -187,7 +181,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.TaskReported():
             words = {"result": event.data} if event.kind is ev.Last.RESULT else {"error": event.data}
             return _task(view, event.task, **words)
-        case ev.LogLine():
+        case ev.Noted() | ev.LogLine() | ev.FetchStepped() | ev.HostsSlow() | ev.HostReplaced():
             return view
         case ev.LogGap():
             if event.where is not ev.GapPlace.NODE:
@@ -206,8 +200,6 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             # A keeper that takes over in the pause between two attempts says it again.
             others = tuple(one for one in view.failures if one.attempt != event.attempt)
             return replace(view, failures=(*others, event), stop=None, hang=None, unheard=None)
-        case ev.HostReplaced():
-            return view
         case ev.AttemptPlanned():
             return _seated(view, event.tasks)
         case ev.StopRequested():

@@ -5,12 +5,13 @@ ssh_config's lists say which ones, not in what order: ours is by their cost for 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
-_CERTIFIED = "-cert-v01@openssh.com"
+from orchestrator.ssh.tokens import wildcards
+
+CERTIFIED = "-cert-v01@openssh.com"
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of type ssh-rsa signs
 
 
@@ -73,7 +74,7 @@ def _allowed(spec: str, available: tuple[str, ...]) -> tuple[str, ...]:
 
 def permits(spec: str, key_type: str) -> bool:
     """Whether a list of signature algorithms lets a key of this type sign."""
-    suffix = _CERTIFIED if key_type.endswith(_CERTIFIED) else ""
+    suffix = CERTIFIED if key_type.endswith(CERTIFIED) else ""
     plain = key_type.removesuffix(suffix)
     names = [name + suffix for name in (_RSA if plain == "ssh-rsa" else (plain,))]
     return bool(allowed(spec, names))
@@ -119,12 +120,7 @@ def _read(spec: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _listed(patterns: Sequence[str], name: str) -> bool:
-    return any(_pattern(pattern).fullmatch(name) for pattern in patterns)
-
-
-@cache
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile("".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in text))
+    return any(wildcards(pattern).fullmatch(name) for pattern in patterns)
 
 
 def _is_flag(word: str) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import paramiko
 
+from orchestrator.ssh.algorithms import CERTIFIED
+
 _CLASSES: dict[str, type[paramiko.PKey]] = {
     "ssh-ed25519": paramiko.Ed25519Key,
     "ssh-rsa": paramiko.RSAKey,
@@ -140,7 +142,6 @@ def _public_line(text: str) -> bytes | None:
 
 
 _FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2}  # of a public key, after its type; ecdsa has 2 too
-_CERTIFIED = "-cert-v01@openssh.com"
 
 
 def certified(blob: bytes) -> bytes | None:
@@ -148,9 +149,9 @@ def certified(blob: bytes) -> bytes | None:
     try:
         kind, rest = _string(blob)
         name = kind.decode("ascii")
-        if not name.endswith(_CERTIFIED):
+        if not name.endswith(CERTIFIED):
             return None
-        plain = name.removesuffix(_CERTIFIED)
+        plain = name.removesuffix(CERTIFIED)
         _, rest = _string(rest)  # a nonce
         parts = [plain.encode()]
         for _ in range(_FIELDS.get(plain, 2)):

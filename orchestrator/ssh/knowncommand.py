@@ -9,10 +9,10 @@ import subprocess
 from orchestrator.ssh import knownhosts
 from orchestrator.ssh.keyfile import reason
 from orchestrator.ssh.knownhosts import KnownKey
+from orchestrator.ssh.programs import ask
 from orchestrator.ssh.target import Target
 from orchestrator.ssh.tokens import expand
 
-_PATIENCE = 20.0
 SOURCE = "KnownHostsCommand's output"
 
 
@@ -37,19 +37,11 @@ def keys_from(target: Target, name: str, blob: bytes | None) -> tuple[KnownKey, 
     }
     argv = [expand(word, tokens) for word in target.known_hosts_command]
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-            timeout=_PATIENCE,
-        )
+        done = ask(argv)
     except OSError as error:
         raise CommandFailedError(f"KnownHostsCommand `{shlex.join(argv)}`: {reason(error)}") from error
     except subprocess.TimeoutExpired as error:
-        text = f"it took more than {_PATIENCE:.0f} s"
+        text = f"it took more than {error.timeout:.0f} s"
         raise CommandFailedError(f"KnownHostsCommand `{shlex.join(argv)}`: {text}") from error
     if done.returncode != 0:
         words = done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"]

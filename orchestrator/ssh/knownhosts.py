@@ -11,12 +11,12 @@ import binascii
 import hashlib
 import hmac
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
+
+from orchestrator.ssh.tokens import wildcards
 
 
 class Trust(Enum):
@@ -153,16 +153,8 @@ def _matches(pattern: str, name: str) -> bool:
         salt = _decode(pattern.split("|")[2]) if pattern.count("|") == 3 else None
         return salt is not None and hmac.compare_digest(_hash(name, salt), pattern)
     if "*" in pattern or "?" in pattern:
-        return _regex(pattern).fullmatch(name) is not None
+        return wildcards(pattern).fullmatch(name) is not None
     return pattern == name  # most are: every host asks about every line
-
-
-@cache
-def _regex(pattern: str) -> re.Pattern[str]:
-    # Only * and ? are special: fnmatch would read [host]:port as a set of characters.
-    return re.compile(
-        "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern), re.DOTALL
-    )
 
 
 def _hash(name: str, salt: bytes) -> str:

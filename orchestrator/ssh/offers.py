@@ -39,7 +39,7 @@ class Unusable:
     """Why keys of a target could not be offered."""
 
     lines: tuple[str, ...]
-    locked: bool = False  # one of them only lacks its passphrase
+    locked: Path | None = None  # one of them, which only lacks its passphrase
 
 
 def unusable(target: Target, keyring: Keyring) -> Unusable:
@@ -55,7 +55,7 @@ def unusable(target: Target, keyring: Keyring) -> Unusable:
         lines.append(
             f"the keys of PKCS11Provider are offered only from an agent (ssh-add -s {target.pkcs11})"
         )
-    return Unusable(tuple(lines), any(file.locked for file in files))
+    return Unusable(tuple(lines), next((file.path for file in files if file.locked), None))
 
 
 def _candidates(target: Target, keyring: Keyring) -> Iterator[Offer]:

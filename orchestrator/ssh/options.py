@@ -16,9 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
+from orchestrator.ssh.programs import ask
+
 Options: TypeAlias = Mapping[str, Sequence[str]]  # lower-case keyword -> its values
 
-_PATIENCE = 20.0
 _FRESH = 20.0  # seconds an answer is good for: from the question for passphrases to the connection
 
 
@@ -78,17 +79,9 @@ def _ask_ssh(binary: str, asked: CommandLine) -> Options:
     flags = {"-F": asked.config, "-l": asked.user, "-p": asked.port, "-i": asked.identity}
     words = [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
     try:
-        done = subprocess.run(
-            [binary, "-G", "-T", *words, "--", asked.alias],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            check=False,
-            timeout=_PATIENCE,
-        )
+        done = ask([binary, "-G", "-T", *words, "--", asked.alias], errors="surrogateescape")
     except subprocess.TimeoutExpired as error:
-        raise BadConfigError(f"ssh -G took more than {_PATIENCE:.0f} s (a Match exec?)") from error
+        raise BadConfigError(f"ssh -G took more than {error.timeout:.0f} s (a Match exec?)") from error
     if done.returncode != 0:
         said = [line for line in done.stderr.strip().splitlines() if "terminating" not in line]
         raise BadConfigError(said[-1] if said else f"ssh -G exited with {done.returncode}")

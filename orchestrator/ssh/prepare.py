@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,8 +67,9 @@ def _passphrase(path: Path, ask: Ask) -> str:
         passphrase = ask(f"{again}Passphrase for {path}: ")
         if not keyfile.load(path, passphrase).locked:
             return passphrase
+    look = shlex.join(["ssh-keygen", "-y", "-f", str(path)])
     raise ClusterError(
         f"{path} stays locked",
         why=f"{_TRIES} passphrases did not open it",
-        hint=f"`ssh-add {path}`, then try again",
+        hint=f"`{look}` asks for it, too, and prints the public key; or name another key with `identity`",
     )

@@ -79,7 +79,8 @@ def login(error: LoginRefused, target: Target) -> Problem:
         if not set(Method) & set(named):
             why += ", which our client does not have"
     if error.unusable.locked:
-        return Problem(Trouble.AUTH, "refused the login", why, "`ssh-add` the key, then try again")
+        add = shlex.join(["ssh-add", str(error.unusable.locked)])
+        return Problem(Trouble.AUTH, "refused the login", why, f"`{add}`, then try again")
     hint = f"`{target.command}`, or set `user` and `identity` under [defaults]"
     return Problem(Trouble.AUTH, "refused the login", why, hint)
 

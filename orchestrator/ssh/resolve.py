@@ -48,7 +48,7 @@ def resolve(host: Host) -> Target:
     try:
         target = _resolve(asked, ())
     except BadConfigError as error:
-        flag = f"-F {config} " if config else ""
+        flag = f"-F {shlex.quote(str(config))} " if config else ""
         raise HostError(
             host.name,
             "cannot be resolved from ssh_config",
@@ -69,7 +69,8 @@ def _identity(host: Host) -> Path | None:
             f"has no identity file {host.identity}",
             kind="identity",
             why="`identity` in the inventory names a file that is not there",
-            hint=f"`ls -l {file.parent}`, or make one: `ssh-keygen -t ed25519 -f {file}`",
+            hint=f"`{shlex.join(['ls', '-l', str(file.parent)])}`, or make one: "
+            f"`{shlex.join(['ssh-keygen', '-t', 'ed25519', '-f', str(file)])}`",
         )
     return file
 

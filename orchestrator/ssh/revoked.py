@@ -11,9 +11,9 @@ from pathlib import Path
 
 from orchestrator.ssh.keyfile import reason
 from orchestrator.ssh.knownhosts import key_type
+from orchestrator.ssh.programs import ask
 
 _KRL = b"SSHKRL\n\0"
-_PATIENCE = 20.0
 
 
 class CannotTellError(Exception):
@@ -51,17 +51,9 @@ def _in_list(file: Path, blob: bytes) -> bool:
         key.write(f"{key_type(blob)} {base64.b64encode(blob).decode()}\n")
         key.flush()
         try:
-            done = subprocess.run(
-                [program, "-Q", "-f", str(file), key.name],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                check=False,
-                timeout=_PATIENCE,
-            )
+            done = ask([program, "-Q", "-f", str(file), key.name])
         except subprocess.TimeoutExpired as error:
-            raise CannotTellError(f"ssh-keygen -Q -f {file} took more than {_PATIENCE:.0f} s") from error
+            raise CannotTellError(f"ssh-keygen -Q -f {file} took more than {error.timeout:.0f} s") from error
     if done.returncode == 0:
         return False
     if "REVOKED" in done.stdout:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 
 def expand(text: str, tokens: Mapping[str, str]) -> str:
     """Replace %-tokens as ssh_config(5) lists them; an unknown one stays as it is."""
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+@cache
+def wildcards(pattern: str) -> re.Pattern[str]:
+    """Only * and ? are special: fnmatch would read [host]:port as a set of characters."""
+    return re.compile(
+        "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern), re.DOTALL
+    )
 
 
 def unless_none(value: str) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 import stat
 from pathlib import Path
 
@@ -26,27 +27,30 @@ def key_path() -> Path:
 def read_key() -> bytes | None:
     """The key, None where there is none; raise UsageError for one that others may know or that is damaged."""
     path = key_path()
+    quoted = shlex.quote(str(path))
     try:
         # Without waiting: anything may stand there.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _unusable(path, error.strerror or str(error), f"`ls -l {path}` shows what it is") from error
+        raise _unusable(path, error.strerror or str(error), f"`ls -l {quoted}` shows what it is") from error
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise _unusable(path, "it is not a file", f"`mv {path} {path}.old`; the next launch makes a key")
+            raise _unusable(
+                path, "it is not a file", f"`mv {quoted} {quoted}.old`; the next launch makes a key"
+            )
         if found.st_uid not in (os.getuid(), 0):
             raise _unusable(path, f"it belongs to uid {found.st_uid}", "have its owner remove it")
         if found.st_mode & 0o077:
             mode = f"its mode is {stat.S_IMODE(found.st_mode):03o}: others may know it"
-            raise _unusable(path, mode, f"`chmod 600 {path}`, or remove it: the next launch makes another")
+            raise _unusable(path, mode, f"`chmod 600 {quoted}`, or remove it: the next launch makes another")
         text = os.read(fd, 4096)
     finally:
         os.close(fd)
     if not _TEXT.fullmatch(text):
-        raise _unusable(path, "it is damaged", f"`mv {path} {path}.old`; the next launch makes a key")
+        raise _unusable(path, "it is damaged", f"`mv {quoted} {quoted}.old`; the next launch makes a key")
     return bytes.fromhex(text.decode())
 
 

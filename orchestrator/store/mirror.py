@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import starmap
 from pathlib import Path
 
+from orchestrator.node.base.writing import write_all
 from orchestrator.plainfile import make_way, open_plain
 from orchestrator.store.folder import RunFolder
 
@@ -105,7 +106,7 @@ class _File:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._cut(whole)  # what another keeper had begun as it was killed
         try:
-            _write_all(self._fd, data)
+            write_all(self._fd, data)
         finally:
             self._cut(whole)
 
@@ -150,9 +151,3 @@ def has_room(folder: Path) -> bool:
     except OSError:
         return True
     return found.f_bavail * found.f_frsize >= ROOM
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -40,8 +40,7 @@ def decode_plan(data: bytes) -> RunPlan:
 
 def _wrong(plan: RunPlan) -> Iterator[str]:
     """What fits the types, and makes no sense."""
-    hosts = (*plan.hosts, *plan.spares, *plan.retired)
-    names = {host.name for host in hosts}
+    names = {host.name for host in plan.members}
     if any("\0" in text for text in _texts(msgspec.to_builtins(plan))):
         yield "a text holds a NUL character"
     yield from _wrong_names(plan)
@@ -49,7 +48,7 @@ def _wrong(plan: RunPlan) -> Iterator[str]:
         yield f"`created` is {plan.created!r}, no moment in seconds since 1970"
     if len({host.name for host in plan.hosts}) != len(plan.hosts):
         yield "two hosts have one name"
-    for host in hosts:
+    for host in plan.members:
         yield from _wrong_host(host)
     for spec in plan.tasks:
         if spec.host not in {host.name for host in plan.hosts}:

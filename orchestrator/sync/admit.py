@@ -24,6 +24,8 @@ _MOST_TIME = 1 << 63
 _FIELDS = (str, str, int, int, int, str)
 # git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
 _EXECUTED = ".git"
+_KINDS = {archive.FILE, archive.FOLDER, archive.LINK, archive.ODD}
+LEFT_OUT = "links that lead out of the folder, folders named .git, FIFOs, sockets, devices"
 
 
 class Links(Enum):
@@ -36,7 +38,7 @@ class Links(Enum):
 @dataclass(frozen=True)
 class Admitted:
     entries: tuple[Entry, ...]
-    left_out: tuple[str, ...]  # names of links that lead out, and of folders that git would execute from
+    left_out: tuple[str, ...]  # names of what LEFT_OUT says
 
 
 def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> Admitted:
@@ -54,7 +56,7 @@ def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> 
             continue
         if above and (above not in entries or entries[above].kind != archive.FOLDER):
             raise unasked(host, one.path, "it is listed below something that is not a folder")
-        if links is Links.INSIDE and is_unwelcome(one):
+        if one.kind == archive.ODD or (links is Links.INSIDE and is_unwelcome(one)):
             left_out[one.path] = None
         else:
             entries[one.path] = one
@@ -67,10 +69,10 @@ def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> 
 
 
 def is_unwelcome(one: Entry) -> bool:
-    """Whether it is left out: a link that may lead out of its folder, or a folder that git executes from."""
+    """Whether it is what LEFT_OUT says; a link that *may* lead out of its folder is one that does."""
     parts = parts_of(one.path)
     leads_out = one.kind == archive.LINK and not stays_inside(parts, one.target)
-    return leads_out or parts[-1].casefold() == _EXECUTED
+    return one.kind == archive.ODD or leads_out or parts[-1].casefold() == _EXECUTED
 
 
 def unasked(host: str, name: str, why: str) -> HostError:
@@ -113,8 +115,8 @@ def _entry(host: str, row: object) -> Entry:
         raise garbled(host, "its list of files has a row that is none")
     one = Entry(*row)
     size_is_right = 0 <= one.size < _MOST_SIZE and (one.kind == archive.FILE or one.size == 0)
-    kind_is_right = one.kind in {archive.FILE, archive.FOLDER, archive.LINK}
-    if not kind_is_right or not size_is_right or not -_MOST_TIME <= one.mtime_ns < _MOST_TIME or one.mode < 0:
+    time_is_right = -_MOST_TIME <= one.mtime_ns < _MOST_TIME
+    if one.kind not in _KINDS or not size_is_right or not time_is_right or one.mode < 0:
         raise unasked(host, one.path, "no file has such a kind, size, time or mode")
     if one.kind == archive.LINK and not _is_target(one.target):
         raise unasked(host, one.path, "no link has such a target")

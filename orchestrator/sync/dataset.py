@@ -21,9 +21,8 @@ from typing import Any
 
 from orchestrator.errors import ClusterError, OrchestrateError, UsageError
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
-from orchestrator.sync.manifest import File, Manifest, too_long
+from orchestrator.sync.manifest import MOST_FILES, File, Manifest, too_long
 
-MOST_FILES = 100_000  # what one message to a node can name
 _SMALLEST = 4 << 20  # bytes of a piece
 _LARGEST = 32 << 20
 _PIECES = 4096  # as many as are handled with ease

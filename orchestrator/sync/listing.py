@@ -7,6 +7,8 @@ stays at home unless it is named (`private`), and, where there is no git, .gitig
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,6 +78,8 @@ def _check_depth(path: str) -> None:
 
 def _in_git(folder: Path) -> bool:
     done = git(folder, "rev-parse", "--is-inside-work-tree")
+    if done is not None:
+        check_refusal(folder, done)
     return done is not None and done.returncode == 0 and done.stdout.strip() == b"true"
 
 
@@ -85,12 +89,30 @@ def git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes] | None:
         return None
     # GIT_DIR and its kin are set in hooks and would answer for another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["LC_ALL"] = "C"  # what it says is read
     return subprocess.run(
         ["git", "-C", str(folder), *words],
         capture_output=True,
         check=False,
         env=environment,
         stdin=subprocess.DEVNULL,
+    )
+
+
+def check_refusal(folder: Path, done: subprocess.CompletedProcess[bytes]) -> None:
+    """Raise UsageError for a repository that git does not open: nobody else knows what it leaves out.
+
+    That there is none is no refusal, nor that this is the inside of one.
+    """
+    said = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode == 0 or "(or any" in said or "must be run in a work tree" in said:
+        return
+    trust = re.search(r"git config --global --add safe\.directory .+", said)
+    command = trust[0] if trust else f"git -C {shlex.quote(str(folder))} status"
+    raise UsageError(
+        f"git does not open the repository of {folder}",
+        why=said.partition("\n")[0].removeprefix("fatal: "),
+        hint=f"`{command}`{', if you trust it' if trust else ''}",
     )
 
 
@@ -102,7 +124,8 @@ def _git_paths(root: Path, listing: CodeListing, below: str = "", *, ignored: bo
     assert done is not None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip()
-        raise UsageError(f"git cannot list the files of {folder}", why=said, hint=f"`git -C {folder} status`")
+        hint = f"`git -C {shlex.quote(str(folder))} status`"
+        raise UsageError(f"git cannot list the files of {folder}", why=said, hint=hint)
     names = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name)
     for name in names:  # in a conflict git says a name three times
         path = f"{below}{name}"

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.node.serve.frames import MAX_HEADER
 
+MOST_FILES = 100_000  # what one message to a node can name
 _LARGE = 1 << 20
 MOST_NAMED = MAX_HEADER - (64 << 10)  # bytes of a manifest; the rest of the message that has it is short
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.plainfile import at_home
-from orchestrator.sync.listing import git
+from orchestrator.sync.listing import check_refusal, git
 
 # Folders of the system; whoever stands in one of them has forgotten to change to a project.
 _SYSTEM = (
@@ -44,7 +45,7 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
             raise UsageError(
                 f"the code at {root} does not hold {here}",
                 why="the tasks run in the folder that corresponds to the current one",
-                hint=f"`cd {root}`, or name a folder above this one",
+                hint=f"`cd {shlex.quote(str(root))}`, or name a folder above this one",
             )
         _refuse(root, state)
         return CodeRoot(root, _below(here, root))
@@ -73,6 +74,8 @@ def _below(here: Path, root: Path) -> str:
 def _top_of_git(here: Path) -> Path | None:
     """None also for a folder that its repository ignores: git would show nothing of it."""
     done = git(here, "rev-parse", "--show-toplevel")
+    if done is not None:
+        check_refusal(here, done)
     if done is None or done.returncode != 0:
         return None
     top = Path(os.fsdecode(done.stdout.rstrip(b"\n"))).resolve()

@@ -15,10 +15,9 @@ from pathlib import Path
 from orchestrator.errors import UsageError
 from orchestrator.sync import private, remarks, tarball
 from orchestrator.sync.listing import CodeListing, list_files, unreadable
-from orchestrator.sync.manifest import Entry, File, Manifest, Symlink, too_long
+from orchestrator.sync.manifest import MOST_FILES, Entry, File, Manifest, Symlink, too_long
 from orchestrator.sync.private import Reason
 
-MOST_FILES = 100_000  # what one message to a node can name
 _KEPT = 16 * 1024 * 1024  # bytes of small files that are held as they were read: later edits change nothing
 _PINNED = 256 * 1024 * 1024  # the same, of files that were seen to change
 _ALONG = 64 * 1024  # bytes of files that go along with the question what is missing
@@ -94,7 +93,15 @@ def read_tree(
     `listing` of a moment ago saves another one; what has gone since is not part of the tree.
     """
     root = root.resolve()
-    return _read(root, list_files(root, ignore, own) if listing is None else listing, pinned)
+    found = list_files(root, ignore, own) if listing is None else listing
+    tree = _read(root, found, pinned)
+    if found.paths and not tree.files and not any(os.path.lexists(root / path) for path in found.paths):
+        raise UsageError(
+            f"the code at {root} has been removed",
+            why="it was there when the launch began, and is sent only after all hosts have answered",
+            hint="launch it again, and leave the folder in place until `stage` is over",
+        )
+    return tree
 
 
 def read_package(folder: Path) -> Tree:

@@ -19,6 +19,7 @@ from orchestrator.wire.data import (
 )
 from orchestrator.wire.envs import EnvFind, EnvLook, EnvMade, EnvMake, EnvProgress
 from orchestrator.wire.eventfiles import EventFiles, EventFilesOf, Grown
+from orchestrator.wire.facts import Facts, Fingerprint, Interface, MachineFacts
 from orchestrator.wire.fields import Reply, printable
 from orchestrator.wire.files import (
     FilesBegin,
@@ -44,29 +45,19 @@ from orchestrator.wire.glance import (
     VitalsAsk,
 )
 from orchestrator.wire.hello import Beats, Hello, Ping
-from orchestrator.wire.look import (
+from orchestrator.wire.imports import Imported, Imports
+from orchestrator.wire.ports import (
     Bandwidth,
     Busy,
     Conflict,
-    Facts,
-    Fingerprint,
-    GpuHeld,
-    GpuProcess,
-    Imported,
-    Imports,
-    Interface,
     Lease,
     Lessee,
     Listen,
     Listening,
-    MachineFacts,
     Probe,
     Probed,
     Probes,
     ProbeTarget,
-    ShareClean,
-    ShareRead,
-    ShareWrite,
     Unlisten,
 )
 from orchestrator.wire.request import (
@@ -79,6 +70,7 @@ from orchestrator.wire.request import (
     header,
     read,
 )
+from orchestrator.wire.share import ShareClean, ShareRead, ShareWrite
 from orchestrator.wire.stream import AgentStream
 from orchestrator.wire.tasks import (
     NEWS_PAYLOAD,
@@ -107,7 +99,7 @@ from orchestrator.wire.tasks import (
     Want,
     news,
 )
-from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuUser, Orphan
+from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuHeld, GpuProcess, GpuUser, Orphan
 from orchestrator.wire.trees import (
     ForRun,
     Had,

@@ -33,7 +33,6 @@ class Grown(Struct, frozen=True):
 class EventFiles(Reply, frozen=True):
     """Pieces, whose bytes follow each other in the payload; `behind` bytes are yet to come."""
 
-    there: bool
     files: Annotated[tuple[Grown, ...], Meta(max_length=MOST)]
     behind: Count
     more: bool  # there are more files than are looked at

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from orchestrator.node.serve.frames import MARKER
+from orchestrator.node.serve.frames import MARKER, SIZES
 from orchestrator.wire.request import ProtocolError, parse
 
-_SIZES = struct.Struct(">II")
 NOISE = 65_536  # bytes of login noise that are kept
 
 Header: TypeAlias = dict[str, Any]
@@ -36,7 +34,7 @@ class AgentStream:
     @property
     def wanting(self) -> int:
         """How large the frame is that has begun and not ended; 0 between two frames."""
-        return _SIZES.size + self._head + self._body if self._head or self._buffer else 0
+        return SIZES.size + self._head + self._body if self._head or self._buffer else 0
 
     def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
         """The frames that `data` completes; raise ProtocolError for what is not a frame."""
@@ -51,10 +49,10 @@ class AgentStream:
         try:
             while True:
                 if not self._head:
-                    if len(self._buffer) - start < _SIZES.size:
+                    if len(self._buffer) - start < SIZES.size:
                         return
-                    self._announce(*_SIZES.unpack_from(self._buffer, start))
-                    start += _SIZES.size
+                    self._announce(*SIZES.unpack_from(self._buffer, start))
+                    start += SIZES.size
                 if self._header is None:
                     if len(self._buffer) - start < self._head:
                         return

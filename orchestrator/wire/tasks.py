@@ -81,6 +81,11 @@ class TaskRecord(Reply, frozen=True):
     message: Words = ""
 
     @property
+    def started_as(self) -> int:
+        """The pid of its program; 0 where none was started, or none is known."""
+        return 0 if self.state is TaskPhase.UNSTARTED else self.pid or 0
+
+    @property
     def missing(self) -> int:
         """Bytes of its log that its node could not keep."""
         return sum(gap.bytes for gap in self.gaps)
@@ -278,6 +283,11 @@ class RunStatus(Reply, frozen=True):
 class Runs(Reply, frozen=True):
     runs: tuple[RunStatus, ...]
     more: Count = 0  # older ones, for which there was no room
+
+    @property
+    def tasks(self) -> tuple[TaskStatus, ...]:
+        """Those of all of them."""
+        return tuple(task for run in self.runs for task in run.tasks)
 
 
 class States(Request[Runs], frozen=True, kw_only=True):

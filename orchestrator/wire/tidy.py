@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.wire.fields import Count, Name, Pid, Port, Real, Reply, Size, Words
-from orchestrator.wire.look import Busy, GpuProcess
+from orchestrator.wire.ports import Busy
 from orchestrator.wire.request import Failure, Request
 
 
@@ -35,6 +35,27 @@ class Orphan(Reply, frozen=True):
     run: Words
     task: Words
     cookie: Words
+
+
+class GpuProcess(Reply, frozen=True):
+    """A process that holds memory of a GPU."""
+
+    pid: Pid
+    name: Words
+    memory: Size | None
+    run: Words
+
+
+class GpusHeld(Reply, frozen=True):
+    held: tuple[GpuProcess, ...]
+
+
+class GpuHeld(Request[GpusHeld], frozen=True, kw_only=True):
+    """What of a run's ended tasks still holds memory of a GPU."""
+
+    OP = "gpu_held"
+    REPLY = GpusHeld
+    run: str
 
 
 class HeldPort(Reply, frozen=True):

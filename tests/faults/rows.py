@@ -36,7 +36,6 @@ def each(make: Callable[[str], str], *hosts: str) -> str:
 
 
 TCP = "-p tcp --dport 2222"
-FIREWALL = ("other traffic gets there", "open TCP port 2222")
 UFW = "ufw allow 2222/tcp"
 MTU = "-m length --length 1400:65535"
 

@@ -49,7 +49,7 @@ class _Agent(Agent):
         while view and self._running:
             view = view[os.write(self._told, view[:32768]) :]
             self._hear()
-        while not self.outbox.empty:
+        while self.outbox._queue:
             self.outbox._flush()
             for header, _ in self.decoder.feed(os.read(self._answers, 1 << 20)):
                 if header.get("ok") is False:

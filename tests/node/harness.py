@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,16 +16,15 @@ from orchestrator.node.base import procs
 from orchestrator.node.base.paths import Paths, TaskFolder
 from orchestrator.node.task import control, start, state
 from tests.node.identity import Identity, identify
+from tests.polling import poll
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
     """Poll a condition; its true value, or a failure after the deadline."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.005)
+    value = poll(condition, seconds)
+    assert value, f"not within {seconds} s: {what or condition}"
     return value
 
 
@@ -61,7 +59,9 @@ class Node:
         return Path(self.task(task).log).read_bytes()
 
     def stop(self, grace: float = 20.0, *, kill: bool = False, tasks: list[str] | None = None) -> None:
-        control.stop(self.paths, self.run, None, tasks, grace, kill)
+        for folder in self.paths.tasks(self.run):
+            if tasks is None or folder.task in tasks:
+                control.stop(folder, grace, kill)
 
     def final(self, task: str = "worker/0", seconds: float = 30.0, attempt: str = "1") -> state.State:
         """Wait for the final state, and see that at that moment nothing of the task is alive."""

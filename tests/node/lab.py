@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.base import paths, procs
+from orchestrator.node.base import ending, paths, procs
 from orchestrator.node.task import control, state
 from tests.node.agent_client import AgentClient
 from tests.node.harness import until
@@ -66,10 +66,11 @@ class Lab:
             agent.close()
         if self.state.is_dir() and not self.state.stat().st_mode & 0o077:
             known = paths.Paths(str(self.state))
-            control.stop(known, self.run, None, None, 0.0, kill=True)
+            for folder in known.tasks(self.run):
+                control.stop(folder, 0.0, kill=True)
             for folder in known.tasks(self.run):
                 assert control.wait_until_over(folder, 15.0), "the lock is still held"
-        assert procs.sweep(self.run) == []
+        assert ending.sweep(self.run) == []
 
 
 def gone(pid: int) -> bool:

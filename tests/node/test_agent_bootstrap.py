@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.serve import bootstrap, frames
+from tests import compiled
 from tests.node.agent_client import OLD_PYTHON, Silence
 from tests.node.lab import Lab
 from tests.ports import free_port
@@ -108,6 +109,17 @@ def test_compiled_code_is_kept_for_the_next_start(lab: Lab) -> None:
     agent.request("keep", run=lab.run, who="me", plan="{}")
     agent.close()
     assert kept.stat().st_size > before.st_size
+
+
+def test_what_tests_keep_for_agents_is_what_they_would_keep(lab: Lab) -> None:
+    kept = compiled.put(lab.state)
+    before = kept.stat()
+    agent = lab.agent()
+    agent.request("keep", run=lab.run, who="me", plan="{}")
+    agent.close()
+    assert cache(lab) == [kept]
+    after = kept.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_a_start_from_kept_code_does_not_unpack_what_was_sent(lab: Lab) -> None:

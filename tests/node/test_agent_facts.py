@@ -50,6 +50,13 @@ def test_packages_without_pip_and_of_other_kinds(lab: Lab) -> None:
     assert found["packages"] == {"old-style": "1.0", "New_Style": "2.0rc1+cpu", "noversion": None}
 
 
+def test_what_can_be_imported_is_found_out_without_a_home(lab: Lab) -> None:
+    """An account of a service has none; its workdir is elsewhere."""
+    agent = lab.agent(env={"HOME": "/no/such/home"})
+    found = agent.request("imports", python=sys.executable, env={}, modules=["json"])
+    assert ([one["name"] for one in found["modules"]], found["ended"]) == (["json"], "")
+
+
 @pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
 def test_the_training_python_may_be_another_one(lab: Lab) -> None:
     assert facts(lab, python=OLD_PYTHON)["python"]["version"].startswith("3.8.")
@@ -143,6 +150,31 @@ def test_what_the_kernel_tells(lab: Lab) -> None:
     assert found["ephemeral"] == [low, high]
     assert "127.0.0.1" in found["ip"]
     assert before & _addresses() <= set(found["ip"])
+
+
+def test_what_a_setup_leaves_in_the_background_is_not_waited_for(lab: Lab) -> None:
+    """An agent, a daemon: it holds the pipe in which the answer is, and the answer is there."""
+    setup = "sleep 600 & echo ready"
+    assert facts(lab, setup=setup)["python"]["ok"]
+    found = lab.agent().request("imports", python=sys.executable, setup=setup, env={}, modules=["json"])
+    assert ([one["name"] for one in found["modules"]], found["ended"]) == (["json"], "")
+
+
+def test_a_python_that_prints_without_end_does_not_fill_the_memory(lab: Lab) -> None:
+    python = lab.folder / "python"
+    python.write_text("#!/bin/sh\nexec yes\n")
+    python.chmod(0o755)
+    assert facts(lab, python=str(python))["python"]["error"] == "it printed more than 64 MB"
+    asked = {"python": str(python), "setup": None}
+    found = lab.agent().request("imports", env={}, modules=["json"], **asked)  # type: ignore[arg-type]
+    assert found["ended"] == "it printed more than 64 MB"
+
+
+def test_a_python_that_crashes_is_said_to(lab: Lab) -> None:
+    python = lab.folder / "python"
+    python.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    python.chmod(0o755)
+    assert facts(lab, python=str(python))["python"]["error"] == "it said nothing and was killed by SIGSEGV"
 
 
 def test_gpus_as_nvidia_smi_lists_them(lab: Lab) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -18,6 +20,8 @@ import pytest
 from orchestrator.node.base import procs
 from orchestrator.node.serve import frames
 from orchestrator.node.task import control, logfile, state
+from orchestrator.node.watch import runs
+from orchestrator.node.watch.inotify import LOOK_EVERY
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone, opened, wait_gone
@@ -230,6 +234,37 @@ def test_a_task_whose_guard_and_supervisor_are_killed_is_lost_and_nothing_is_lef
     assert procs.bearers(lab.run) == []
 
 
+def test_an_agent_without_descriptors_says_so_and_sees_what_happened_once_it_has_some(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "sleep", "1000")
+    lab.follow(agent, "worker/0")
+    agent.until(lambda: bool(agent.states("worker/0")))
+    limits = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+    used = set(names_in(f"/proc/{agent.pid}/fd"))
+    most = next(fd for fd in itertools.count() if str(fd) not in used)
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (most, limits[1]))
+    with pytest.raises(AgentError, match="Too many open files"):
+        agent.request("states", run=lab.run)
+    kill_our_processes(lab)
+    deadline = time.monotonic() + 2.5 * LOOK_EVERY
+    while time.monotonic() < deadline:  # it looks around meanwhile
+        assert agent.request("ping")
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
+    assert lab.final(agent)["state"] == "lost"
+
+
+def test_a_word_that_cannot_be_written_down_ends_no_agent(lab: Lab) -> None:
+    """As on a disk that became read-only; here it is its descriptor that has become none."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.close(writer)
+    word = runs._Word({"one": writer, "two": (kept := os.open(lab.folder / "kept", os.O_CREAT | os.O_RDWR))})
+    os.utime(kept, (0, 0))
+    word()
+    assert os.fstat(kept).st_mtime > 0
+    os.close(kept)
+
+
 def test_stop_buries_a_lost_task(lab: Lab) -> None:
     agent = lab.agent()
     lab.start(agent, "sleep", "1000")
@@ -397,6 +432,16 @@ def test_a_full_disk_is_the_machines_word_and_no_bug(lab: Lab) -> None:
     assert "No space left on device" in caught.value.what
 
 
+def test_a_file_that_may_not_grow_is_no_bug_either(lab: Lab) -> None:
+    """`ulimit -f`, and what some file systems say of a quota."""
+    agent = lab.agent()
+    resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (50_000, 50_000))
+    with pytest.raises(AgentError) as caught:
+        agent.request("keep", run=lab.run, who="me", plan="x" * 100_000)
+    assert (caught.value.kind, caught.value.what) == ("machine", "File too large")
+    assert "where `state` and `workdir` of this host are" in caught.value.hint
+
+
 @pytest.mark.parametrize("op", ["keep", "sweep", "states"])
 def test_a_run_is_one_plain_name(lab: Lab, op: str) -> None:
     agent = lab.agent()
@@ -435,6 +480,16 @@ def test_a_task_of_which_an_rm_that_was_cut_short_left_some_hides_no_other(lab: 
     assert lab.stop(agent, kill=True)["asked"] == ["worker/1"]
     assert lab.over("worker/1")["state"] == state.EXITED
     assert agent.request("sweep", run=lab.run) == {"killed": [], "alive": []}
+
+
+def test_a_plan_that_is_no_text_any_more_hides_no_task(lab: Lab) -> None:
+    agent = lab.agent()
+    lab.start(agent, "true")
+    lab.over()
+    (lab.state / "runs" / lab.run / "run.json").write_bytes(b"\xff\xfe{}")
+    (run,) = agent.request("states", run=lab.run)["runs"]
+    assert run["plan"] == "\ufffd\ufffd{}"
+    assert [task["task"] for task in run["tasks"]] == ["worker/0"]
 
 
 def test_of_more_runs_than_a_message_holds_the_newest_and_those_that_continue_are_told(lab: Lab) -> None:

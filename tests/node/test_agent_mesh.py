@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.look import ports
+from orchestrator.node.look import ports, turnstile
 from tests.node.agent_client import AgentClient
 from tests.node.harness import until
-from tests.node.lab import Lab
+from tests.node.lab import Lab, opened
 from tests.ports import free_port
 
 NONCE = "6f1ed002ab5595859014ebf0951522d9"
@@ -374,6 +374,46 @@ def test_a_lease_ends_with_the_agent_unless_a_task_holds_it(lab: Lab) -> None:
     lab.stop(b, kill=True)
     lab.final(b)
     until(lambda: b.request("lease", run="r2", owner="bob", ports={str(port): "worker/0"})["taken"] == [port])
+
+
+def test_the_ports_of_a_run_are_held_through_an_agent_that_takes_over(lab: Lab) -> None:
+    """One of them by the task that runs, one by an agent that was lost and does not know it."""
+    port, other, free = free_port(), free_port(), free_port()
+    asked = {str(port): "worker/0", str(other): "worker/1"}
+    a, b, stranger = lab.agent(), lab.agent(), lab.agent()
+    a.request("lease", run=lab.run, owner="me", ports=asked)
+    lab.start(a, "sleep", "1000", port=port)
+    found = b.request("lease", run=lab.run, owner="me", ports={**asked, str(free): "worker/2"})
+    assert found == {"taken": [free], "conflicts": []}
+
+    def holder(of: int) -> Any:
+        found = stranger.request("lease", run="r2", owner="bob", ports={str(of): "worker/0"})
+        return found["conflicts"][0]["run"]
+
+    assert holder(free) == lab.run
+    a.close()
+    lab.start(b, "sleep", "1000", task="worker/1", port=other)
+    b.close()
+    assert [holder(one) for one in (port, other)] == [lab.run, lab.run]
+    c = lab.agent()
+    assert c.request("lease", run=lab.run, owner="me", ports=asked) == {"taken": [], "conflicts": []}
+    lab.stop(c, kill=True)
+    lab.over("worker/0")
+    lab.over("worker/1")
+    leases = [f"{lab.state}/leases/{one}" for one in (port, other)]
+    until(lambda: all(path in opened(c.pid) for path in leases), what="the new agent to have them")
+    assert [holder(one) for one in (port, other)] == [lab.run, lab.run]
+
+
+def test_a_claim_that_is_being_let_go_of_is_waited_for() -> None:
+    port = free_port()
+    claim = turnstile.pass_through(turnstile.LEASE, port)
+    with pytest.raises(turnstile.Taken):
+        turnstile.pass_through(turnstile.LEASE, port)
+    later = threading.Timer(0.05, os.close, (claim,))
+    later.start()
+    os.close(turnstile.pass_through(turnstile.LEASE, port, 30.0))
+    later.join()
 
 
 def test_a_leased_port_says_its_run_when_it_is_busy(lab: Lab) -> None:

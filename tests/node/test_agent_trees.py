@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.look import share
+from orchestrator.node.stock import lending
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import link, names_in
 from tests.node.lab import Lab
@@ -163,6 +164,29 @@ def test_many_hosts_may_seal_one_tree_on_a_shared_folder_at_once(lab: Lab) -> No
     assert sum(not one["already"] for one in sealed) == 1
     assert read_all(tree(lab)) == files
     assert names_in(lab.workdir / "trees") == [DIGEST]
+
+
+def test_two_hosts_may_replace_one_damaged_tree_on_a_shared_folder_at_once(lab: Lab) -> None:
+    """The one that is later finds that of the other, and takes neither it nor its name away."""
+    files = {"train.py": b"print(1)", "large": os.urandom(lending.LARGE)}
+    entries, sent = manifest(files), tar(files)
+    hosts = [lab.agent(state=lab.folder / f"state {number}") for number in range(4)]
+    put(lab, hosts[0], entries, sent)
+    seal(lab, hosts[0])
+    for number in range(8):
+        (tree(lab) / "train.py").chmod(0o666)  # others may write there: it has to be replaced
+        for agent in hosts:
+            put(lab, agent, entries, sent)
+        work = {"run": f"{lab.run}-{number}", "also": [], "data": []}
+        asked = [
+            agent.send("tree_seal", workdir=str(lab.workdir), digest=DIGEST, work=work) for agent in hosts
+        ]
+        sealed = [agent.reply(request)[0] for agent, request in zip(hosts, asked, strict=True)]
+        assert sorted(one["already"] for one in sealed) == [False, True, True, True]
+        assert [one["work"]["missing"] for one in sealed] == [[], [], [], []]
+        assert read_all(tree(lab)) == files
+        assert lending.is_whole(str(tree(lab)))
+        assert not [name for name in names_in(tree(lab).parent) if name.startswith((".gone", ".incoming"))]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator import node as node_package
-from orchestrator.node.base import paths, procs
+from orchestrator.node.base import ending, paths, procs
 from orchestrator.node.task import control, state
 from tests.node.harness import Node, dead, identities, new_run, until
 
@@ -47,16 +47,10 @@ def test_exit_code_and_signal_are_two_facts(
 def test_a_stop_lets_the_task_save_and_reports_its_own_exit(node: Node) -> None:
     node.python("saves.py")
     until(lambda: node.log() == b"up\n")
-    assert control.stop(node.paths, node.run, None, None, 20.0, kill=False) == {
-        "asked": ["worker/0"],
-        "gone": [],
-    }
+    assert control.stop(node.task(), 20.0, kill=False)
     found = node.final()
     assert (found["exit_code"], found["want"], node.log()) == (42, state.WANT_STOP, b"up\nsaved\n")
-    assert control.stop(node.paths, node.run, None, None, 20.0, kill=False) == {
-        "asked": [],
-        "gone": ["worker/0"],
-    }
+    assert not control.stop(node.task(), 20.0, kill=False)
 
 
 def test_a_task_that_swallows_term_is_killed_after_the_grace_with_its_family(node: Node) -> None:
@@ -221,7 +215,7 @@ def nobodys() -> Iterator[Path]:
     yield folder
     for process in procs.scan():
         if str(folder) in procs.argv0(process.pid):
-            procs.send(process, signal.SIGKILL)
+            ending.send(process, signal.SIGKILL)
     shutil.rmtree(folder)
 
 
@@ -255,7 +249,7 @@ def test_what_became_root_cannot_be_killed_and_the_task_is_not_said_to_be_over(n
     mine.stop(kill=True)
     until(lambda: f"KILL does not end pid {root}" in mine.state_of()["message"])
     assert mine.state_of()["state"] == state.STOPPING
-    assert control.alive(mine.paths, mine.run, "1", "worker/0")
+    assert control.is_locked(mine.task())
     os.kill(root, signal.SIGKILL)
     found = mine.final()
     assert (found["state"], found["exit_signal"], found["message"]) == (state.EXITED, 9, "")

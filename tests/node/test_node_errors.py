@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,20 @@ def test_a_line_of_ours_is_not_the_place(node: Node, tmp_path: Path) -> None:
     )
     (error,) = run(node, tmp_path, text)
     assert (error["file"], error["line"]) == (str(tmp_path / "train.py"), 4)
+
+
+@pytest.mark.parametrize(
+    "text", ["1/0", "import not_there", "def f(:"], ids=["raises", "lacks", "cannot-be-read"]
+)
+@pytest.mark.parametrize("name", ["tensorflow", "urllib3.connectionpool"])
+def test_an_import_that_fails_shows_no_line_of_ours(node: Node, tmp_path: Path, name: str, text: str) -> None:
+    """Python leaves the loaders out of such a traceback, and ours stands among them."""
+    package, _, module = name.partition(".")
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    (tmp_path / package / f"{module or '__init__'}.py").write_text(text)
+    run(node, tmp_path, f"import {name}")
+    plain = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py")], capture_output=True, check=False, timeout=60
+    )
+    assert node.log() == plain.stderr

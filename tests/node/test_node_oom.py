@@ -182,7 +182,7 @@ def test_a_task_of_an_earlier_life_of_the_machine_is_lost_by_its_restart(node: N
         state.write(
             folder, {**found, "state": "running", "ended_ns": None, "exit_signal": None, "incarnation": life}
         )
-        settled = control.settle(node.paths, node.run, "1", "worker/0")
+        settled = control.settle(node.task())
         assert (settled["state"], settled["message"]) == ("lost", message)
         began = subprocess.run(["date", "+%s"], capture_output=True, text=True, check=True)
         uptime = float(Path("/proc/uptime").read_text().split()[0])  # later: it only makes less of it

@@ -39,12 +39,12 @@ def test_both_killed_together_are_found_out_by_the_free_lock_and_the_cookie(node
     family = identities(node.folder, 5)
     guard, supervisor = guard_of(leader), supervisor_of(leader)
     kill_together(guard, supervisor)
-    until(lambda: not control.alive(node.paths, node.run, "1", "worker/0"), what="both are dead")
+    until(lambda: not control.is_locked(node.task()), what="both are dead")
     assert not state.is_final(node.state_of())
     bearing = [identity for identity in family if _bears_cookie(identity.pid)]
     assert len(bearing) >= 3
 
-    found = control.settle(node.paths, node.run, "1", "worker/0")
+    found = control.settle(node.task())
     assert found == node.state_of()
     assert found["state"] == state.LOST
     assert "killed together" in found["message"]
@@ -90,7 +90,7 @@ def test_tasks_of_one_run_on_one_machine_do_not_end_each_other(node: Node) -> No
     os.kill(supervisor_of(leaders["worker/1"]), signal.SIGKILL)
     os.kill(guard_of(leaders["worker/10"]), signal.SIGCONT)
     node.final("worker/1")
-    assert control.alive(node.paths, node.run, "1", "worker/10")
+    assert control.is_locked(node.task("worker/10"))
     assert node.state_of("worker/10")["state"] == state.RUNNING
     node.stop(tasks=["worker/10"], kill=True)
     node.final("worker/10")
@@ -102,7 +102,7 @@ def test_a_task_from_before_a_restart_of_the_machine_is_lost_without_harm(node: 
     node.alone()
     before = {**found, "state": state.RUNNING, "incarnation": "another/1/2", "pid": os.getpid()}
     state.write(node.task(), {**before, "exit_code": None, "ended_ns": None})
-    settled = control.settle(node.paths, node.run, "1", "worker/0")
+    settled = control.settle(node.task())
     assert settled["state"] == state.LOST
     assert "restarted" in settled["message"]
 
@@ -122,7 +122,7 @@ def test_a_state_that_a_power_failure_cut_short_is_lost_and_hides_no_other_task(
     node.final()
     node.alone()
     Path(node.task().state).write_bytes(b"")
-    found = control.settle(node.paths, node.run, "1", "worker/0")
+    found = control.settle(node.task())
     assert (found["state"], found["task"]) == (state.LOST, "worker/0")
     assert "restarted" in found["message"]
     assert node.state_of() == found

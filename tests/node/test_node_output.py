@@ -190,6 +190,22 @@ def test_a_file_size_limit_is_a_gap_too(node: Node) -> None:
     assert (gap["offset"], gap["bytes"], gap["why"]) == (100_000, 150_000, "File too large")
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "訓", "🙂"])
+def test_the_last_word_of_a_task_fits_where_room_was_kept_for_it(node: Node, letter: str) -> None:
+    """In whatever language the system speaks of what went wrong."""
+    node.start("true")
+    node.final()
+    folder = node.task()
+    state.set_aside(folder)
+    room = Path(folder.path, state.FOR_END).stat().st_size
+    final = state.ended(state.read(folder), state.LOST, 1, letter * 5000)
+    with limited_files(room):
+        state.write_last(folder, final)
+    found = state.read(folder)
+    assert (found["state"], found["message"]) == (state.EXITED, letter * len(found["message"]))
+    assert len(found["message"]) >= 500
+
+
 def test_a_log_that_resumes_says_each_gap_and_stops_after_too_many(tmp_path: Path) -> None:
     """The file alone, with a clock of our own and a limit that comes and goes."""
     log = LogFile(str(tmp_path / "log"), str(tmp_path / "idx"), None, [])

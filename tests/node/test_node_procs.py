@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.base import procs
+from orchestrator.node.base import ending, procs
 from orchestrator.node.base.fault import NodeError
 from tests.node.harness import until
 from tests.node.identity import identify
@@ -78,11 +78,11 @@ def test_the_same_pid_with_another_start_or_in_another_incarnation_is_not_touche
     assert process is not None
     assert identity is not None
     for other in (process._replace(start_ticks=process.start_ticks - 1), process._replace(pid=2**22 + 5)):
-        assert not procs.send(other, signal.SIGKILL)
+        assert not ending.send(other, signal.SIGKILL)
     assert not identity._replace(start_ticks=identity.start_ticks + 1).alive()
     assert not identity._replace(incarnation="another boot").alive()
     assert identity.alive()
-    assert procs.send(process, signal.SIGKILL)
+    assert ending.send(process, signal.SIGKILL)
     assert children[0].wait() == -9
 
 
@@ -93,7 +93,7 @@ def test_a_pid_that_is_used_again_is_not_touched() -> None:
     story = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from orchestrator.node.base import procs
+from orchestrator.node.base import ending, procs
 from tests.node.identity import identify
 def child():
     pid = os.fork()
@@ -109,7 +109,7 @@ while True:  # until the clock has ticked
     assert second == first, (second, first)
     if procs.look(second).start_ticks != before.start_ticks: break
     os.kill(second, 9); os.waitpid(second, 0)
-assert not procs.send(before, 9) and not identity.alive()
+assert not ending.send(before, 9) and not identity.alive()
 assert identify(second).alive()
 print(procs.incarnation())
 """
@@ -161,14 +161,14 @@ def test_the_cookie_is_one_whole_entry(children: list[subprocess.Popen[bytes]]) 
     assert bearing(f"{run}/1/worker") == {"first", "tenth"}
     assert bearing(f"{run}/1/wor") == set()
 
-    assert procs.sweep(f"{run}/1/worker/1") == [
+    assert ending.sweep(f"{run}/1/worker/1") == [
         {"pid": min(pids, key=lambda p: pids[p] != "first"), "argv0": "sleep"}
     ]
     assert bearing(run) == {"later", "tenth"}
-    assert len(procs.sweep(run)) == 2
+    assert len(ending.sweep(run)) == 2
     alive = {pids[child.pid] for child in children if child.poll() is None}
     assert alive == {"quoted", "suffixed", "longer run", "none"}
-    assert procs.sweep(run) == []
+    assert ending.sweep(run) == []
 
 
 def test_a_second_look_leaves_out_whom_the_first_one_knew(children: list[subprocess.Popen[bytes]]) -> None:
@@ -192,12 +192,12 @@ def test_a_sweep_takes_the_bearers_children_and_spares_itself_and_its_ancestors(
     story = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from orchestrator.node.base import procs
+from orchestrator.node.base import ending, procs
 cookie = {"ORCHESTRATE_TASK": sys.argv[2] + "/1/worker/0/n"}
 bearer = os.posix_spawn("/bin/sh", ["sh", "-c", "env -i sleep 600 & wait"], cookie)
 while len(procs.descendants(bearer, procs.scan())) < 1: pass
 while procs.argv0(procs.descendants(bearer, procs.scan())[0].pid) != "sleep": pass
-print(sorted(found["argv0"] for found in procs.sweep(sys.argv[2])))
+print(sorted(found["argv0"] for found in ending.sweep(sys.argv[2])))
 """
     root = Path(procs.__file__).parents[3]
     done = subprocess.run(
@@ -230,7 +230,7 @@ def test_a_process_of_another_user_is_said_and_not_counted_as_gone() -> None:
     if sweeper == 0:
         os.setuid(65534)
         try:
-            procs.sweep(run, 2.0)
+            ending.sweep(run, 2.0)
         except NodeError as error:
             os.write(write, f"{error.kind}: {error.what}".encode())
         finally:

@@ -57,7 +57,7 @@ def stacks(node: Node, **fields: Any) -> list[dict[str, Any]]:
 
 
 def up(node: Node, task: str = "worker/0") -> None:
-    until(lambda: b"up" in node.log(task), what="the program is up")
+    until(lambda: b"up\n" in node.log(task), what="the program is up")
 
 
 def test_a_python_deadlock_shows_where_it_stands(node: Node) -> None:
@@ -103,11 +103,11 @@ def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
     pid = node.start(sys.executable, "-c", SLEEP)["pid"]
     up(node)
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: dumps.state(pid) == "T")
+    until(lambda: procs.status(pid) == "T")
     (found,) = stacks(node)
     assert (found["state"], found["how"], found["text"]) == ("T", "none", "")
     assert "stopped" in found["why"]
-    assert not dumps.status(pid)["ShdPnd"]
+    assert not procs.signals(pid)["ShdPnd"]
     os.kill(pid, signal.SIGCONT)
     until(lambda: "nap" in stacks(node)[0]["text"])
 
@@ -118,7 +118,7 @@ def test_a_task_that_is_no_python_is_told_of_and_lives_on(node: Node, argv: tupl
     until(lambda: len(stacks(node)) == len(argv) - 1)
     assert {one["how"] for one in stacks(node)} == {"none"}
     assert not any(one["python"] for one in stacks(node))
-    assert not dumps.status(pid)["SigCgt"] & (1 << (site.SIGNAL - 1))
+    assert not procs.signals(pid)["SigCgt"] & (1 << (site.SIGNAL - 1))
     assert not state.is_final(node.state_of())
 
 
@@ -284,7 +284,7 @@ def test_where_py_spy_may_not_look_the_signal_does(node: Node) -> None:
     assert found["how"] == "signal"
     pid = node.state_of()["pid"]
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: dumps.state(pid) == "T")
+    until(lambda: procs.status(pid) == "T")
     assert "py-spy: Permission Denied" in stacks(node)[0]["why"]
 
 

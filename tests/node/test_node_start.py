@@ -282,7 +282,7 @@ def test_the_task_outlives_the_process_that_started_it(node: Node) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert node.state_of()["state"] == state.RUNNING
-    assert control.alive(node.paths, node.run, "1", "worker/0")
+    assert control.is_locked(node.task())
 
 
 def test_a_start_leaves_no_zombie_and_no_descriptor_behind(node: Node) -> None:

@@ -299,7 +299,7 @@ def _files(ask: Asker) -> None:
 
 def _event_files(ask: Asker) -> None:
     logs = ask.lab.folder / "board" / "logs"
-    assert not ask(wire.EventFilesOf(root=str(logs), known={})).there
+    assert ask(wire.EventFilesOf(root=str(logs), known={})).files == ()
     logs.mkdir(parents=True)
     (logs / "events.out.tfevents.1.a").write_bytes(b"12345")
     (logs / "checkpoint").write_bytes(b"no event")
@@ -309,7 +309,7 @@ def _event_files(ask: Asker) -> None:
     reply = ask(wire.EventFilesOf(root=str(logs.parent), known={"logs/events.out.tfevents.1.a": 2}))
     (one,) = reply.files
     assert (one.path, one.offset, reply.payload) == ("logs/events.out.tfevents.1.a", 2, b"345")
-    assert (reply.there, reply.behind, reply.more) == (True, 0, False)
+    assert (reply.behind, reply.more) == (0, False)
     shorter = ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 9}))
     assert (shorter.files[0].offset, shorter.payload) == (0, b"12345")
     assert ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 5})).files == ()

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
-from tests.scripts.corpus import ALL, Launched
+from tests.scripts.corpus import ALL, IN_THE_SUITE, Launched
 from tests.ssh.runs.desk import Desk
 from tests.training import training_python
 
@@ -46,7 +46,12 @@ def losses(desk: Desk) -> list[float]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("desk", "one"), [(one, one) for one in ALL.values()], ids=list(ALL), indirect=["desk"]
+    ("desk", "one"),
+    [
+        pytest.param(one, one, id=name, marks=() if name in IN_THE_SUITE else pytest.mark.soak)
+        for name, one in ALL.items()
+    ],
+    indirect=["desk"],
 )
 def test_a_program_is_launched_unchanged(desk: Desk, one: Launched) -> None:
     options = ["--code", str(desk.project)] if one.folder else []
@@ -97,3 +102,4 @@ def test_a_path_that_hosts_would_share_is_said(machines: Cluster, tmp_path: Path
 
 def test_there_are_enough() -> None:
     assert len(ALL) >= 40
+    assert set(ALL) >= IN_THE_SUITE

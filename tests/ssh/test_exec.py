@@ -10,13 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.rehearsal import Cluster
+from tests.polling import poll
 
 ROOT = Path(__file__).parents[2]
 CODE = "import sys; sys.argv[0] = 'orchestrate'; from orchestrator.cli.main import run; run()"
@@ -44,10 +44,7 @@ def orchestrate(inventory: Path, *words: str) -> subprocess.CompletedProcess[str
 
 
 def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert poll(condition, seconds)
 
 
 def processes(mark: str) -> list[str]:

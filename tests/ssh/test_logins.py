@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,6 +69,7 @@ FAILING = [
     ("forced elsewhere", "echo 'This account is for backups'", {}, "no-agent", "This account is for backups"),
     ("nologin", "echo 'not available' >&2; exit 1", {}, "no-agent", "not available"),
     ("silent", "exit 0", {}, "no-agent", "status 0"),
+    ("a start-up file without its shell", "exec /bin/zsshh", {}, "no-agent", "zsshh"),
     (
         "no python",
         'eval "$SSH_ORIGINAL_COMMAND"',
@@ -95,3 +98,17 @@ def test_what_came_instead_is_said(
     assert caught.value.kind == kind
     assert why in caught.value.why
     assert caught.value.hint
+
+
+def test_the_command_to_try_logs_in_as_we_did(connect: Connect) -> None:
+    """With user, port and configuration of hosts.toml: tried as it stands, it shows what we met."""
+    with forced('eval "$SSH_ORIGINAL_COMMAND" 2>&1 | head -c 1000; echo and this') as cluster:
+        host = cluster.hosts[0]
+        with pytest.raises(HostError) as caught:
+            start(connect, replace(host, agent_python="/bin/echo"))
+        command = re.search("`(ssh .*)`", caught.value.hint)
+        assert command is not None
+        done = subprocess.run(
+            ["sh", "-c", command[1]], capture_output=True, text=True, timeout=30, check=False
+        )
+    assert done.stdout == "-V\nand this\n", done.stderr

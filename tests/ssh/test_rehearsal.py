@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -18,6 +17,7 @@ import pytest
 from orchestrator.connectors import connectors
 from orchestrator.errors import ClusterError
 from orchestrator.rehearsal import Cluster, sshd, taskports
+from tests.polling import poll
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -51,10 +51,7 @@ def traces(folder: str) -> list[str]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert poll(condition, seconds)
 
 
 def test_what_ends_on_its_hosts_is_no_zombie() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -203,7 +205,7 @@ def test_a_key_with_a_passphrase_is_asked_for_once(cluster: Cluster, tmp_path: P
             SshConnector().connect(hosts[0], 20)
         assert caught.value.kind == "auth"
         assert f"{key} is encrypted" in caught.value.why
-        assert "ssh-add" in caught.value.hint
+        assert caught.value.hint == f"`ssh-add '{key}'`, then try again"
 
 
 def test_three_wrong_passphrases_are_enough(cluster: Cluster, tmp_path: Path) -> None:
@@ -212,6 +214,11 @@ def test_three_wrong_passphrases_are_enough(cluster: Cluster, tmp_path: Path) ->
     with pytest.raises(ClusterError) as caught:
         prepare([replace(cluster.hosts[0], identity=str(key))], lambda _: "wrong")
     assert caught.value.what == f"{key} stays locked"
+    (command,) = re.findall("^`(.*?)`", caught.value.hint)
+    public = subprocess.run(
+        [*shlex.split(command), "-P", "open sesame"], capture_output=True, text=True, check=True
+    ).stdout
+    assert public.split()[:2] == key.with_suffix(".pub").read_text().split()[:2]
 
 
 def test_nothing_is_asked_when_a_default_key_works_without(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -103,11 +102,3 @@ def with_sum(header: bytearray) -> bytes:
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     return bytes(header)
-
-
-def library(*members: tarfile.TarInfo) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as made:
-        for one in members:
-            made.addfile(one)
-    return out.getvalue()

@@ -89,7 +89,7 @@ LIES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("lie", "fields"), LIES, ids=[lie for lie, _ in LIES])
 def test_what_cannot_be_is_refused(lie: str, fields: dict[str, Any]) -> None:
     request = wire.EventFilesOf(root="/there", known=KNOWN)
-    honest = {"there": True, "files": [one()], "behind": 0, "more": False}
+    honest = {"files": [one()], "behind": 0, "more": False}
     assert wire.answer(request, honest, b"abc").files[0].length == 3, lie
     with pytest.raises(ProtocolError):
         wire.answer(request, {**honest, **fields}, b"abc")
@@ -103,7 +103,7 @@ class _Says(Liar):
         self._files, self._bytes = list(files), payload
 
     def request(self, request: wire.Request[Any], payload: bytes = b"", timeout: float = 60.0) -> Any:  # noqa: ARG002
-        said = {"there": True, "files": self._files, "behind": 0, "more": False}
+        said = {"files": self._files, "behind": 0, "more": False}
         return wire.answer(request, said, self._bytes)
 
 
@@ -154,7 +154,7 @@ class _Goes(Liar):
         self.count += 1
         assert self.count < 2000, "there is no end"
         files = [one(name, 0, self._size) for name in names]
-        said = {"there": True, "files": files, "behind": 1, "more": False}
+        said = {"files": files, "behind": 1, "more": False}
         return wire.answer(request, said, bytes(self._size * len(names)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.sync import read_package, read_tree
+from orchestrator.sync.listing import list_files
 from orchestrator.sync.manifest import File, Symlink
 from orchestrator.sync.tree import Tree
 
@@ -128,6 +130,17 @@ def test_an_unreadable_file_is_an_error(root: Path, monkeypatch: pytest.MonkeyPa
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the code"):
         read_tree(tmp_path / "nowhere")
+
+
+def test_a_folder_that_was_removed_since_it_was_listed_is_no_empty_tree(root: Path) -> None:
+    """`launch --detach` has returned by then, and a script may clean up behind it."""
+    write(root, "train.py", "gone.py")
+    listing = list_files(root)
+    (root / "gone.py").unlink()
+    assert paths(read_tree(root, listing=listing)) == ["train.py"]
+    shutil.rmtree(root)
+    with pytest.raises(UsageError, match="has been removed"):
+        read_tree(root, listing=listing)
 
 
 # --- git only ---

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,25 @@ def test_links_that_lead_to_themselves_are_no_bug(home: Path) -> None:
         find_root(here, "../loop", state(home))
     (here / "train" / "a.py").touch()
     assert list_files(here, own=(home / "loop",)).paths == ["train/a.py"]
+
+
+def test_a_repository_that_git_does_not_open_is_no_plain_folder(tmp_path: Path) -> None:
+    """What it leaves out, data and secrets, would be sent."""
+    project = tmp_path / "pro ject"
+    (project / "sub").mkdir(parents=True)
+    (project / ".git").write_text("gitdir: /nowhere\n")
+    for ask in (lambda: find_root(project / "sub", None, tmp_path / "state"), lambda: list_files(project)):
+        with pytest.raises(UsageError, match="git does not open the repository") as caught:
+            ask()
+        assert "not a git repository: /nowhere" in caught.value.why
+        assert caught.value.hint.startswith(f"`git -C '{project}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_repository_of_somebody_else_is_told_with_the_command_of_git(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    os.chown(tmp_path, 65534, 65534)
+    os.chown(tmp_path / ".git", 65534, 65534)
+    with pytest.raises(UsageError, match="git does not open the repository") as caught:
+        find_root(tmp_path, None, tmp_path / "state")
+    assert caught.value.hint == f"`git config --global --add safe.directory {tmp_path}`, if you trust it"

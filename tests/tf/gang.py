@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.polling import poll
 from tests.ports import free_ports
 from tests.tf.nursery import Forked, nursery
 from tests.tf.zygote import ENVIRONMENT
@@ -135,11 +135,8 @@ class Gang:
 
     def until(self, what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
         """Wait for a condition while the tasks run; fails with their output when it does not come."""
-        deadline = time.monotonic() + patience
-        while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not within {patience:g} s: {what}\n{self.tails()}")
-            time.sleep(0.02)
+        if not poll(condition, patience):
+            raise AssertionError(f"not within {patience:g} s: {what}\n{self.tails()}")
 
     def wait(self, *names: str, patience: float = PATIENCE) -> dict[str, int]:
         """The exit codes of these tasks (all), once they have ended."""

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk, until
-from tests.training import training_python
 
 LIMIT = 150.0  # seconds; three tasks share what cores there are
 
@@ -43,13 +39,8 @@ for step in range(1000):
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    with Cluster(3, homes=True, python=training_python()) as cluster:
-        made = Desk(cluster, tmp_path)
-        try:
-            yield made
-        finally:
-            made.close()
+def desk(three: Desk) -> Desk:
+    return three
 
 
 def test_a_gang_in_a_collective_waits_for_one_that_sleeps(desk: Desk) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import words
 
-ROOT = Path(__file__).parents[2]
 LIMIT = 150.0  # seconds; four tasks share what cores there are
 
 
@@ -73,16 +72,8 @@ def test_an_unchanged_tutorial_script_trains(desk: Desk) -> None:
 
 def test_a_node_that_cannot_train_stops_the_launch(desk: Desk) -> None:
     first, second = desk.cluster.hosts
-    desk.write_hosts([first, second])
-    broken = desk.folder / "bin" / "python"
-    broken.parent.mkdir()
-    broken.write_text("#!/bin/sh\necho the library is broken >&2\nexit 9\n")
-    broken.chmod(0o755)
-    parts = desk.hosts.read_text().split("[[host]]")
-    parts[2] = parts[2].replace(
-        f"\npython = {json.dumps(second.python)}", f"\npython = {json.dumps(str(broken))}"
-    )
-    desk.hosts.write_text("[[host]]".join(parts))
+    broken = desk.program("python", "#!/bin/sh\necho the library is broken >&2\nexit 9\n")
+    desk.write_hosts([first, replace(second, python=str(broken))])
     viewer = desk.start("launch", "--hosts", str(desk.hosts), "--skip-preflight", "--", "--dataset", "digits")
     assert viewer.wait(LIMIT) == ExitStatus.RUN_FAILED
     assert second.name in viewer.stderr
@@ -109,21 +100,15 @@ runpy.run_module("worker_entry", run_name="__main__", alter_sys=True)
 def test_a_slow_host_is_named_and_is_no_failure(desk: Desk) -> None:
     """It computes everything four times: a burner beside it would slow it by what the machine has left."""
     first, second = desk.cluster.hosts
-    desk.write_hosts([first, second])
-    slow = desk.folder / "bin" / "python"
-    slow.parent.mkdir()
-    (slow.parent / "fourfold.py").write_text(FOURFOLD)
-    quoted = shlex.quote(str(slow.parent / "fourfold.py"))
-    slow.write_text(
+    fourfold = desk.folder / "fourfold.py"
+    fourfold.write_text(FOURFOLD)
+    quoted = shlex.quote(str(fourfold))
+    slow = desk.program(
+        "python",
         f'#!/bin/sh\n[ "$2" = worker_entry ] && shift 2 && exec {second.python} {quoted} worker_entry "$@"\n'
-        f'exec {second.python} "$@"\n'
+        f'exec {second.python} "$@"\n',
     )
-    slow.chmod(0o755)
-    parts = desk.hosts.read_text().split("[[host]]")
-    parts[2] = parts[2].replace(
-        f"\npython = {json.dumps(second.python)}", f"\npython = {json.dumps(str(slow))}"
-    )
-    desk.hosts.write_text("[[host]]".join(parts))
+    desk.write_hosts([first, replace(second, python=str(slow))])
     desk.timings = {"speed": 3.0}  # a machine that has other work needs long for a window
     command = ("launch", "--hosts", str(desk.hosts), "--skip-preflight", "--", "true")
     viewer = desk.start(*command)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from pathlib import Path
 
 from tests.ssh.runs.desk import Desk
+from tests.tf import mnist_files
 from tests.tf.gang import ROOT
 from tests.training import training_python
 
 LIMIT = 240.0
-TRAIN, TEST = 320, 40
 
 # As people write it: nothing in it knows of orchestrate.
 SCRIPT = """
@@ -32,18 +30,8 @@ print("TRAINED on", train.num_examples, "examples in", train.num_shards, "files"
 """
 
 
-def write_idx(folder: Path) -> None:
-    """The four files of MNIST, in their own format, of random images."""
-    folder.mkdir()
-    for part, count in (("train", TRAIN), ("t10k", TEST)):
-        images = bytes(16) + os.urandom(28 * 28 * count)
-        labels = bytes(8) + bytes(number % 10 for number in range(count))
-        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
-        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
-
-
 def test_an_unchanged_script_trains_on_what_was_made_of_idx_files(desk: Desk) -> None:
-    write_idx(desk.folder / "originals")
+    mnist_files.make(desk.folder / "originals")
     python = desk.program(
         "python",
         f"""#!/bin/sh
@@ -57,7 +45,7 @@ exec {training_python()} "$@"
     script = desk.script("train.py", SCRIPT)
     viewer = desk.launch("--fold", "none", "--", script, XDG_CACHE_HOME=cache)
     assert viewer.wait(LIMIT) == 0, viewer.stdout + viewer.stderr
-    assert viewer.stdout.count(f"TRAINED on {TRAIN} examples in 4 files") == 2, viewer.stdout
+    assert viewer.stdout.count(f"TRAINED on {mnist_files.TRAIN} examples in 4 files") == 2, viewer.stdout
     assert not [
         path for host in desk.cluster.hosts for path in Path(host.workdir).glob("data/.incoming-prepare*")
     ]

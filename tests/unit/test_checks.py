@@ -12,7 +12,7 @@ from orchestrator import wire
 from orchestrator.checks import Needs, Seen, of_hosts, of_network, of_pairs
 from orchestrator.checks.addresses import disturbed, of_addresses
 from orchestrator.checks.pings import of_pings
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.events import Check, CheckReported, Level, PairReported
 from orchestrator.model import EnvironmentPlan, Host, Role
 
 NEEDS = Needs(tensorflow=True, legacy_keras=True)
@@ -75,6 +75,14 @@ def _with(part: Any, keys: list[str], value: Any) -> Any:
 
 def said(checks: list[CheckReported], level: Level) -> list[tuple[str, str, str]]:
     return [(check.host, check.check, check.found) for check in checks if check.level is level]
+
+
+def test_a_setup_may_be_what_fails() -> None:
+    dead = {"path": None, "version": None, "ok": False, "error": "it said nothing and ended with 3"}
+    needs = Needs(tensorflow=True, legacy_keras=True, setup=True)
+    (found,) = [one for one in of_hosts([seen(facts__python=dead)], needs) if one.check is Check.PYTHON]
+    assert found.found == "python3 does not run behind the `setup` of [job]"
+    assert found.hint.startswith("run that `setup` there, in `bash -l`; or set `python`")
 
 
 def test_a_good_host_is_well_in_every_way() -> None:
@@ -188,7 +196,7 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
     (
         {"listen__busy": [{"port": 2222, "holder": LEASE}]},
         ("port", F, "2222 taken"),
-        "worker/0 of run tidy-otter (ann@laptop)",
+        "run tidy-otter (ann@laptop) holds it",
         "`task_port`",
     ),
     (

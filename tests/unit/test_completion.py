@@ -30,7 +30,8 @@ def place(tmp_path: Path) -> Path:
             file.write(f'[[host]]\nssh = "{name}"\naddress = "{name}"\n')
     (tmp_path / "train.py").touch()
     (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "config").write_text("Host box-7 box-?\n  User me\nMatch all\n")
+    (tmp_path / ".ssh" / "config").write_text("Include more\nHost box-7 box-?\n  User me\nMatch all\n")
+    (tmp_path / ".ssh" / "more").write_text("Host = box-9\n")
     run = dataclasses.replace(plans.make(plans.host("gpu-01"), plans.host("gpu-02")), run=RUN, name="night")
     RunFolder(tmp_path / "state" / "orchestrate" / "runs", RunId(RUN)).create(run)
     return tmp_path
@@ -74,7 +75,7 @@ TYPED = [
     (f"orchestrate tail {RUN} --task ", {"worker/0", "worker/1"}, set()),
     ("orchestrate pull night --from ", {"worker/0", "gpu-02"}, set()),
     ("orchestrate launch -- tr", {"train.py"}, set()),
-    ("orchestrate init b", {"box-7"}, {"box-?"}),
+    ("orchestrate init b", {"box-7", "box-9"}, {"box-?"}),
     ("orchestrate completion ", {"bash", "zsh", "fish"}, set()),
 ]
 

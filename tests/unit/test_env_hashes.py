@@ -12,7 +12,7 @@ from orchestrator.envs import lock
 from orchestrator.envs.hashes import bare, hashes_in, with_hashes
 from orchestrator.envs.lock import Lock
 from orchestrator.envs.wheels import Platform, fetch, pins
-from orchestrator.errors import ClusterError
+from orchestrator.errors import ClusterError, UsageError
 from orchestrator.model import Environment
 from tests.wheels import wheel
 
@@ -23,16 +23,18 @@ A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (f"six==1.17.0 --hash={A}\n", {("six", "1.17.0"): (A,)}),
-        (f"six==1.17.0 \\\n    --hash={A} \\\n    --hash={B}\n", {("six", "1.17.0"): (A, B)}),
-        (f"six==1.17.0 \\\r\n    --hash={A}\r\n", {("six", "1.17.0"): (A,)}),
+        (f"six==1.17.0 --hash={A}\n", {("six", "1.17"): (A,)}),
+        (f"six==1.17.0 \\\n    --hash={A} \\\n    --hash={B}\n", {("six", "1.17"): (A, B)}),
+        (f"six==1.17.0 \\\r\n    --hash={A}\r\n", {("six", "1.17"): (A,)}),
         (
             f"S_N===1.0 ; sys_platform == 'linux' \\\n --hash {A}  # via x\n",
-            {("s-n", "1.0"): (A,)},
+            {("s-n", "1"): (A,)},
         ),
         (f"a[b]==1 --hash={A}\na==1 --hash={B}\n", {("a", "1"): (A, B)}),
         (f"a==1 --hash={A} --hash={A}\n", {("a", "1"): (A,)}),
         (f"a>=1 --hash={A}\nb==1.* --hash={A}\nc --hash={A}\n", {}),  # no one version
+        (f"a==1.0 --hash={A.upper()}\n", {("a", "1"): (A,)}),
+        (f"a @ https://192.0.2.1/a.whl --hash={A}\n", {("a", "https://192.0.2.1/a.whl"): (A,)}),
         (f"a==1\n# b==1 --hash={A}\n--index-url x\n-r other.txt\n./folder --hash={A}\n", {}),
         ("a==1 \\", {}),
     ],
@@ -43,10 +45,21 @@ def test_hashes_are_found_however_they_are_written(
     assert hashes_in([text]) == found
 
 
+def test_a_hash_that_can_be_of_no_one_file_is_a_mistake(tmp_path: Path) -> None:
+    """It was left out, and whatever the index served was installed."""
+    wanted = tmp_path / "requirements.txt"
+    for line in ("six", "six>=1", "six==1.*", "six==1,==2"):
+        wanted.write_text(f"other==1 --hash={A}\n{line} --hash={A}\n")
+        with pytest.raises(UsageError, match="cannot check the hash of 'six") as caught:
+            lock.resolve(Environment(requirements=str(wanted)))
+        assert "`six==VERSION`" in caught.value.hint
+
+
 def test_a_lock_gets_those_of_its_versions() -> None:
-    known = {("six", "1.17.0"): (A, B), ("other", "2"): (A,)}
+    known = {("six", "1.17"): (A, B), ("other", "2"): (A,)}
     text = "Six==1.17.0 ; python_version < '4'\nother==3\n"
     made = with_hashes(text, known)
+    assert with_hashes("a==1.0.0\n", {("a", "1"): (A,)}) == f"a==1.0.0 --hash={A}\n"
     assert made == f"Six==1.17.0 ; python_version < '4' --hash={A} --hash={B}\nother==3\n"
     assert with_hashes(made, known) == made
     assert [bare(line) for line in made.splitlines()] == text.splitlines()

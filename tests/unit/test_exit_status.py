@@ -57,6 +57,28 @@ def test_a_full_disk_behind_stdout_is_said(tmp_path: Path, unbuffered: dict[str,
     )
 
 
+@pytest.mark.parametrize("line", ["launch -- train.py", "status", "stop", "exec -- id", "push x"])
+def test_a_folder_that_was_removed_under_the_shell_is_said(tmp_path: Path, line: str) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'rmdir ../here && exec "$0" -c "from orchestrator.cli.main import run; run()" {line}',
+            sys.executable,
+        ],
+        cwd=here,
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == ExitStatus.USAGE
+    assert done.stderr.startswith('error: the current folder has been removed\n  try: `cd "$PWD"`')
+
+
 def test_a_reader_who_has_gone_is_no_failure(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -136,7 +136,10 @@ SAID = {
     ),
     "a batch of a data set": Told(MADE + FIT, "O104", "50"),
     "a batch by its name": Told(MADE + "d = data.batch(6).repeat()\nmodel.fit(d)", "O104"),
-    "a batch in a function": Told(MADE + f"def train():\n    {FIT}", "O104"),
+    "a batch in a function": Told(MADE + f"def train():\n    {FIT}\nprint(train)", "O104"),
+    "a batch in a function that its name may call": Told(
+        MADE + f"import fire\ndef train():\n    {FIT}\nfire.Fire()", "O104"
+    ),
     "a batch of a loop": Told(MADE + "d = strategy.experimental_distribute_dataset(d0.batch(2 * 3))", "O104"),
     "one file for two tasks of a host": Told(MADE + SAVE, "O105", "all tasks write model.h5", tasks=2),
     "a checkpoint of Keras 3": Told(
@@ -227,6 +230,7 @@ NOT_SAID = {
     "a tensor of a name that is a parameter": Told(
         "def f():\n    tf.zeros(3)\ndef g(f):\n    f()\ng(print)\n" + MADE
     ),
+    "a batch in a function that nobody calls": Told(MADE + f"def old():\n    {FIT}"),
     "a batch of a comment": Told("# no MultiWorkerMirroredStrategy\n" + FIT),
     "a batch that is made anew": Told(MADE + "model.fit(d.batch(50).rebatch(64))"),
     "a path of those that are left": Told(

@@ -33,7 +33,7 @@ FLOORS = {
         "ranges",
         "plainfile",
     },
-    0: {"errors", "model", "names", "events", "eventjson", "text", "timings", "node"},
+    0: {"errors", "model", "names", "events", "eventjson", "text", "groups", "timings", "node"},
 }
 # Of no library: the name under which `node` is imported there, and the hook that may be anybody's.
 OF_NODES = {"orchestrate_node", "sitecustomize"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,3 +81,24 @@ def test_every_hint_is_something_to_do() -> None:
     found = [*hints(), *rules]
     assert len(found) > 100
     assert not [f"{where}: {hint}" for where, hint in found if not is_to_do(hint)]
+
+
+_FOLDER_OR_FILE = re.compile(r"(?i)(?<![a-z])(path|file|folder|root|lock|notebook)(?![a-z(]|\.run)")
+
+
+def test_a_path_in_a_command_is_quoted() -> None:
+    """Whoever copies `cd My Project` is told of an error of the shell's."""
+    unquoted = []
+    for source in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            inside = False
+            for value in node.values:
+                if isinstance(value, ast.Constant):
+                    inside ^= str(value.value).count("`") % 2 == 1
+                    continue
+                said = ast.unparse(value)
+                if inside and _FOLDER_OR_FILE.search(said) and "shlex" not in said and "quoted" not in said:
+                    unquoted.append(f"{source.relative_to(ROOT)}:{node.lineno}: {said}")
+    assert not unquoted

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from orchestrator import config
 from orchestrator.cli.desk import choosing
+from orchestrator.config.mistakes import Wrong
 from orchestrator.errors import UsageError
 from orchestrator.hostlists import ansible, file, hostfile, sshconfig, write
 from orchestrator.hostlists.candidate import Candidate
@@ -139,6 +142,59 @@ def test_doors_and_forges_of_ssh_config_do_not_train(tmp_path: Path, monkeypatch
         "Host code\n  HostName github.com\nHost repo\n  HostName 192.0.2.3\n  User git\n"
     )
     assert [one.name for one in choosing.choose([], None, str(config_file), None, yes=True)] == ["gpu-01"]
+
+
+def test_a_name_of_ssh_config_that_no_hosts_toml_can_have_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(choosing.SLURM, raising=False)
+    config_file = tmp_path / "config"
+    config_file.write_text('Host "two words" gpu-01 g\u00fcn\n  HostName 192.0.2.2\n')
+    assert [one.name for one in choosing.choose([], None, str(config_file), None, yes=True)] == ["gpu-01"]
+    said = capsys.readouterr().err
+    assert "left out" in said
+    assert "two words" in said
+    assert "g\u00fcn" in said
+
+
+@pytest.mark.parametrize("words", [[" "], [","], [""]])
+def test_words_without_a_host(words: list[str]) -> None:
+    with pytest.raises(UsageError):
+        choosing.choose(words, None, None, None, yes=True)
+
+
+def test_a_list_from_windows_begins_with_a_mark(tmp_path: Path) -> None:
+    listed = tmp_path / "hosts"
+    listed.write_bytes(b"\xef\xbb\xbfgpu-01\r\ngpu-02\r\n")
+    assert [one.name for one in file.read(listed)] == ["gpu-01", "gpu-02"]
+    listed.write_bytes("gpu-01\n".encode("utf-16"))
+    with pytest.raises(UsageError) as caught:
+        file.read(listed)
+    assert caught.value.why == "it is not text in UTF-8"
+
+
+def test_a_list_may_come_through_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("gpu-01 slots=2\n",))
+    writer.start()
+    assert [(one.name, one.tasks) for one in file.read(pipe)] == [("gpu-01", 2)]
+    writer.join()
+
+
+def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
+    with pytest.raises(Wrong, match="letters, digits"):
+        choosing.host(Candidate("g\u00fcn", "10.0.0.1"), None)
+    assert choosing.hostname(choosing.host(Candidate("gpu-01.", "gpu-01."), "/dev/null")) == "gpu-01"
+
+
+def test_the_key_that_an_inventory_names_is_used_and_written() -> None:
+    (found,) = ansible.read_ini("gpu-01 ansible_ssh_private_key_file='~/.ssh/my key'\n")
+    host = choosing.host(found, None)
+    assert host.identity == "~/.ssh/my key"
+    entry = write.HostEntry(found.name, found.ssh, "10.0.0.1", 2222, identity=host.identity)
+    whole = write.Whole(Pythons(), None, None, looked=False)
+    assert config.parse(write.text([entry], whole)).hosts[0].identity == "~/.ssh/my key"
 
 
 def test_the_hosts_of_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:

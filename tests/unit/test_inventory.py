@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,14 @@ def test_what_is_sooner_a_file(words: str, tmp_path: Path, monkeypatch: pytest.M
         inventory.load(words)
 
 
+def test_this_machine_has_an_address_that_its_tasks_find() -> None:
+    """As `local` it has none: TensorFlow waited for its own server for ever."""
+    (host,) = inventory.load("local,").hosts
+    assert (host.is_local, host.address) == (True, "127.0.0.1")
+    mixed = {host.name: host.address for host in inventory.load("local,192.0.2.1").hosts}
+    assert mixed == {"local": socket.gethostname(), "192.0.2.1": "192.0.2.1"}
+
+
 def test_as_a_module(tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "orchestrator", *words]
@@ -129,6 +138,7 @@ def test_a_range_of_other_tools_is_told_its_spelling_and_taken_for_no_file(wante
         ("gpu-01-04]", "has a ] without a [", "gpu-[01-03],gpu-07"),
         ("gpu-01", "there is no gpu-01", "`--hosts gpu-01,` means the host"),
         ("host.toml", "there is no host.toml", "`--hosts hosts.toml`"),
+        (",", "--hosts , names no host", "`--hosts gpu-01,gpu-02`"),
         ("a, b", "is neither a file nor hosts", "`--hosts a,b`"),
         ("gpu-01 gpu-02", "is neither a file nor hosts", "`--hosts gpu-01,gpu-02`"),
     ],

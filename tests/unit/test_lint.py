@@ -75,6 +75,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("ready.sh", "dos.sh", "marked.sh", "compiled", "installer.sh", "out/compiled"):
         (root / name).chmod(0o755)
     (root.parent / "beside.py").write_text("")
+    (root.parent / "beside-tool").write_text("#!/bin/sh\n")
+    (root.parent / "beside-tool").chmod(0o755)
+    (root.parent / "link").symlink_to(root)
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     return root
 
@@ -108,6 +111,13 @@ MISTAKES = [
     ("pkg/../../beside.py", "lies outside of the folder", None),
     ("BESIDE", "lies outside of the folder", "-- beside.py"),
     ("python -u BESIDE", "lies outside of the folder", None),
+    ("../beside-tool 3", "lies outside of the folder", "-- ./beside-tool 3"),
+    ("HERE/train.py --lr 1", "is where the code lies", "`orchestrate launch -- train.py --lr 1`"),
+    ("python -u HERE/pkg/data.py", "is where the code lies", "-- python -u pkg/data.py"),
+    ("bash HERE/plain.sh", "is where the code lies", "-- bash plain.sh"),
+    ("HERE/ready.sh", "is where the code lies", "-- ./ready.sh"),
+    ("HERE/compiled 3", "is where the code lies", "-- ./compiled 3"),
+    ("LINK/train.py", "is where the code lies", "-- train.py"),
     ("trian.py", "there is no trian.py here", "`orchestrate launch -- train.py`"),
     (
         "python -u trian.py --lr 1",
@@ -166,9 +176,15 @@ MISTAKES = [
 ]
 
 
+def command_of(line: str, project: Path) -> tuple[str, ...]:
+    for word, path in (("BESIDE", "beside.py"), ("HERE", project.name), ("LINK", "link")):
+        line = line.replace(word, str(project.parent / path))
+    return tuple(shlex.split(line))
+
+
 @pytest.mark.parametrize(("line", "what", "way"), MISTAKES, ids=[line for line, *_ in MISTAKES])
 def test_a_mistake_is_one_error_with_a_fix(project: Path, line: str, what: str, way: str | None) -> None:
-    command = tuple(shlex.split(line.replace("BESIDE", str(project.parent / "beside.py"))))
+    command = command_of(line, project)
     with pytest.raises(UsageError) as caught:
         lint.check(command, look(project))
     assert what in caught.value.what
@@ -182,7 +198,7 @@ def fixes() -> Iterator[str]:
 @pytest.mark.parametrize("line", list(fixes()))
 def test_the_fix_passes_the_checks(project: Path, line: str) -> None:
     """What we tell people to type is a command that we take."""
-    command = tuple(shlex.split(line.replace("BESIDE", str(project.parent / "beside.py"))))
+    command = command_of(line, project)
     with pytest.raises(UsageError) as caught:
         lint.check(command, look(project))
     for quoted in caught.value.hint.split("`")[1::2]:
@@ -190,7 +206,7 @@ def test_the_fix_passes_the_checks(project: Path, line: str) -> None:
         if words[:2] != ["orchestrate", "launch"]:
             continue
         parsed = parse(words[1:])
-        moved = "beside.py" in parsed.command or line.endswith("train.ipynb")
+        moved = any("beside" in word for word in parsed.command) or line.endswith("train.ipynb")
         known = look(project.parent if moved and "ipynb" not in line else project, dict(parsed.env))
         if parsed.command != ("python", "-m", "work"):  # there is none: one thing after another
             lint.check(tuple(parsed.command), known)

@@ -62,6 +62,22 @@ def test_what_only_this_machine_has(
     assert list(paths.unsent(command, around)) == unsent
 
 
+def test_a_link_that_leads_out_of_what_is_sent(tmp_path: Path) -> None:
+    """Hosts get the link, which leads nowhere there; one to what is sent is as good as that."""
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "a.csv").write_text("")
+    project = tmp_path / "project"
+    (project / "conf").mkdir(parents=True)
+    (project / "conf" / "lr.json").write_text("")
+    (project / "train.py").write_text("")
+    (project / "data").symlink_to(tmp_path / "far")
+    (project / "near").symlink_to("conf")
+    inventory = Inventory((Host("gpu-1", "gpu-1", "gpu-1"),))
+    around = program.look(inventory, code.project(inventory, None, project), (), project)
+    command = ("train.py", "--data", "data", "--csv", "data/a.csv", "--conf", "near", "--lr", "near/lr.json")
+    assert paths.unsent(command, around) == ("data", "data/a.csv")
+
+
 def test_a_home_that_no_shell_has_read(around: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     command = ("train.py", "--data", "~/data", "--more=~/conf", "--out", "~/elsewhere", "~/nothing", "~")

@@ -47,10 +47,28 @@ def test_hosts_that_fail_alike_are_one_error() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        ("look at `dmesg`", "look at `dmesg`"),
+        ("`ssh -v me@a1`, or set `user`", "`ssh -v me@a1` (likewise for the others), or set `user`"),
+        (
+            "see `ssh a1`; or `ssh -F x me@a1 true`",
+            "see `ssh a1` (likewise for the others); or `for host in a1 a2; do ssh -F x me@$host true; done`",
+        ),
+        ("`ssh -F a1 a1 true`", "`ssh -F a1 a1 true` (likewise for the others)"),
+    ],
+)
+def test_a_hint_for_several_hosts_is_for_all_of_them(hint: str, shown: str) -> None:
+    assert errors.host_block(("a1", "a2"), "x", hint=hint)[-1] == f"  try: {shown}"
+    assert errors.host_block(("a1",), "x", hint=hint)[-1] == f"  try: {hint}"
+
+
 ALIKE: list[tuple[str, str, str, str, bool]] = [
     ("a", "ssh a now", "b", "ssh b now", True),
     ("gpu-1", "ssh gpu-1", "gpu-10", "ssh gpu-10", True),
-    ("gpu-1", "ssh gpu-10", "gpu-10", "ssh gpu-10", False),
+    ("gpu-1", "ssh gpu-10", "gpu-10", "ssh gpu-100", False),
+    ("a", "a and b", "b", "a and b", True),
     ("a", "cat", "b", "cbt", False),
     ("", "x", "b", "x", True),
 ]

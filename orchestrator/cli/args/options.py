@@ -19,7 +19,7 @@ def takes_command(parser: argparse.ArgumentParser) -> bool:
 
 def hosts(parser: argparse.ArgumentParser) -> None:
     text = "the inventory, or hosts: gpu-01,gpu-02 (default: hosts.toml, here or in a folder above)"
-    parser.add_argument("--hosts", metavar="FILE", default=None, help=text)
+    parser.add_argument("--hosts", metavar="FILE", help=text)
 
 
 def as_json(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,6 @@ def fold(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--fold",
         choices=[one.value for one in Fold],
-        default=None,
         help=(
             "show a line that several tasks print only once: equal lines, or also lines that differ in times"
             " and metrics (default: similar on a terminal, none elsewhere)"
@@ -51,8 +50,8 @@ def task(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def chosen(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", metavar="HOSTS", default=None, help="only these: 'gpu-[01-03],head'")
-    parser.add_argument("--exclude", metavar="HOSTS", default=None, help="all but these")
+    parser.add_argument("--only", metavar="HOSTS", help="only these: 'gpu-[01-03],head'")
+    parser.add_argument("--exclude", metavar="HOSTS", help="all but these")
 
 
 def launching(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +60,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", type=readings.name, default="", help="a name to find the run by")
     parser.add_argument(
         "--code",
-        default=None,
         metavar="DIR",
         help="the folder to send; tasks run where you stand in it (default: the top of the git repository)",
     )
@@ -76,7 +74,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hang-timeout",
         type=readings.seconds,
-        default=None,
         metavar="TIME",
         help=(
             "take all stacks when no task prints or reports for this long, or one stays behind: 600, 10m (0:"
@@ -86,7 +83,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-hang",
         choices=[one.value for one in OnHang],
-        default=None,
         help=(
             "what follows a hang: only the report, the end of the run, or the end of the attempt (default:"
             " restart)"
@@ -96,7 +92,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validate",
         choices=[one.value for one in Revalidate],
-        default=None,
         help=(
             "train alone on each host first: always; only where that did not succeed within the last day or"
             " something changed since; or never (default: changed)"
@@ -108,21 +103,18 @@ def launching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-restarts",
         type=readings.whole,
-        default=None,
         metavar="N",
         help="start all tasks again after a failure, up to N times",
     )
     parser.add_argument(
         "--min-hosts",
         type=readings.positive,
-        default=None,
         metavar="N",
         help="with --max-restarts: when hosts are lost and no spare is left, continue with as few as N",
     )
     parser.add_argument(
         "--lifeline",
         type=readings.span,
-        default=None,
         metavar="TIME",
         help=(
             "how long parameter servers and a failed attempt continue when no keeper is alive (default: 1h;"

@@ -47,12 +47,14 @@ def choose(
 def host(candidate: Candidate, ssh_config: str | None) -> Host:
     """As it is logged in to; its address is not known yet. Raise Wrong."""
     target = read_target(candidate.ssh)
+    key = candidate.identity  # relative: to where the command runs, and hosts.toml may go elsewhere
     return Host(
-        candidate.name,
+        read_name(candidate.name),
         ssh=target.host,
         address=target.host,
         user=target.user,
         port=target.port,
+        identity=key if key is None or key.startswith("~") else str(Path(key).absolute()),
         ssh_config=ssh_config,
     )
 
@@ -72,6 +74,8 @@ def _of_words(words: Sequence[str]) -> tuple[Candidate, ...]:
             line = shlex.join(right if one == word else one for one in words)
             hint = f"`orchestrate init {line}`" if right else _NAMES
             raise UsageError(f"a host {error}", hint=hint) from error
+    if not found:
+        raise UsageError("init needs hosts", why="the words name none", hint=_NAMES)
     return tuple(found.values())
 
 
@@ -122,15 +126,20 @@ def _machines(candidates: Sequence[Candidate], ssh_config: str | None) -> tuple[
 
     doors: set[str] = set()
     git: set[str] = set()
+    others: set[str] = set()
     for candidate in candidates:
         try:
             target = resolve(host(candidate, ssh_config))
-        except (HostError, Wrong):
+        except HostError:
+            continue
+        except Wrong as wrong:
+            tell(f"left out: a host {wrong}")
+            others.add(candidate.name)
             continue
         doors.update(jump.alias for jump in target.jumps)
         if target.user == "git" or target.hostname.endswith(_FORGES):
             git.add(candidate.name)
-    return tuple(one for one in candidates if one.name not in doors | git)
+    return tuple(one for one in candidates if one.name not in doors | git | others)
 
 
 def hostname(one: Host) -> str:
@@ -140,6 +149,7 @@ def hostname(one: Host) -> str:
     from orchestrator.ssh.resolve import resolve
 
     try:
-        return resolve(one).hostname
+        name = resolve(one).hostname
     except HostError:
-        return one.ssh
+        name = one.ssh
+    return name.removesuffix(".")  # of a name that is complete; no address in hosts.toml has it

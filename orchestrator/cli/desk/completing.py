@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from orchestrator.text import plain
 
 _MOST = 200  # runs, the newest
 _NAMED = 20  # of these are asked for their --name
-_ALIAS = re.compile(r"(?im)^\s*Host\s+(.+)$")
 
 Completer = Callable[..., Iterable[str]]
 
@@ -104,11 +102,11 @@ def task_or_host(parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
 
 
 @quietly
-def ssh_aliases(**_: object) -> Iterator[str]:
+def ssh_aliases(**_: object) -> tuple[str, ...]:
     """The names that ~/.ssh/config gives to hosts."""
-    text = Path("~/.ssh/config").expanduser().read_text(encoding="utf-8", errors="replace")
-    for line in _ALIAS.findall(text):
-        yield from (word for word in line.split() if not re.search(r"[*?!\"]", word))
+    from orchestrator.hostlists import sshconfig
+
+    return sshconfig.aliases(Path("~/.ssh/config").expanduser())
 
 
 def _plan(parsed_args: argparse.Namespace) -> RunPlan:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import stat
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from orchestrator.cli.desk.out import tell
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_target
 from orchestrator.errors import HostError, UsageError
-from orchestrator.model import Host, Inventory
+from orchestrator.model import LOCAL, Host, Inventory
 from orchestrator.planning.selection import misread
 
 NAME = "hosts.toml"
@@ -74,6 +75,8 @@ def named_hosts(wanted: str) -> tuple[str, ...]:
         )
     if "," not in wanted and not ranges.has_range(wanted) and not _OF_OTHERS.search(wanted):
         return ()
+    if not wanted.strip(","):
+        raise UsageError(f"--hosts {wanted} names no host", hint="`--hosts gpu-01,gpu-02`")
     try:
         return ranges.expand_all(wanted)
     except ValueError as error:
@@ -105,11 +108,17 @@ def _of_names(words: tuple[str, ...]) -> Inventory:
     from orchestrator.ssh.resolve import resolve
 
     text = ""
+    # With other machines it is this one's name, which they may know: of itself `local` resolves nowhere.
+    here = "127.0.0.1" if set(words) == {LOCAL} else socket.gethostname()
     try:
         for word in words:
             target = read_target(word)
-            target_host = Host(target.host, ssh=target.host, address="", user=target.user, port=target.port)
-            keys = {"name": target.host, "ssh": word, "address": resolve(target_host).hostname}
+            host = Host(target.host, ssh=target.host, address="", user=target.user, port=target.port)
+            keys = {
+                "name": target.host,
+                "ssh": word,
+                "address": here if host.is_local else resolve(host).hostname,
+            }
             text += "[[host]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
         inventory = config.parse(text, "--hosts")
     except HostError as error:
@@ -139,5 +148,5 @@ def _check_owner(file: Path) -> None:
         raise UsageError(
             f"{file} is not used",
             why="it belongs to another user, or others may write it, and it says what is run",
-            hint=f"`--hosts {file}`, if you trust it",
+            hint=f"`--hosts {shlex.quote(str(file))}`, if you trust it",
         )

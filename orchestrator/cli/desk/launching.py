@@ -20,7 +20,7 @@ from orchestrator.errors import UsageError
 from orchestrator.model import Admission, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
-from orchestrator.program import grammar, lint, paths
+from orchestrator.program import grammar, lint, paths, training
 from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
 
@@ -118,6 +118,9 @@ def make_plan(
     sharded = inventory.job.auto_shard is not None
     unsent = () if project is None else paths.unsent(command, around)
     read_by_shell = program.shell(command, around)
+    texts = [one.text for one in sources]
+    shell_text = read_by_shell.text if read_by_shell is not None else ""
+    noted = planned.notes if training.may_train(command, texts, shell_text, around.read) else ()
     names = {*planned.tasks[0].env, *inventory.job.forward}
     readings = program.readings(command, around, sources, names)
     scene = findings.Scene(
@@ -146,7 +149,7 @@ def make_plan(
         needs_python=needs_python,
         needs_python_at=needs_python_at,
         data=inventory.data,
-        notes=(*planned.notes, *sent),
+        notes=(*noted, *sent),
         own_paths=tuple(own),
         own_paths_at=tuple(own.values()),
         r_packages=() if findings.PACKAGES in ignored else program.r_packages(command, around),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -39,10 +40,11 @@ def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
     script = notebook.with_suffix(".py")
     mark = _MARK.format(name=notebook.name)
     if script.exists() and not script.read_text(encoding="utf-8", errors="replace").startswith(mark):
+        line = shlex.join(["orchestrate", "launch", "--", str(Path(name).with_suffix(".py"))])
         raise UsageError(
             f"{name} would become {script.name}, which is there already",
             why="it was not made of the notebook by orchestrate",
-            hint=f"`orchestrate launch -- {Path(name).with_suffix('.py')}` launches that; or rename one",
+            hint=f"`{line}` launches that; or rename one",
         )
     text, left_out = _without_magics(_convert(tool, notebook))
     script.write_text(mark + text, encoding="utf-8")
@@ -82,5 +84,5 @@ def _failed(notebook: Path, why: str) -> UsageError:
     return UsageError(
         f"{notebook.name} cannot be converted to a script",
         why=why,
-        hint=f"`jupyter nbconvert --to script {notebook.name}` shows it",
+        hint=f"`jupyter nbconvert --to script {shlex.quote(notebook.name)}` shows it",
     )

@@ -52,6 +52,7 @@ def look(
         executable=lambda path: os.access(here / path, os.X_OK),
         installed=_installed,
         everywhere=lambda path: local or _shared(path),
+        real=os.path.realpath,
         pythonpath="PYTHONPATH" in {*env, *job.env, *job.forward, *hosts} or bool(job.setup),
         prepared=bool(job.setup),
     )

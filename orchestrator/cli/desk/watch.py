@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
 
 _IDLE = 0.03  # seconds between two looks at the folder
+_QUIET = 0.1  # the same where there has been nothing new for a while, and no keys are waited for
 _LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
 _ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks at the tasks
 _LOOK_EVERY = 0.5  # seconds between two looks at what they use
@@ -150,7 +152,7 @@ class _Watch:
             self._board.hide(hidden=hidden)
 
     def _watch(self, keyboard: Keyboard | None) -> int:
-        checked = time.monotonic()
+        checked, idle = time.monotonic(), _IDLE
         while True:
             drawn = self._draw()
             if keyboard is not None and self._board is not None:
@@ -169,6 +171,7 @@ class _Watch:
                 self._say_that_it_goes_on()
                 return int(ExitStatus.OK)
             if drawn:
+                idle = _IDLE
                 continue
             if self.stopping():
                 self._name_who_does_not_stop_it()
@@ -181,7 +184,8 @@ class _Watch:
                         return int(ExitStatus.CLUSTER)
                     with keyboard.released() if keyboard is not None else contextlib.nullcontext():
                         self._replace_keeper()
-            time.sleep(_IDLE)
+            time.sleep(_IDLE if keyboard is not None else idle)
+            idle = min(1.2 * idle, _QUIET)
 
     def _close(self) -> None:
         if self._shown:
@@ -290,8 +294,9 @@ class _Watch:
         self._named = True
         known = history(self.folder, quiet=True)
         if self.folder.has_keeper() and not any(isinstance(one.event, StopRequested) for one in known):
+            quoted = shlex.quote(str(self.folder.lock))
             said = (
-                f"the keeper of the run has not answered for {_DEAF:.0f} s: `fuser {self.folder.lock}` names"
+                f"the keeper of the run has not answered for {_DEAF:.0f} s: `fuser {quoted}` names"
                 " its process; after `kill -9` of that the run is stopped from here"
             )
             self._show(Stamped(time.time(), Noted(said)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List
+    from typing import List, Optional
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is to be written
 _F_SETPIPE_SZ = 1031  # older Pythons have no name for it
 
 
@@ -38,6 +41,15 @@ def place(path: str) -> str:
     return "%d:%d" % (found.st_dev, found.st_ino)
 
 
+def text(path: str) -> Optional[str]:
+    """What a file says, as far as it is text; None for none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
 def size(path: str) -> int:
     """The bytes of a file; 0 for none."""
     try:
@@ -52,6 +64,12 @@ def changed(path: str, otherwise: float) -> float:
         return os.lstat(path).st_mtime
     except OSError:
         return otherwise
+
+
+def age(path: str) -> float:
+    """Seconds since it was changed; 0 for what somebody else takes away just now."""
+    now = time.time()
+    return now - changed(path, now)
 
 
 def user(uid: int) -> str:

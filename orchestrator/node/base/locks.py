@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import time
 
 from .fault import NodeError
@@ -48,14 +49,12 @@ def hold(path: str, patience: float) -> Optional[int]:
         os.close(fd)
 
 
-def remove_free(path: str) -> bool:
-    """Remove a lock file that nobody holds."""
+def remove_free(path: str) -> None:
+    """Remove a lock file, unless somebody holds it."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        free = take(fd)
-        if free:
+        if take(fd):
             os.unlink(path)
-        return free
     finally:
         os.close(fd)
 
@@ -102,7 +101,7 @@ class Held:
             raise NodeError(
                 *self._error,
                 f"somebody has held {self._path} for {self._patience / 60:.0f} minutes",
-                f"`fuser {self._path}` shows who, on the machine that does it",
+                f"`fuser {shlex.quote(str(self._path))}` shows who, on the machine that does it",
             )
         self._fd = held
 

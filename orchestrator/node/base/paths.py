@@ -134,17 +134,32 @@ class Paths:
         return os.path.join(self.leases, str(int(port)))
 
 
+def absolute(path: str) -> str:
+    """A path as its user writes it (`~/data`), from the root on."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def nearest(path: str) -> str:
+    """An absolute path, or the folder above it that is there."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def free_bytes(folder: str) -> int:
+    """The room on the disk of a folder, which need not be there yet; raise OSError."""
+    found = os.statvfs(nearest(folder))
+    return found.f_bavail * found.f_frsize
+
+
 def open_root(path: Optional[str] = None) -> Paths:
     """Make and check the state folder (default /var/tmp/orchestrate-<uid>); raise NodeError "state"."""
-    root = os.path.abspath(os.path.expanduser(path or f"/var/tmp/orchestrate-{os.getuid()}"))
+    root = absolute(path or f"/var/tmp/orchestrate-{os.getuid()}")
     if path:
         root = os.path.realpath(root)  # a user's own link is fine; in /var/tmp anybody may place one
     try:
         os.makedirs(os.path.dirname(root), exist_ok=True)
-        try:
-            os.mkdir(root, 0o700)
-        except FileExistsError:
-            pass
+        make_private(root)
         _check_owner(root)
         _check_filesystem(root)
         for name in ("runs", "leases"):

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who they are, whose children they are, and how to end them all.
+"""Processes as /proc shows them: who they are, and whose children they are.
 
 A pid alone names nobody, since pids are used again: a process is its pid, its start (in clock ticks
 since the boot) and the machine's incarnation.
@@ -7,17 +7,16 @@ since the boot) and the machine's incarnation.
 from __future__ import annotations
 
 import os
-import signal
-import time
 
-from .fault import NodeError
+from . import lenient
 from .tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
+    from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 _PIECE = 1 << 14  # bytes; for much more the kernel would map and clear memory at each read
+_SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")
 _KERNELS = 0x00200000  # PF_KTHREAD of the kernel's sched.h, in the flags of /proc/<pid>/stat
 COOKIE = "ORCHESTRATE_TASK"  # run/attempt/task/nonce in the environment of a task and all it starts
 
@@ -34,13 +33,17 @@ class Process(NamedTuple):
 
 def look(pid: int) -> Optional[Process]:
     """What /proc knows about a pid; None when there is no such process."""
-    text = _of(pid, "stat", 1024)
-    end = text.rfind(b")")  # the name before it may hold anything, blanks and brackets too
-    if end < 0:
+    fields = stat(pid)
+    if not fields:
         return None
-    fields = text[end + 2 :].split()
     over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
     return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), over)
+
+
+def stat(pid: int) -> List[bytes]:
+    """The fields of /proc/<pid>/stat behind its name, the state first; none when it is gone."""
+    # The name before them may hold anything, blanks and brackets too.
+    return _of(pid, "stat", 1024).rpartition(b")")[2].split()
 
 
 def scan() -> List[Process]:
@@ -85,26 +88,6 @@ def began_ns() -> int:
     return 0
 
 
-def send(process: Process, signum: int) -> bool:
-    """Signal exactly this process; False when it is gone. Raise PermissionError if it is another user's."""
-    try:
-        handle = _open_handle(process.pid)
-        try:
-            now = look(process.pid)
-            if now is None or now.start_ticks != process.start_ticks:
-                return False
-            if handle is None:
-                os.kill(process.pid, signum)
-            else:
-                signal.pidfd_send_signal(handle, signum)
-        finally:
-            if handle is not None:
-                os.close(handle)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def argv0(pid: int) -> str:
     """The program's name; never more of the command line, which is the user's business."""
     return _of(pid, "cmdline", 4096).split(b"\0", 1)[0].decode("utf-8", "replace")
@@ -123,8 +106,29 @@ def name(pid: int) -> str:
 
 def status(pid: int) -> str:
     """The letter that /proc has for what it does: R, S, D, T (stopped), t (traced), ...; "" when gone."""
-    rest = _of(pid, "stat", 1024).rpartition(b")")[2].split()
-    return rest[0].decode("ascii", "replace") if rest else ""
+    fields = stat(pid)
+    return fields[0].decode("ascii", "replace") if fields else ""
+
+
+def facts(pid: int) -> Dict[bytes, bytes]:
+    """What /proc/<pid>/status says, by name; nothing when the process is gone."""
+    lines = (line.partition(b":") for line in _of(pid, "status", 1 << 16).splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def signals(pid: int) -> Dict[str, int]:
+    """The signal sets of a process's first thread, as bits; none when it is gone."""
+    found = facts(pid)
+    return {name.decode(): int(found[name], 16) for name in _SETS if name in found}
+
+
+def open_files(pid: int) -> Iterator[Tuple[str, str]]:
+    """The files that a process holds open, each with its path below /proc; none where we may not see them."""
+    folder = f"/proc/{pid}/fd"
+    for fd in lenient.listed(folder):
+        name = lenient.link(f"{folder}/{fd}")
+        if name:  # else it was closed since it was listed: that hides no other
+            yield f"{folder}/{fd}", name
 
 
 def marks(pid: int) -> Dict[str, str]:
@@ -166,83 +170,8 @@ def with_descendants(
 
 def is_own(pid: int) -> bool:
     """Whether a process was started as the user that we are; what it has become since does not count."""
-    for line in _of(pid, "status", 1 << 16).splitlines():
-        if line.startswith(b"Uid:"):
-            return int(line.split()[1]) == os.geteuid()
-    return False
-
-
-def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
-    """End every bearer of a cookie; see `end_all`."""
-    strangers: Set[int] = set()
-
-    def find() -> List[Process]:
-        found = bearers(cookie_prefix, strangers)
-        if found:
-            strangers.clear()  # they may go, and their pids to others, while we wait for the end of these
-        return found
-
-    return end_all(find, cookie_prefix.strip("/"), patience)
-
-
-def end_all(find: Callable[[], List[Process]], whose: str, patience: float = 5.0) -> List[Dict[str, Any]]:
-    """Kill what `find` finds until two looks in a row find none; return [{"pid", "argv0"}].
-
-    Raise NodeError after `patience` seconds with one still there.
-    """
-    killed: Dict[int, Dict[str, Any]] = {}
-    # Whoever was found once counts until it is gone: a process that is dying has no environment any
-    # more, and another user's, found as a bearer's child, is found no more without that bearer.
-    known: Dict[int, Process] = {}
-    deadline = time.monotonic() + patience
-    clean = 0
-    pause = 0.001
-    while clean < 2:  # between two programs (exec) a process shows an empty environment
-        known.update((process.pid, process) for process in find())
-        found = [process for process in known.values() if _same(process)]
-        clean = 0 if found else clean + 1
-        for process in found:
-            killed.setdefault(process.pid, {"pid": process.pid, "argv0": argv0(process.pid)})
-            try:
-                send(process, signal.SIGKILL)
-            except PermissionError:
-                pass  # another user's; it may still end by itself
-        if found and time.monotonic() > deadline:
-            raise _unkillable(whose, found)
-        time.sleep(pause)
-        pause = min(pause * 2, 0.1)
-    return list(killed.values())
-
-
-def _same(process: Process) -> bool:
-    now = look(process.pid)
-    return now is not None and now.start_ticks == process.start_ticks and not now.zombie
-
-
-class UnkillableError(NodeError):
-    """Processes that SIGKILL has not ended."""
-
-
-def _unkillable(whose: str, left: List[Process]) -> UnkillableError:
-    names = ", ".join(f"pid {p.pid} ({argv0(p.pid) or '?'})" for p in left[:5])
-    return UnkillableError(
-        "orphan",
-        f"processes of {whose} cannot be killed: {names}",
-        "they belong to another user, or wait inside the kernel for a disk, a network file system or a GPU",
-        "end them on that machine as root, or restart it",
-    )
-
-
-def _open_handle(pid: int) -> Optional[int]:
-    """A descriptor that pins the pid, where Python (3.9) and the kernel (5.3) have them."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:
-        return None
+    ids = facts(pid).get(b"Uid", b"").split()
+    return bool(ids) and int(ids[0]) == os.geteuid()
 
 
 def _bears(pid: int, wanted: bytes, strangers: Set[int]) -> bool:
@@ -261,7 +190,7 @@ def _bears(pid: int, wanted: bytes, strangers: Set[int]) -> bool:
 
 def _is_kernels(pid: int) -> bool:
     """A thread of the kernel has no environment and gets none; a machine with many cores has a thousand."""
-    fields = _of(pid, "stat", 1024).rpartition(b")")[2].split()
+    fields = stat(pid)
     return len(fields) > 6 and bool(int(fields[6]) & _KERNELS)
 
 

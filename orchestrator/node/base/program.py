@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import selectors
 import subprocess
+import time
+
+from . import lenient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional
+    from typing import Dict, List, Optional
 
 _SECONDS = 10.0
 GPU_SECONDS = 40.0  # nvidia-smi wakes each GPU where the driver lets them sleep (no persistence mode)
+_KEPT = 1 << 20  # bytes of each stream, the last ones: the answer comes behind what profiles print
+_FLOOD = 64 << 20  # bytes that no answer has
+_PAUSE = 0.05  # seconds between two looks whether it has ended while others hold its pipes
 
 
 def output(argv: List[str], seconds: float) -> str:
@@ -31,3 +39,60 @@ def run_program(argv: List[str], seconds: float = _SECONDS) -> Optional[str]:
         return output(argv, seconds)
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+class Said:
+    """What a program that a user's setup precedes has said; `why` is empty where it ended by itself."""
+
+    def __init__(self, out: bytes, err: bytes, status: int, why: str) -> None:
+        self.out = out
+        self.err = err
+        self.status = status
+        self.why = why
+
+    @property
+    def killed(self) -> str:
+        """By what, where it did not end by itself but by a signal that is not ours."""
+        return f"killed by {lenient.signal_name(-self.status)}" if self.status < 0 and not self.why else ""
+
+
+def listen(argv: List[bytes], env: Dict[bytes, bytes], seconds: float, cwd: Optional[str] = None) -> Said:
+    """Run it until it ends; raise OSError when it cannot be started.
+
+    What a profile or a setup leaves in the background may hold its pipes for ever, and what prints without
+    end would fill the memory.
+    """
+    process = subprocess.Popen(
+        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err, heard = bytearray(), bytearray(), 0
+    ends, why = time.monotonic() + seconds, ""
+    with selectors.DefaultSelector() as pipes, process.stdout, process.stderr:
+        pipes.register(process.stdout, selectors.EVENT_READ, out)
+        pipes.register(process.stderr, selectors.EVENT_READ, err)
+        while not why:
+            ended = process.poll() is not None  # all that it said is in the pipes by now
+            ready = pipes.select(0 if ended else _PAUSE) if pipes.get_map() else []
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    pipes.unregister(key.fileobj)
+                heard += len(data)
+                key.data.extend(data)
+                del key.data[:-_KEPT]
+            if ended and not ready:
+                break
+            if not ended and not pipes.get_map():
+                try:
+                    process.wait(_PAUSE)
+                except subprocess.TimeoutExpired:
+                    pass
+            if heard > _FLOOD:
+                why = f"it printed more than {_FLOOD >> 20} MB"
+            elif time.monotonic() > ends:
+                why = f"no answer within {seconds:g} s"
+        if why:
+            process.kill()
+        return Said(bytes(out), bytes(err), process.wait(), why)

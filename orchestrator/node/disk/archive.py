@@ -1,7 +1,7 @@
 """Folders as lists of entries and as tar streams, the same code on both ends of a connection.
 
 A listing tells what would have to be sent; a stream carries only what was named. Symbolic links are
-kept as they are and never followed; sockets, pipes and devices are left out.
+kept as they are and never followed; sockets, pipes and devices are left out, or named as ODD.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "FOLDER",
     "LINK",
     "MOST_ENTRIES",
+    "ODD",
     "Entry",
     "UnaskedError",
     "entries",
@@ -36,6 +37,7 @@ __all__ = [
     "room_for",
     "unpack",
 ]
+ODD = "odd"  # a socket, a pipe or a device
 MOST_ENTRIES = 400_000  # that one listing can name
 
 
@@ -97,7 +99,7 @@ def entry_at(path: str, folder: Optional[int], name: str) -> Entry:
     found = os.stat(path, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode):
         return Entry(name, LINK, 0, 0, 0o777, os.readlink(path, dir_fd=folder))
-    kind = FOLDER if stat.S_ISDIR(found.st_mode) else FILE if stat.S_ISREG(found.st_mode) else ""
+    kind = FOLDER if stat.S_ISDIR(found.st_mode) else FILE if stat.S_ISREG(found.st_mode) else ODD
     size = found.st_size if kind == FILE else 0
     return Entry(name, kind, size, time_of(found), stat.S_IMODE(found.st_mode), "")
 
@@ -177,8 +179,7 @@ def _in_folder(top: Below, parts: Tuple[str, ...]) -> Iterator[Entry]:
             one = entry_at(name, folder, "/".join((*parts, name)))
         except FileNotFoundError:
             continue
-        if one.kind:
-            yield one
+        yield one
 
 
 class _ChangedError(Exception):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_LEVELS = 200  # folders in each other
 _MOST_BYTES = 4095  # PATH_MAX
 _MOST_NAME = 255
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parts_of(name: str) -> Tuple[str, ...]:
@@ -56,7 +56,7 @@ class Below:
 
     def __init__(self, path: str, *, made: bool = False) -> None:
         self.path = path
-        self.fd = os.open(path, _FOLDER if made else _FOLDER & ~os.O_NOFOLLOW)
+        self.fd = os.open(path, FOLDER if made else FOLDER & ~os.O_NOFOLLOW)
         if made and os.fstat(self.fd).st_uid != os.geteuid():
             os.close(self.fd)
             raise PermissionError(errno.EACCES, "somebody else has put a folder there", path)
@@ -95,7 +95,7 @@ class Below:
     def _enter(self, name: str, *, make: bool) -> None:
         above = self._here if self._here >= 0 else self.fd
         try:
-            found = os.open(name, _FOLDER, dir_fd=above)
+            found = os.open(name, FOLDER, dir_fd=above)
         except FileNotFoundError:
             if not make:
                 raise
@@ -103,7 +103,7 @@ class Below:
                 os.mkdir(name, dir_fd=above)
             except FileExistsError:
                 pass
-            found = os.open(name, _FOLDER, dir_fd=above)
+            found = os.open(name, FOLDER, dir_fd=above)
         if self._here >= 0:
             os.close(self._here)
         self._here, self._at = found, (*self._at, name)

@@ -10,6 +10,8 @@ import fcntl
 import os
 import stat
 
+from ..base.writing import write_all
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Tuple
@@ -99,6 +101,4 @@ def _copy_range(reader: int, writer: int, start: int, end: int) -> None:
         if not data:
             return
         start += len(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(writer, view) :]
+        write_all(writer, data)

@@ -12,6 +12,7 @@ from collections import deque
 
 from ..base import lenient
 from ..base.fault import NodeError
+from ..base.paths import absolute, nearest
 from ..serve.frames import MAX_PAYLOAD
 from ..serve.jobs import failure
 from ..serve.loop import READ
@@ -33,7 +34,7 @@ _SHOWN = 8  # names
 
 def listing(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
     """What a path is, and the entries of a folder. A link that is named itself is followed."""
-    path = _absolute(request["path"])
+    path = absolute(request["path"])
     real = os.path.realpath(path)
     try:
         if os.path.isdir(real):
@@ -86,7 +87,7 @@ def begin(agent: Agent, request: Request) -> Dict[str, Any]:
     """Make the hidden folder that is to become `target`; a target that is a link stays one."""
     if agent.state_error is None:
         receiving.remove_dead(agent.paths)
-    target = os.path.realpath(_absolute(request["target"]))
+    target = os.path.realpath(absolute(request["target"]))
     try:
         return {"target": target, "incoming": replace.beside(target)}
     except OSError as error:
@@ -128,7 +129,7 @@ def swap(_agent: Agent, request: Request) -> Dict[str, Any]:
 
 def take_away(_agent: Agent, request: Request) -> Dict[str, Any]:
     """Remove a folder or file; a link that is named itself is followed, and stays."""
-    target = os.path.realpath(_absolute(request["target"]))
+    target = os.path.realpath(absolute(request["target"]))
     try:
         replace.take_away(target)
     except OSError as error:
@@ -210,15 +211,9 @@ def _pack(writer: int, root: str, wanted: Wanted, *, growing: bool) -> Tuple[Dic
     return {"ok": True, "result": {"end": True, "gone": gone}}, b""
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
-
-
 def _near(path: str) -> Dict[str, Any]:
     """The nearest folder that is there, and some of what it holds."""
-    above = os.path.dirname(path)
-    while not os.path.isdir(above):
-        above = os.path.dirname(above)
+    above = nearest(os.path.dirname(path))
     try:
         names = sorted(name for name in os.listdir(above) if not name.startswith("."))
     except OSError:

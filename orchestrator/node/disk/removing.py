@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import stat
 
+from ..base.lenient import age
+from .below import FOLDER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    from typing import List, Optional, Tuple
 
 
 def remove(path: str) -> Optional[OSError]:
@@ -38,6 +39,22 @@ def remove(path: str) -> Optional[OSError]:
     except OSError as error:
         return errors[0] if errors else error
     return None
+
+
+def remove_stale(folder: str, beginnings: Tuple[str, ...], seconds: float, ours: str = "") -> None:
+    """Remove what has such a name and is older than that, but for what begins with `ours`; raise OSError."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.startswith(beginnings) and not (ours and path.startswith(ours)) and age(path) > seconds:
+            remove(path)
+
+
+def hide_and_remove(path: str) -> None:
+    """Remove it under another name: nobody sees half of it. Raise OSError where there is none."""
+    above, name = os.path.split(path)
+    hidden = os.path.join(above, f".gone-{name}-{os.urandom(6).hex()}")
+    os.rename(path, hidden)
+    remove(hidden)
 
 
 def _empty(top: int, errors: List[OSError]) -> None:
@@ -79,7 +96,7 @@ def _unlink_files(folder: int, errors: List[OSError]) -> List[str]:
 
 def _open(name: str, above: Optional[int]) -> int:
     """A folder that can be emptied: one of our own without the permissions gets them."""
-    fd = os.open(name, _FOLDER, dir_fd=above)
+    fd = os.open(name, FOLDER, dir_fd=above)
     found = os.fstat(fd)
     if found.st_mode & 0o300 != 0o300 and found.st_uid == os.geteuid():
         os.fchmod(fd, 0o700)

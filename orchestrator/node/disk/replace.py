@@ -10,9 +10,8 @@ import os
 import shutil
 import stat
 
-from ..stock.trees import age
 from .below import Below, parts_of
-from .removing import remove
+from .removing import remove, remove_stale
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,11 +27,7 @@ def beside(target: str) -> str:
     """An empty hidden folder on the same disk as `target`, which need not exist; raise OSError."""
     above, name = os.path.split(os.path.abspath(target))
     os.makedirs(above, exist_ok=True)
-    for other in os.listdir(above):
-        if other.startswith((f".{name}{INCOMING}", f".{name}{_OUTGOING}")):
-            path = os.path.join(above, other)
-            if age(path) > _STALE:
-                remove(path)
+    remove_stale(above, (f".{name}{INCOMING}", f".{name}{_OUTGOING}"), _STALE)
     incoming = os.path.join(above, f".{name}{INCOMING}{os.urandom(6).hex()}")
     os.mkdir(incoming)
     return incoming

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..base.paths import TaskFolder, make_private
+from ..base.writing import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,17 +41,10 @@ def install(paths: Paths) -> Optional[str]:
             sources = _sources()
             make_private(folder)
             for name in sorted(sources, key=lambda one: one == _MAIN):  # it comes last: then all is there
-                _put(os.path.join(folder, name + ".py"), sources[name])
+                replace_file(os.path.join(folder, name + ".py"), sources[name])
     except (OSError, ImportError):  # no room; no longer readable where it came from
         return None
     return folder
-
-
-def _put(path: str, source: bytes) -> None:
-    beside = f"{path}.{os.getpid()}"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(source)
-    os.replace(beside, path)
 
 
 def put_first(env: Dict[bytes, bytes], folder: str) -> None:

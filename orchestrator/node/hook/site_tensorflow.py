@@ -132,6 +132,14 @@ def after_import(name: str, change: "Callable[[Any], None]") -> None:
     sys.meta_path.insert(0, _Watch(name, lambda loader: _Changing(loader, change)))
 
 
+def _as_importlib(function: "Any") -> "Any":
+    """With the lines of importlib, which Python leaves out of the traceback of a failed import."""
+    code = function.__code__
+    if hasattr(code, "replace"):  # Python 3.8
+        function.__code__ = code.replace(co_filename="<frozen importlib._bootstrap>")
+    return function
+
+
 class _Watch:
     """Finds one module as the others do, and wraps its loader."""
 
@@ -165,6 +173,7 @@ class _Handing:
     def create_module(self, spec: "Any") -> "Any":
         return self._loader.create_module(spec)
 
+    @_as_importlib
     def exec_module(self, module: "ModuleType") -> None:
         spec: Any = module.__spec__
         module.__loader__ = spec.loader = self._loader
@@ -179,6 +188,7 @@ class _Frozen(_Handing):
 
     _done = False
 
+    @_as_importlib
     def exec_module(self, module: "ModuleType") -> None:
         collects = gc.isenabled()
         gc.disable()
@@ -199,6 +209,7 @@ class _Changing(_Handing):
         super().__init__(loader)
         self._change = change
 
+    @_as_importlib
     def exec_module(self, module: "ModuleType") -> None:
         super().exec_module(module)
         try:

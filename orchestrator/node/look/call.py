@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import select
 import socket
 import struct
@@ -229,8 +228,3 @@ def _reason(error: OSError) -> str:
     if error.errno in _NO_ROUTE:
         return "no route"
     return error.strerror or str(error)
-
-
-def payload(size: int) -> bytes:
-    """Bytes that no VPN on the way can compress."""
-    return os.urandom(size)

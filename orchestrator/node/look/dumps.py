@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 
-from ..base import locks, procs
+from ..base import ending, locks, procs
 from ..hook.site import SIGNAL
 from ..task import environ
 
@@ -31,7 +31,7 @@ def take(process: procs.Process, path: bytes, name: str, seconds: float) -> Dump
     spy = environ.find_program("py-spy", path)
     why = ""
     if spy is not None:
-        text, why = ask_py_spy(spy, process.pid, stopped=state(process.pid) in ("T", "t"), seconds=seconds)
+        text, why = ask_py_spy(spy, process.pid, stopped=_is_stopped(process), seconds=seconds)
         if text:
             return "py-spy", text, ""
         why = f"py-spy: {why}"
@@ -48,8 +48,7 @@ def ask_py_spy(spy: str, pid: int, *, stopped: bool, seconds: float) -> Tuple[st
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=seconds,
             check=False,
         )
@@ -85,12 +84,12 @@ def ask_by_signal(process: procs.Process, name: str, seconds: float) -> Tuple[st
     place = held(process.pid, name)
     if place is None:
         return "", "it has not made ready for the signal"
-    facts = status(process.pid)
-    if state(process.pid) in ("T", "t"):
+    signals = procs.signals(process.pid)
+    if _is_stopped(process):
         return "", "it is stopped, and answers no signal"
-    if not facts.get("SigCgt", 0) & _BIT:
+    if not signals.get("SigCgt", 0) & _BIT:
         return "", f"it no longer handles signal {SIGNAL}"
-    if (facts.get("ShdPnd", 0) | facts.get("SigPnd", 0)) & _BIT:
+    if (signals.get("ShdPnd", 0) | signals.get("SigPnd", 0)) & _BIT:
         return "", "it has not answered the last time yet"
     deadline = time.monotonic() + seconds
     try:
@@ -101,11 +100,15 @@ def ask_by_signal(process: procs.Process, name: str, seconds: float) -> Tuple[st
         if not locks.take(fd, deadline - time.monotonic()):
             return "", "somebody else is taking its stacks"
         os.ftruncate(fd, 0)
-        if not procs.send(process, SIGNAL):
+        if not ending.send(process, SIGNAL):
             return "", "it has ended"
         return _answer(fd, process.pid, deadline)
     finally:
         os.close(fd)
+
+
+def _is_stopped(process: procs.Process) -> bool:
+    return procs.status(process.pid) in ("T", "t")
 
 
 def held(pid: int, name: str) -> Optional[str]:
@@ -113,35 +116,10 @@ def held(pid: int, name: str) -> Optional[str]:
 
     A child that was forked holds its parent's, and its handler too.
     """
-    folder = f"/proc/{pid}/fd"
-    try:
-        fds = os.listdir(folder)
-    except OSError:
-        return None
-    for fd in fds:
-        try:
-            link = os.readlink(f"{folder}/{fd}")
-        except OSError:
-            continue  # closed since it was listed: that hides no other
+    for path, link in procs.open_files(pid):
         if link.startswith(name + ".") and link.endswith(" (deleted)"):
-            return f"{folder}/{fd}"
+            return path
     return None
-
-
-def status(pid: int) -> Dict[str, int]:
-    """The signal sets of a process's first thread, as bits."""
-    found: Dict[str, int] = {}
-    for line in procs.read(f"/proc/{pid}/status", 1 << 16).splitlines():
-        key, _, value = line.decode("ascii", "replace").partition(":")
-        if key in ("SigPnd", "ShdPnd", "SigBlk", "SigCgt"):
-            found[key] = int(value, 16)
-    return found
-
-
-def state(pid: int) -> str:
-    """R, S, D, T and so on, as ps says; "" when it is gone."""
-    fields = procs.read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
-    return fields[0].decode() if fields else ""
 
 
 def _answer(fd: int, pid: int, deadline: float) -> Tuple[str, str]:
@@ -151,7 +129,7 @@ def _answer(fd: int, pid: int, deadline: float) -> Tuple[str, str]:
         now = os.fstat(fd).st_size
         if now != size:
             size, since = now, time.monotonic()
-        if size and time.monotonic() - since > _STEADY and not status(pid).get("SigBlk", 0) & _BIT:
+        if size and time.monotonic() - since > _STEADY and not procs.signals(pid).get("SigBlk", 0) & _BIT:
             break
         time.sleep(0.005)
     if not size:

@@ -31,7 +31,7 @@ def grown(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
     data = b""
     behind = found = 0
     if not os.path.isdir(root):
-        return {"there": False, "files": [], "behind": 0, "more": False}, b""
+        return {"files": [], "behind": 0, "more": False}, b""
     with Below(root) as top:
         for parts, name, size in _event_files(top):
             found += 1
@@ -45,7 +45,7 @@ def grown(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
                 files.append({"path": path, "offset": start, "length": len(piece)})
                 data += piece
             behind += size - start - len(piece)
-    return {"there": True, "files": files, "behind": behind, "more": found > MOST}, data
+    return {"files": files, "behind": behind, "more": found > MOST}, data
 
 
 def _event_files(top: Below) -> Iterator[Tuple[Tuple[str, ...], str, int]]:

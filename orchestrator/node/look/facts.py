@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..base import procs
+from ..base import lenient, procs
+from ..base.paths import absolute, free_bytes
 from ..base.program import GPU_SECONDS, run_program
 from ..task import environ
 from . import interfaces, processors, python, rscript
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 def facts(agent: Agent, request: Request) -> Dict[str, Any]:
     packages = list(request.get("packages") or ())
     asked = python.ask(request["python"], request.get("setup"), packages)
-    state = agent.paths.root if agent.state_error is None else None
+    state = agent.state
     return {
         **asked,
         "r": rscript.ask(request["python"], request.get("setup")) if request.get("r") else None,
         "rsync": environ.find_program("rsync", os.environb.get(b"PATH", os.defpath.encode())),
-        "disk": {"state": _disk(state) if state else None, "workdir": _workdir(request["workdir"])},
+        "disk": {
+            "state": {"free": free_bytes(state)} if state else None,
+            "workdir": _workdir(request["workdir"]),
+        },
         "cpus": processors.usable(),
         "load": os.getloadavg()[0],
         "available": _available(),
@@ -38,24 +42,16 @@ def facts(agent: Agent, request: Request) -> Dict[str, Any]:
     }
 
 
-def _disk(path: str) -> Dict[str, Any]:
-    room = os.statvfs(path)
-    return {"free": room.f_bavail * room.f_frsize}
-
-
 def _workdir(path: str) -> Dict[str, Any]:
     """The working folder, made if it can be; writable is what a written file proves."""
-    path = os.path.abspath(os.path.expanduser(path))
+    path = absolute(path)
     error = ""
     try:
         os.makedirs(path, exist_ok=True)
         _write_something(path)
     except OSError as trouble:
         error = trouble.strerror or str(trouble)
-    there = path
-    while not os.path.isdir(there):
-        there = os.path.dirname(there)
-    return {"path": path, "writable": not error, "error": error, **_disk(there)}
+    return {"path": path, "writable": not error, "error": error, "free": free_bytes(path)}
 
 
 def _write_something(folder: str) -> None:
@@ -109,7 +105,7 @@ def _ephemeral() -> List[int]:
 
 def _kill_user_processes() -> Optional[bool]:
     """Whether systemd ends what a user leaves running at logout; None when it cannot be found out."""
-    lingering = "/var/lib/systemd/linger/" + _login()
+    lingering = "/var/lib/systemd/linger/" + lenient.user(os.getuid())
     if os.getuid() == 0 or not os.path.isdir("/run/systemd/system") or os.path.exists(lingering):
         return False  # root is excluded by default
     manager = "org.freedesktop.login1"
@@ -124,15 +120,6 @@ def _kill_user_processes() -> Optional[bool]:
         ]
     )
     return {"b true": True, "b false": False}.get((said or "").strip())
-
-
-def _login() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return "?"
 
 
 def _addresses() -> List[str]:

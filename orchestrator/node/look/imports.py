@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 
-from ..base import lenient
+from ..base.program import listen
 from ..task import environ
 
 TYPE_CHECKING = False
@@ -73,30 +72,16 @@ def ask(_agent: Agent, request: Request) -> Dict[str, Any]:
 
 def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Tuple[str, str, Optional[int]]:
     """What it wrote, why it ended too early, and the signal that ended it."""
+    home = os.path.expanduser("~")
+    cwd = home if os.access(home, os.X_OK) else "/"  # an account may have none
     try:
-        process = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=os.path.expanduser("~"),
-        )
+        said = listen(command, env, _SECONDS, cwd)
     except OSError as error:
         return "", f"{os.fsdecode(command[0])}: {error.strerror or error}", None
-    late = False
-    try:
-        out, err = process.communicate(timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        late = True
-        process.kill()
-        out, err = process.communicate()
-    text = out.decode("utf-8", "replace")
-    if late:
-        return text, f"no answer within {_SECONDS:g} s", None
-    if process.returncode < 0:
-        return text, f"killed by {lenient.signal_name(-process.returncode)}", -process.returncode
-    return text, (_tail(err) or f"exit status {process.returncode}") if process.returncode else "", None
+    text = said.out.decode("utf-8", "replace")
+    if said.killed:
+        return text, said.killed, -said.status
+    return text, said.why or ((_tail(said.err) or f"exit status {said.status}") if said.status else ""), None
 
 
 def _read(said: List[str]) -> Dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
+from ..base.program import listen
 from ..task import environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Tuple
+
+    from ..base.program import Said
 
 _SECONDS = 45.0  # a cold network file system, and a user's setup
 
@@ -28,23 +30,19 @@ def ask(
     spec = {"argv": argv(mark), "python": python, "setup": setup, "env": env or {}}
     command, whole = environ.of_task(spec, {})
     try:
-        done = subprocess.run(
-            command,
-            env=whole,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=_SECONDS,
-            check=False,
-        )
+        said = listen(command, whole, _SECONDS)
     except OSError as error:
         return None, f"{os.fsdecode(command[0])}: {error.strerror or error}"
-    except subprocess.TimeoutExpired:
-        return None, f"no answer within {_SECONDS:g} s"
-    answer = done.stdout.decode("utf-8", "surrogateescape").split(mark)
+    if said.why:
+        return None, said.why
+    answer = said.out.decode("utf-8", "surrogateescape").split(mark)
     if len(answer) != 3:
-        return None, _last_words(done.stderr) or f"it said nothing and ended with {done.returncode}"
+        return None, _last_words(said.err) or f"it said nothing and {_end(said)}"
     return answer[1].split("\0"), ""
+
+
+def _end(said: Said) -> str:
+    return f"was {said.killed}" if said.killed else f"ended with {said.status}"
 
 
 def _last_words(stderr: bytes) -> str:

@@ -9,7 +9,7 @@ import os
 
 from ..base import lenient, trust
 from ..base.fault import NodeError
-from ..base.paths import plain_name
+from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
 
 TYPE_CHECKING = False
@@ -71,8 +71,7 @@ def _forget_stale(folder: str) -> None:
 
 
 def _folder(request: Request) -> str:
-    workdir = os.path.abspath(os.path.expanduser(request["workdir"]))
-    return os.path.join(workdir, ".share-" + plain_name("nonce", request["nonce"]))
+    return os.path.join(absolute(request["workdir"]), ".share-" + plain_name("nonce", request["nonce"]))
 
 
 def _unusable(workdir: str, error: OSError) -> NodeError:

@@ -71,7 +71,7 @@ def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> Dict[
 def _facts(process: procs.Process) -> Dict[str, Any]:
     """What every process shows, be it Python or not."""
     pid = process.pid
-    fields = procs.read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
+    fields = procs.stat(pid)
     ticks = sum(int(field) for field in fields[11:13])
     return {
         "pid": pid,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _socket  # `socket` makes enums of a thousand numbers: 3 ms of every launch
 import errno
 import struct
+import time
 
 from ..base import lenient
 
@@ -29,18 +30,22 @@ class Taken(Exception):  # noqa: N818 - what is the case, not what is wrong
         self.user = user
 
 
-def pass_through(kind: str, port: int) -> int:
+def pass_through(kind: str, port: int, patience: float = 0.0) -> int:
     """The claim, a descriptor: held until it is closed everywhere; raise Taken."""
-    claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    try:
-        claim.bind(_name(kind, port))
-        claim.listen(_QUEUE)
-    except OSError as error:
-        claim.close()
-        if error.errno == errno.EADDRINUSE:
-            raise Taken(holder(kind, port) or "somebody who is gone by now") from None
-        raise
-    return claim.detach()
+    deadline = time.monotonic() + patience
+    while True:
+        claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            claim.bind(_name(kind, port))
+            claim.listen(_QUEUE)
+            return claim.detach()
+        except OSError as error:
+            claim.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        if time.monotonic() >= deadline:
+            raise Taken(holder(kind, port) or "somebody who is gone by now")
+        time.sleep(0.005)
 
 
 def holder(kind: str, port: int) -> Optional[str]:

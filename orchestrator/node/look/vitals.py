@@ -44,7 +44,7 @@ def _task(
     ticks, anonymous, files, shared = 0, 0, [0], [0]
     for pid in pids:
         ticks += _ticks(pid)
-        fields = _status(pid)
+        fields = procs.facts(pid)
         anonymous += _kilobytes(fields, b"RssAnon")
         files.append(_kilobytes(fields, b"RssFile"))
         shared.append(_kilobytes(fields, b"RssShmem"))
@@ -70,11 +70,10 @@ def _task(
 
 def term(pid: int) -> str:
     """What TERM does to a process: `default` (it ends), `caught`, `ignored`; "" where that is hidden."""
-    fields = _status(pid)
-    try:
-        ignored, caught = (int(fields[name], 16) for name in (b"SigIgn", b"SigCgt"))
-    except (KeyError, ValueError):
+    sets = procs.signals(pid)
+    if not sets.keys() >= {"SigIgn", "SigCgt"}:
         return UNKNOWN
+    ignored, caught = sets["SigIgn"], sets["SigCgt"]
     if ignored & _TERM:
         return IGNORED
     return CAUGHT if caught & _TERM else DEFAULT
@@ -82,13 +81,7 @@ def term(pid: int) -> str:
 
 def _ticks(pid: int) -> int:
     """CPU time of a process and of the children that it has waited for."""
-    fields = procs.read(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split()
-    return sum(int(field) for field in fields[11:15])
-
-
-def _status(pid: int) -> Dict[bytes, bytes]:
-    lines = procs.read(f"/proc/{pid}/status", 1 << 16).splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+    return sum(int(field) for field in procs.stat(pid)[11:15])
 
 
 def _kilobytes(fields: Dict[bytes, bytes], name: bytes) -> int:

@@ -19,14 +19,14 @@ MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files
 MAX_PAYLOAD = 64 << 20
 
 
-_SIZES = struct.Struct(">II")
+SIZES = struct.Struct(">II")
 
 
 def encode(header: Dict[str, Any], payload: bytes = b"") -> bytes:
     """One frame; raise ValueError for one that `Decoder` would refuse."""
     head = json.dumps(header, separators=(",", ":")).encode()
     _check(len(head), len(payload))
-    return _SIZES.pack(len(head), len(payload)) + head + payload
+    return SIZES.pack(len(head), len(payload)) + head + payload
 
 
 class Decoder:
@@ -34,7 +34,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._need = _SIZES.size  # nothing is looked at before this many bytes are here
+        self._need = SIZES.size  # nothing is looked at before this many bytes are here
 
     @property
     def pending(self) -> int:
@@ -47,14 +47,14 @@ class Decoder:
         frames: List[Frame] = []
         start = 0
         while len(self._buffer) - start >= self._need:
-            head, body = _SIZES.unpack_from(self._buffer, start)
+            head, body = SIZES.unpack_from(self._buffer, start)
             _check(head, body)
-            self._need = _SIZES.size + head + body
+            self._need = SIZES.size + head + body
             if len(self._buffer) - start < self._need:
                 break
-            frames.append(self._frame(start + _SIZES.size, head, body))
+            frames.append(self._frame(start + SIZES.size, head, body))
             start += self._need
-            self._need = _SIZES.size
+            self._need = SIZES.size
         del self._buffer[:start]
         return frames
 

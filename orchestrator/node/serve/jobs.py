@@ -15,6 +15,7 @@ import time
 
 from ..base import prctl
 from ..base.fault import NodeError
+from ..base.lenient import FULL
 from . import frames
 from .loop import READ, WRITE
 
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
 
 _MOMENT = 0.5  # seconds to clean up in
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MACHINE = (
-    *_FULL,
+    *FULL,
     errno.EROFS,
     errno.EIO,
     errno.EACCES,
@@ -176,7 +176,7 @@ def failure(error: BaseException) -> Reply:
     """The reply that carries an error; one that is neither ours nor the machine's is a bug."""
     if isinstance(error, OSError) and error.errno in _MACHINE:
         full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
-        hint = full if error.errno in _FULL else ""
+        hint = full if error.errno in FULL else ""
         error = NodeError("machine", error.strerror or str(error), str(error.filename or ""), hint)
     if not isinstance(error, NodeError):
         import traceback

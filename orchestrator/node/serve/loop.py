@@ -97,10 +97,6 @@ class Outbox:
     def room(self) -> bool:
         return self._size < self.LIMIT
 
-    @property
-    def empty(self) -> bool:
-        return not self._queue
-
     def put(self, data: bytes) -> None:
         self._queue.append(memoryview(data))
         self._size += len(data)

@@ -26,10 +26,10 @@ def hello(agent: Agent) -> Dict[str, Any]:
         "pid": os.getpid(),
         "python": sys.version.split()[0],
         "user": lenient.user(os.getuid()),
-        "boot_id": _boot_id(),
+        "boot_id": (lenient.text("/proc/sys/kernel/random/boot_id") or "").strip(),
         "netns": lenient.link("/proc/self/ns/net"),
         "time_ns": time.time_ns(),
-        "state": agent.paths.root if error is None else None,
+        "state": agent.state,
         "state_place": lenient.place(agent.paths.root) if error is None else "",
         "state_error": None if error is None else error.as_dict(),
     }
@@ -57,11 +57,3 @@ def _take_protocol() -> Tuple[int, int]:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     return stdin, stdout
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

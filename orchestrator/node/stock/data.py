@@ -15,7 +15,7 @@ import os
 
 from ..base import trust
 from ..base.fault import NodeError
-from ..base.paths import digest_name
+from ..base.paths import absolute, digest_name, free_bytes
 from ..look import ports
 from ..serve import frames
 from ..serve.jobs import Feed
@@ -40,7 +40,7 @@ def look(agent: Agent, request: Request) -> Dict[str, Any]:
     path = _path(request)
     data = os.path.dirname(path)
     trust.check_way(*os.path.split(data))
-    free = receiver.free(data)
+    free = free_bytes(data)
     if not trust.is_ours(path):
         return {"path": path, "state": "absent", "wrong": [], "free": free}
     noted = wholeness.noted(wholeness.notes_of(agent), path)
@@ -222,5 +222,4 @@ def _order(agent: Agent, request: Request) -> receiver.Order:
 
 
 def _path(request: Request) -> str:
-    workdir = os.path.abspath(os.path.expanduser(str(request["workdir"])))
-    return os.path.join(workdir, "data", digest_name(request["digest"]))
+    return os.path.join(absolute(request["workdir"]), "data", digest_name(request["digest"]))

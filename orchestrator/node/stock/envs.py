@@ -16,7 +16,7 @@ import time
 from ..base import locks, trust
 from ..base.fault import NodeError
 from ..base.lenient import discard, listed
-from ..base.paths import plain_name
+from ..base.paths import absolute, free_bytes, plain_name
 from ..base.program import output, run_program
 from ..disk.removing import remove
 from ..look import processors
@@ -187,7 +187,7 @@ def _sources(request: Request, making: str) -> List[str]:
     wheels, index = request.get("wheels"), request.get("index")
     if wheels:
         # A cache beside the environment, on the same file system: files are linked and not copied twice.
-        folder = os.path.abspath(os.path.expanduser(wheels))  # uv takes `~` for a name
+        folder = absolute(wheels)  # uv takes `~` for a name
         return ["--no-index", "--find-links", folder, "--cache-dir", os.path.join(making, ".cache")]
     return ["--default-index", str(index)] if index else []
 
@@ -212,8 +212,7 @@ def _check(making: str, lock: bytes, path: str) -> Dict[str, str]:
         [_python(making), "-c", _CHECK, *modules],
         env={**uv.compiling(os.environ), "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         cwd="/",
         check=False,
     )
@@ -281,11 +280,7 @@ def _distributions(making: str) -> Iterator[str]:
 
 
 def _check_room(folder: str) -> None:
-    there = folder
-    while not os.path.isdir(there) and os.path.dirname(there) != there:
-        there = os.path.dirname(there)
-    room = os.statvfs(there)
-    free = room.f_bavail * room.f_frsize
+    free = free_bytes(folder)
     if free < _MINIMUM:
         raise NodeError(
             "env",
@@ -316,5 +311,4 @@ def _read(path: str) -> str:
 
 
 def _path(request: Request) -> str:
-    workdir = os.path.abspath(os.path.expanduser(str(request["workdir"])))
-    return os.path.join(workdir, "envs", plain_name("environment", request["name"]))
+    return os.path.join(absolute(request["workdir"]), "envs", plain_name("environment", request["name"]))

@@ -14,9 +14,9 @@ from ..base.lenient import discard
 from ..base.tuples import NamedTuple
 from ..disk import archive
 from ..disk import incoming as receiving
-from ..disk.removing import remove
+from ..disk.removing import remove, remove_stale
 from . import lending, reuse, work
-from .trees import age, drop_it, folder_of, incoming_of, is_there, part_of, seal_it, unwritable
+from .trees import drop_it, folder_of, incoming_of, is_there, part_of, seal_it, unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def seal(agent: Agent, request: Request) -> None:
     incoming = incoming_of(agent, request)
     tree = os.path.join(folder_of(request["workdir"]), request["digest"])
     manifest = agent.rooms.get("manifests", {}).get(incoming, [])
-    state = None if agent.state_error else agent.paths.root
+    state = agent.state
     make_work = work.once_sealed(agent, request)
 
     def child() -> Dict[str, Any]:
@@ -92,13 +92,9 @@ def _begin(order: _Order) -> Dict[str, Any]:
         drop_it(incoming)  # what an earlier try left
         os.makedirs(incoming)
         trust.check_way(*os.path.split(trees))
-        names = os.listdir(trees)
+        remove_stale(trees, (".incoming-",), _STALE, incoming)
     except OSError as error:
         raise unwritable(trees, error) from None
-    for name in names:
-        path = os.path.join(trees, name)
-        if name.startswith(".incoming-") and not path.startswith(incoming) and age(path) > _STALE:
-            remove(path)
     try:
         return _fill(order)
     except OSError as error:

@@ -20,6 +20,7 @@ from ..base import locks
 from ..base.lenient import discard, listed
 from ..base.paths import filesystem, is_remote
 from ..base.tuples import NamedTuple
+from ..base.writing import replace_file
 from ..disk import copies
 
 TYPE_CHECKING = False
@@ -65,7 +66,7 @@ def note(tree: str, manifest: List[Dict[str, Any]], found: List[os.stat_result])
         if "sha256" in entry and is_large(found[place])
     ]
     if files:
-        _write(_list_of(tree), [list(file) for file in files])
+        replace_file(_list_of(tree), json.dumps([list(file) for file in files]).encode())
     else:
         discard(_list_of(tree))  # of a tree with that name from before
 
@@ -77,7 +78,9 @@ def is_whole(tree: str) -> bool:
         above = os.path.dirname(tree)
         known = [sha256 for sha256 in _written(above) if sha256 not in written]
         try:
-            _write(os.path.join(above, _WRITTEN), [*known, *written][-_MOST_WRITTEN:])
+            replace_file(
+                os.path.join(above, _WRITTEN), json.dumps([*known, *written][-_MOST_WRITTEN:]).encode()
+            )
         except OSError:
             pass  # a full disk: it is lent, and sent, once more
     return not written
@@ -233,10 +236,3 @@ def _read(path: str) -> List[Any]:
     except (OSError, ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
-
-
-def _write(path: str, what: List[Any]) -> None:
-    beside = f"{path}.{os.urandom(4).hex()}"
-    with open(beside, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(what, file)
-    os.replace(beside, path)

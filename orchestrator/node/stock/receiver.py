@@ -12,11 +12,14 @@ import threading
 from ..base import locks, trust
 from ..base.fault import NodeError
 from ..base.lenient import discard
-from ..disk.removing import remove
+from ..base.paths import free_bytes
+from ..base.tuples import NamedTuple
+from ..base.writing import write_all
+from ..disk.removing import remove, remove_stale
 from ..serve import frames
 from . import reuse, wholeness
 from .pieces import Pieces, map_of
-from .trees import age, unwritable
+from .trees import unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,28 +33,17 @@ _STALE = 7 * 24 * 3600.0  # an interrupted transfer that nobody resumed
 _SPARE = 64 << 20  # bytes that stay free on the disk
 
 
-class Order:
+class Order(NamedTuple):
     """What is to be received, and how."""
 
-    def __init__(  # noqa: PLR0917 - each is one fact of a request
-        self,
-        path: str,
-        notes: Optional[str],
-        manifest: Manifest,
-        size: int,
-        digests: bytes,
-        pem: str,
-        serve: bool,
-        ports: List[int],
-    ) -> None:
-        self.path = path
-        self.notes = notes  # where `reuse` keeps those of data
-        self.manifest = manifest
-        self.size = size  # bytes of a piece
-        self.digests = digests  # of all pieces
-        self.pem = pem
-        self.serve = serve  # give to others what is here
-        self.ports = ports
+    path: str
+    notes: Optional[str]  # where `reuse` keeps those of data
+    manifest: Manifest
+    size: int  # bytes of a piece
+    digests: bytes  # of all pieces
+    pem: str
+    serve: bool  # give to others what is here
+    ports: List[int]
 
 
 def receive(order: Order, reader: int, tell: int) -> Tuple[Dict[str, Any], bytes]:
@@ -129,10 +121,8 @@ class _Receiver:
         self._say({"idle": plan})
 
     def _say(self, word: Dict[str, Any]) -> None:
-        view = memoryview(frames.encode(word))
         with self._lock:
-            while view:
-                view = view[os.write(self._tell, view) :]
+            write_all(self._tell, frames.encode(word))
 
 
 def incoming_of(path: str) -> str:
@@ -157,7 +147,7 @@ def _begin(order: Order, incoming: str) -> Set[str]:
 def _prepare(order: Order, incoming: str) -> Set[str]:
     """Have the folder that is to be filled; return the files that are right, and not to be written to."""
     data = os.path.dirname(order.path)
-    _remove_stale(data, incoming)
+    remove_stale(data, (INCOMING,), _STALE, incoming)
     if os.path.lexists(order.path):  # damaged: what is right of it stays
         remove(incoming)
         os.rename(order.path, incoming)
@@ -173,15 +163,8 @@ def _prepare(order: Order, incoming: str) -> Set[str]:
     return {one["path"] for one in order.manifest} - {order.manifest[place]["path"] for place in missing}
 
 
-def _remove_stale(data: str, ours: str) -> None:
-    for name in os.listdir(data):
-        path = os.path.join(data, name)
-        if name.startswith(INCOMING) and not path.startswith(ours) and age(path) > _STALE:
-            remove(path)
-
-
 def _check_room(data: str, missing: int, incoming: str) -> None:
-    room = free(data) + _stored(incoming)
+    room = free_bytes(data) + _stored(incoming)
     if missing + _SPARE > room:
         raise NodeError(
             "data",
@@ -189,13 +172,6 @@ def _check_room(data: str, missing: int, incoming: str) -> None:
             f"{max(0, room) / 1e6:,.0f} MB are free at {data}, and {_SPARE / 1e6:.0f} of them stay free",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
-
-
-def free(folder: str) -> int:
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
 
 
 def _stored(folder: str) -> int:

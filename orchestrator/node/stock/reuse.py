@@ -13,6 +13,7 @@ import stat
 
 from ..base.lenient import discard
 from ..base.tuples import NamedTuple
+from ..base.writing import replace_file
 from ..disk import copies
 from .lending import LARGE
 
@@ -74,15 +75,12 @@ def note(
         return
     folder = os.path.join(state, "trees")
     path = os.path.join(folder, os.path.basename(tree))
-    hidden = f"{path}.{os.getpid()}"
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         if found is None:
             found = [os.lstat(os.path.join(tree, entry["path"])) for entry in manifest]
         stats = [stat_of(status) for status in found]
-        with open(hidden, "w", encoding="ascii") as file:
-            file.write(json.dumps({"tree": tree, "manifest": manifest, "stats": stats}))
-        os.rename(hidden, path)
+        replace_file(path, json.dumps({"tree": tree, "manifest": manifest, "stats": stats}).encode())
         for _, _, old in _newest_first(folder)[_MOST:]:
             discard(old)
     except OSError:

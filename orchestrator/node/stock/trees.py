@@ -3,6 +3,7 @@
     <workdir>/trees/<digest>                    a tree
     <workdir>/trees/.incoming-<digest>-<maker>-<id>     one that is being filled, by rsync or by `untar`
     <workdir>/trees/.incoming-...part                   what `untar` adds to it at the seal
+    <workdir>/trees/.lock-<digest>                      held while it gets its name
 
 The folder may be shared with other machines: what makes a tree is one rename.
 """
@@ -10,12 +11,11 @@ The folder may be shared with other machines: what makes a tree is one rename.
 from __future__ import annotations
 
 import os
-import time
 
-from ..base import trust
+from ..base import locks, trust
 from ..base.fault import NodeError
-from ..base.lenient import changed
-from ..base.paths import digest_name
+from ..base.lenient import discard
+from ..base.paths import absolute, digest_name
 from ..disk import incoming as receiving
 from ..disk.removing import remove
 from . import lending, reuse
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..serve.agent import Agent, Request
 
+_PATIENCE = 30.0  # seconds: for a look at all of a tree, and two renames
 _SHOWN = 5  # wrong files that an error names
 
 
@@ -41,7 +42,7 @@ def drop_it(incoming: str) -> Dict[str, Any]:
 
 
 def folder_of(workdir: str) -> str:
-    return os.path.join(os.path.abspath(os.path.expanduser(workdir)), "trees")
+    return os.path.join(absolute(workdir), "trees")
 
 
 def incoming_of(agent: Agent, request: Request) -> str:
@@ -71,12 +72,6 @@ def unwritable(path: str, error: OSError) -> NodeError:
     )
 
 
-def age(path: str) -> float:
-    """Seconds since it was changed; 0 for what somebody else takes away just now."""
-    now = time.time()
-    return now - changed(path, now)
-
-
 def seal_it(
     incoming: str,
     tree: str,
@@ -88,18 +83,13 @@ def seal_it(
     trust.check_way(*os.path.split(os.path.dirname(tree)))
     try:
         _merge(part_of(incoming), incoming)
-        if os.path.lexists(tree):
-            if is_there(tree):  # another machine on this shared folder was faster
-                return _drop_for(incoming)
-            _set_aside(tree)
+        if is_there(tree):  # another machine on this shared folder was faster
+            return _drop_for(incoming)
         wrong, found = compare(incoming, manifest, reuse.Verified(state, os.path.dirname(tree), known))
         if wrong:
             raise _refuse(tree, wrong)
-        if is_there(tree):  # meanwhile: the list of its large files is not to be ours
+        if not _name(incoming, tree, manifest, found):
             return _drop_for(incoming)
-        lending.note(tree, manifest, found)
-        os.utime(incoming)  # `clean` counts its age from now
-        os.rename(incoming, tree)
         reuse.note(state, tree, manifest, found)
     except OSError as error:
         if not os.path.isdir(tree):
@@ -108,18 +98,48 @@ def seal_it(
     return {"ok": True, "already": False}
 
 
+def _name(incoming: str, tree: str, manifest: List[Dict[str, Any]], found: List[os.stat_result]) -> bool:
+    """Give a verified tree its name, in place of a damaged one; False where another machine has done it."""
+    above, name = os.path.split(tree)
+    gone = os.path.join(above, f".gone-{name}-{os.urandom(6).hex()}")
+    with _Alone(os.path.join(above, f".lock-{name}")):
+        if is_there(tree):
+            return False
+        if os.path.lexists(tree):  # others could write to it, by an old umask, or a task has
+            try:
+                os.rename(tree, gone)
+            except FileNotFoundError:
+                pass  # there are no locks, and another machine was faster
+        lending.note(tree, manifest, found)
+        os.utime(incoming)  # `clean` counts its age from now
+        os.rename(incoming, tree)
+    remove(gone)
+    return True
+
+
+class _Alone:
+    """In a `with`: of those that name a tree, one at a time, as far as its file system has locks."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._held: Optional[int] = None
+
+    def __enter__(self) -> None:
+        try:
+            self._held = locks.hold(self._path, _PATIENCE)
+        except OSError:
+            pass
+
+    def __exit__(self, *_: object) -> None:
+        if self._held is not None:
+            discard(self._path)  # while it is held: who waits for it makes another one
+            os.close(self._held)
+
+
 def _drop_for(incoming: str) -> Dict[str, Any]:
     """In favour of a tree that is there already."""
     drop_it(incoming)
     return {"ok": True, "already": True}
-
-
-def _set_aside(tree: str) -> None:
-    """One that others could write, from a time with another umask, or a task has written to, makes room."""
-    above, name = os.path.split(tree)
-    gone = os.path.join(above, f".gone-{name}-{os.urandom(6).hex()}")
-    os.rename(tree, gone)
-    remove(gone)
 
 
 def _merge(part: str, incoming: str) -> None:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 
 from ..base.fault import NodeError
-from ..base.lenient import listed
-from ..base.paths import digest_name
-from ..disk.removing import remove
-from .trees import age
+from ..base.lenient import age, listed
+from ..base.paths import absolute, digest_name, free_bytes
+from ..disk.removing import hide_and_remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ _FRESH = 600.0  # seconds since a launch looked for it, in which a set may be ab
 def keep(environment: str, wheels: str, room: float = _ROOM) -> None:
     """Note the wheels as those of an environment, if `room` bytes are free; older sets go."""
     digest = _digest_of(environment, wheels)
-    if digest is None or _free(environment) < room:
+    if digest is None or free_bytes(environment) < room:
         return
     try:
         with open(os.path.join(environment, _NOTE), "w", encoding="ascii") as file:
@@ -40,7 +39,10 @@ def keep(environment: str, wheels: str, room: float = _ROOM) -> None:
     for other in set(noted(os.path.dirname(environment)).values()) - {digest}:
         path = os.path.join(data, other)
         if age(path) > _FRESH:
-            _remove(path)
+            try:
+                hide_and_remove(path)
+            except OSError:
+                pass  # there is none, or somebody was faster
 
 
 def is_kept(environment: str, wheels: Optional[str]) -> bool:
@@ -64,7 +66,7 @@ def _noted(environment: str) -> Optional[str]:
 
 def _digest_of(environment: str, wheels: str) -> Optional[str]:
     """The name of the data that a folder of wheels is, where it is that of this working folder."""
-    folder = os.path.dirname(os.path.abspath(os.path.expanduser(wheels)))
+    folder = os.path.dirname(absolute(wheels))
     try:
         return (
             digest_name(os.path.basename(folder)) if os.path.dirname(folder) == _data(environment) else None
@@ -75,19 +77,3 @@ def _digest_of(environment: str, wheels: str) -> Optional[str]:
 
 def _data(environment: str) -> str:
     return os.path.join(os.path.dirname(os.path.dirname(environment)), "data")
-
-
-def _free(folder: str) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def _remove(path: str) -> None:
-    """Under another name first: nobody sees half of it."""
-    above, name = os.path.split(path)
-    hidden = os.path.join(above, f".gone-{name}-{os.urandom(4).hex()}")
-    try:
-        os.rename(path, hidden)
-    except OSError:
-        return  # there is none, or somebody was faster
-    remove(hidden)

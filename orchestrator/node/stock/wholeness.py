@@ -28,7 +28,7 @@ def is_whole(path: str, manifest: Manifest, notes: Optional[str]) -> bool:
     told = noted(notes, path)
     if told is not None:
         return all(is_same(os.path.join(path, name), known, None) for name, _, known in told)
-    if _wrong(path, manifest):
+    if not all(_is_right(path, one) for one in manifest):
         return False
     reuse.note(notes, path, manifest)
     return True
@@ -52,17 +52,12 @@ def right(folder: str, manifest: Manifest, *, linked: bool = False) -> Set[str]:
     return good
 
 
-def _wrong(folder: str, manifest: Manifest) -> List[str]:
-    wrong = []
-    for one in manifest:
-        path = os.path.join(folder, one["path"])
-        try:
-            good = _is_file(os.lstat(path), one) and sha256(path) == one["sha256"]
-        except OSError:
-            good = False
-        if not good:
-            wrong.append(one["path"])
-    return wrong
+def _is_right(folder: str, one: Dict[str, Any]) -> bool:
+    path = os.path.join(folder, one["path"])
+    try:
+        return _is_file(os.lstat(path), one) and sha256(path) == one["sha256"]
+    except OSError:
+        return False
 
 
 def _is_file(found: os.stat_result, one: Dict[str, Any]) -> bool:

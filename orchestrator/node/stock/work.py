@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ..base import trust
-from ..base.paths import digest_name, plain_name
+from ..base.paths import absolute, digest_name, plain_name
 from ..base.tuples import NamedTuple
 from ..disk import copies, incoming
 from ..disk.removing import remove
@@ -120,7 +120,7 @@ def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> Dict[str, Any
 
 
 def run_folder(workdir: str, run: str) -> str:
-    return os.path.join(os.path.abspath(os.path.expanduser(workdir)), "runs", plain_name("run", run))
+    return os.path.join(absolute(workdir), "runs", plain_name("run", run))
 
 
 def trees_of(run_folder: str) -> List[str]:

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from ..base import prctl, procs
+from ..base import ending, prctl, procs
 from ..base.fault import NodeError
 from ..serve.loop import READ
 
@@ -190,7 +190,7 @@ def _end_all() -> Tuple[Dict[int, int], int, List[str]]:
             if one.pid not in seen or late > _MOMENT:
                 seen[one.pid] = ""
                 try:
-                    procs.send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
+                    ending.send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
                 except PermissionError:
                     pass  # another user's, by sudo: it is named if it stays
         time.sleep(0.005)

@@ -7,26 +7,22 @@ import json
 import os
 import time
 
-from ..base import locks, procs
+from ..base import ending, locks, procs
 from ..base.fault import NodeError
-from ..base.paths import Paths, TaskFolder
+from ..base.paths import TaskFolder
 from . import state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Optional, Tuple
+    from typing import Iterator, Tuple
 
 
 class UnknownTaskError(NodeError):
     """A task that has no state here: others may remove a run at any moment, and an `rm` may be cut short."""
 
 
-def alive(paths: Paths, run: str, attempt: str, task: str) -> bool:
-    """Whether a guard or supervisor holds the task's lock; a pid file could lie."""
-    return is_locked(paths.task(run, attempt, task))
-
-
 def is_locked(folder: TaskFolder) -> bool:
+    """Whether a guard or supervisor holds the task's lock; a pid file could lie."""
     return locks.is_taken(folder.lock)
 
 
@@ -45,13 +41,12 @@ def unsettled(folder: TaskFolder) -> str:
     return _why(_restarted(state.read(folder)))
 
 
-def settle(paths: Paths, run: str, attempt: str, task: str) -> state.State:
+def settle(folder: TaskFolder) -> state.State:
     """The state, made true first: with the lock free and no final state, both our processes were killed.
 
     Then what is left of the task is killed by its cookie and `lost` is written. Raise UnknownTaskError,
     or UnkillableError.
     """
-    folder = paths.task(run, attempt, task)
     found = _read(folder)
     while not state.is_final(found):
         if is_locked(folder):
@@ -60,30 +55,16 @@ def settle(paths: Paths, run: str, attempt: str, task: str) -> state.State:
     return found
 
 
-def stop(  # noqa: PLR0917 - named by the protocol
-    paths: Paths,
-    run: str,
-    attempt: Optional[str],
-    tasks: Optional[List[str]],
-    grace: float,
-    kill: bool,
-) -> Dict[str, List[str]]:
-    """Ask tasks to end (None: all of them); return those that were asked, and those that are gone."""
-    line = _request(kill, grace)
-    asked: List[str] = []
-    seen: List[str] = []
-    for folder in paths.tasks(run, attempt):
-        if tasks is not None and folder.task not in tasks:
-            continue
-        seen.append(folder.task)
-        try:
-            found = settle(paths, run, folder.attempt, folder.slug)
-        except UnknownTaskError:
-            continue  # removed meanwhile
-        if not state.is_final(found):
-            _ask(folder, line)
-            asked.append(folder.task)
-    return {"asked": _unique(asked), "gone": [task for task in _unique(seen) if task not in asked]}
+def stop(folder: TaskFolder, grace: float, kill: bool) -> bool:
+    """Ask a task to end; False when it has ended already, or was removed. Raise UnkillableError."""
+    try:
+        found = settle(folder)
+    except UnknownTaskError:
+        return False
+    if state.is_final(found):
+        return False
+    _ask(folder, _request(kill, grace))
+    return True
 
 
 def _request(kill: bool, grace: float) -> bytes:
@@ -140,7 +121,7 @@ def _bury(folder: TaskFolder) -> state.State:
             return _read(folder)
         found = _read(folder)
         if not state.is_final(found):
-            procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
+            ending.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
             found = _restarted(found)
             found = state.ended(found, state.LOST, time.time_ns(), _why(found))
             try:
@@ -175,7 +156,3 @@ def _read(folder: TaskFolder) -> state.State:
 def _unknown(folder: TaskFolder) -> UnknownTaskError:
     what = f"there is no {folder.task} of run {folder.run}, attempt {folder.attempt}"
     return UnknownTaskError("task", what, "it was never started here, or was removed")
-
-
-def _unique(names: List[str]) -> List[str]:
-    return list(dict.fromkeys(names))

@@ -25,11 +25,6 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def expand(path: str) -> str:
-    """`~` and `~user` at the beginning, as a shell would."""
-    return os.path.expanduser(path)
-
-
 def find_program(name: str, path: bytes) -> Optional[str]:
     """Where a program of that name is on PATH; a name with a slash is looked for as it is."""
     if "/" in name:
@@ -72,12 +67,12 @@ def interpreter(python: Optional[str], setup: Optional[str], path: bytes) -> Opt
     """
     if not python or (setup and "/" not in python):
         return None
-    return find_program(expand(python), path)
+    return find_program(os.path.expanduser(python), path)
 
 
 def command(argv: List[str], setup: Optional[str], interpreter: Optional[str]) -> List[bytes]:
     """What to exec; the user's setup text is one argument of a login bash, the command its others."""
-    made = [encode(expand(argv[0])), *(encode(argument) for argument in argv[1:])]
+    made = [encode(os.path.expanduser(argv[0])), *(encode(argument) for argument in argv[1:])]
     if not setup:
         return made
     folder = os.path.dirname(interpreter) if interpreter else ""

@@ -34,13 +34,8 @@ def spawn(launch: Launch, output: int) -> Tuple[int, int]:
 
 def hear(pipe: int) -> Dict[str, str]:
     """Why exec failed, {} when it worked; called when the pipe has something or has ended."""
-    said = b""
-    while True:
-        piece = os.read(pipe, 65536)
-        if not piece:
-            break
-        said += piece
-    os.close(pipe)
+    with open(pipe, "rb") as stream:
+        said = stream.read()
     error: Dict[str, str] = json.loads(said) if said else {}
     return error
 

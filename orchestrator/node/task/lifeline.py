@@ -6,7 +6,6 @@ replaced by tasks of a later attempt while nobody could reach this host: they ar
 
 from __future__ import annotations
 
-import os
 import time
 
 from ..base import lenient
@@ -38,7 +37,7 @@ class Lifeline:
     def __init__(self, launch: Launch, now: float) -> None:
         self._launch = launch
         self._keeper = launch.paths.keeper(launch.folder.run)  # its mtime is a keeper's last word
-        self._word = _mtime(self._keeper)
+        self._word = lenient.changed(self._keeper, 0.0)
         self._own: Tuple[int, int] = (0, 0)  # bytes that the task has printed, and reported
         self._heard = self._spoke = time.clock_gettime(_BOOTTIME)
         self._next_look = now
@@ -52,7 +51,7 @@ class Lifeline:
             return None
         self._next_look = now + self.tick
         clock = time.clock_gettime(_BOOTTIME)
-        word, own = _mtime(self._keeper), (printed, lenient.size(self._launch.folder.report))
+        word, own = lenient.changed(self._keeper, 0.0), (printed, lenient.size(self._launch.folder.report))
         if word != self._word:
             self._word, self._heard = word, clock
         if own != self._own:
@@ -78,10 +77,3 @@ def _failed(folder: TaskFolder) -> bool:
     except OSError:
         return False
     return state.is_final(found) and found["exit_code"] != 0
-
-
-def _mtime(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0

@@ -39,7 +39,7 @@ def start(  # noqa: PLR0917 - named by the protocol
     launch = _launch(paths, folder, spec)
     claimed = claim.take(folder)
     if claimed is None:
-        found = control.settle(paths, run, attempt, task)
+        found = control.settle(folder)
         return {"started": False, "already": True, "pid": found["pid"], "state": found}
     try:
         # With the claim in hand: whoever stops the run forbids it first, and then looks for claims.
@@ -95,7 +95,7 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
         folder=folder,
         argv=argv,
         env=env,
-        cwd=os.path.join(environ.expand("~"), environ.expand(spec.get("cwd") or "~")),
+        cwd=os.path.join(os.path.expanduser("~"), os.path.expanduser(spec.get("cwd") or "~")),
         grace=float(spec.get("grace") or 0.0),
         endless=bool(spec.get("endless")),
         lifeline=spec.get("lifeline") or None,
@@ -186,14 +186,14 @@ def _hear(heard: int) -> Dict[str, Any]:
 
 
 def _result(launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
-    paths, folder = launch.paths, launch.folder
+    folder = launch.folder
     if "state" in answer:
         found = answer["state"]
         return {"started": True, "already": False, "pid": found["pid"], "state": found}
     if "error" in answer:
         raise NodeError("start", **answer["error"])
     if "late" in answer:
-        control.stop(paths, folder.run, folder.attempt, [folder.task], 0.0, kill=True)
+        control.stop(folder, 0.0, kill=True)
         raise NodeError(
             "start",
             f"{folder.task} did not start within {PATIENCE:g} s",
@@ -201,5 +201,5 @@ def _result(launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
             "look at the mounts of that machine",
         )
     control.wait_until_over(folder, 5.0)
-    found = control.settle(paths, folder.run, folder.attempt, folder.task)
+    found = control.settle(folder)
     raise NodeError("start", f"{folder.task} was lost while it was started", found["message"])

@@ -11,6 +11,7 @@ import time
 
 from ..base import lenient
 from ..base.paths import TaskFolder
+from ..base.writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,9 +148,7 @@ def ended(state: State, status: str, now_ns: int, message: str) -> State:
 def _put(path: str, data: bytes, flags: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
     finally:
         os.close(fd)
 
@@ -165,5 +164,7 @@ def _fitting(state: State) -> bytes:
         gaps, others = state["gaps"][:7], state["gaps"][7:]
         if others:
             gaps = [*gaps, {**others[0], "bytes": sum(gap["bytes"] for gap in others)}]
-        data = _encode({**state, "gaps": gaps, "message": state["message"][:1000]})
+        message = state["message"][:1000]
+        while len(data := _encode({**state, "gaps": gaps, "message": message})) > _RESERVE and message:
+            message = message[: len(message) // 2]  # a letter may take twelve bytes
     return data.ljust(_RESERVE)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
-from ..base import procs
+from ..base import ending, lenient
 from ..base.fault import NodeError
 from ..base.paths import make_private
+from ..base.writing import replace_file
+from ..look import ports
 from ..tidy import holders
 from . import control, state
 from . import start as starting
@@ -30,7 +32,7 @@ def start(agent: Agent, request: Request) -> None:
     store_plan(paths, run, request.get("plan"))
     if starting.is_forbidden(paths, run):
         raise starting.forbidden(run)
-    held = agent.leases.get(spec.get("port"), ())
+    held = ports.held(agent, spec.get("port"))
     turns = agent.rooms.setdefault("turns", Turns(agent))
     turns.begin(run)
     agent.in_child(
@@ -84,20 +86,8 @@ def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
     """
     path = paths.run_json(run)
     make_private(paths.run(run))
-    if plan is None or _holds(path, plan):
-        return
-    beside = f"{path}.{os.getpid()}"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(plan)
-    os.replace(beside, path)
-
-
-def _holds(path: str, text: str) -> bool:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read() == text
-    except OSError:
-        return False
+    if plan is not None and lenient.text(path) != plan:
+        replace_file(path, plan.encode())
 
 
 def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
@@ -115,7 +105,7 @@ def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     unended = [folder for folder in folders if not control.has_ended(folder)]
     living = [folder for folder in unended if control.is_locked(folder)]
     for folder in living:
-        control.stop(paths, run, folder.attempt, [folder.task], grace, kill)
+        control.stop(folder, grace, kill)
     woken = holders.wake(living, kill=kill)
     more = {"woken": woken} if woken else {}
     asked = {folder.task for folder in living}
@@ -125,8 +115,7 @@ def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
         return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
 
     def bury() -> Dict[str, Any]:
-        for folder in dead:
-            asked.update(control.stop(paths, run, folder.attempt, [folder.task], grace, kill)["asked"])
+        asked.update(folder.task for folder in dead if control.stop(folder, grace, kill))
         return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
 
     agent.in_child(request, bury, seconds=_STOP_SECONDS)
@@ -156,22 +145,22 @@ def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
     """A guard proves that no descendant is left; what else bears the cookie is looked for by that."""
     folders = paths.tasks(run)
     if not folders:  # removed, perhaps while something ran
-        return {"killed": procs.sweep(run), "alive": []}
+        return {"killed": ending.sweep(run), "alive": []}
     holders.wake(folder for folder in folders if control.is_locked(folder))
-    ended = [folder for folder in folders if is_over(paths, folder)]
+    ended = [folder for folder in folders if _is_over(folder)]
     alive = sorted(folder.task for folder in folders if folder not in ended)
     if ended and not alive:
-        return {"killed": procs.sweep(run), "alive": []}
+        return {"killed": ending.sweep(run), "alive": []}
     killed: List[Dict[str, Any]] = []
     for folder in ended:
-        killed += procs.sweep(f"{run}/{folder.attempt}/{folder.task}")
+        killed += ending.sweep(f"{run}/{folder.attempt}/{folder.task}")
     return {"killed": killed, "alive": alive}
 
 
-def is_over(paths: Paths, folder: TaskFolder) -> bool:
+def _is_over(folder: TaskFolder) -> bool:
     try:
-        return state.is_final(control.settle(paths, folder.run, folder.attempt, folder.slug))
-    except procs.UnkillableError:
+        return state.is_final(control.settle(folder))
+    except ending.UnkillableError:
         raise
     except NodeError:
         return True  # removed meanwhile

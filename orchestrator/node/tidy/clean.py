@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 
+from ..base.paths import absolute
 from ..disk import incoming
 from . import leftovers
 from .prune import Rules, measure, prune
@@ -28,7 +29,7 @@ def look(agent: Agent, _request: Request) -> Dict[str, Any]:
 def clean(agent: Agent, request: Request) -> Dict[str, Any]:
     """Look, or look and remove, in a child of the agent."""
     paths = agent.paths
-    workdir = os.path.abspath(os.path.expanduser(request["workdir"]))
+    workdir = absolute(request["workdir"])
     keep_bytes = request.get("keep_bytes")
     rules = Rules(
         alive=frozenset(request["alive"]) | leftovers.alive(paths),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 
-from ..base import procs
+from ..base import ending, procs
 from ..base.tuples import NamedTuple
 
 TYPE_CHECKING = False
@@ -61,25 +61,13 @@ def _holders(locks: Dict[str, TaskFolder]) -> Iterator[Holder]:
         what = _NAMES.get(procs.name(process.pid))
         if what is None or process.zombie:
             continue
-        folder = next((locks[path] for path in _open_files(process.pid) if path in locks), None)
+        folder = next((locks[path] for _, path in procs.open_files(process.pid) if path in locks), None)
         if folder is not None:
             yield Holder(folder.task, what, process, procs.status(process.pid))
 
 
-def _open_files(pid: int) -> Iterator[str]:
-    try:
-        fds = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return
-    for fd in fds:
-        try:
-            yield os.readlink(f"/proc/{pid}/fd/{fd}")
-        except OSError:
-            continue
-
-
 def _send(process: Process, signum: int) -> bool:
     try:
-        return procs.send(process, signum)
+        return ending.send(process, signum)
     except PermissionError:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from ..base import locks, procs
+from ..base import ending, locks, procs
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from ..look import ports
@@ -40,7 +40,7 @@ def find(paths: Paths, dry: bool) -> Dict[str, Any]:
     if not dry:
         for cookie in sorted({orphan["cookie"] for orphan in orphans}):
             try:
-                procs.end_all(functools.partial(_left_of, paths, cookie), cookie)
+                ending.end_all(functools.partial(_left_of, paths, cookie), cookie)
             except NodeError as error:
                 trouble.append(error.as_dict())
         left = {orphan["pid"] for orphan in _orphans(paths)}
@@ -78,7 +78,7 @@ def _settle(paths: Paths) -> Any:
             before = state.read(folder)
             if state.is_final(before):
                 continue
-            after = control.settle(paths, folder.run, folder.attempt, folder.slug)
+            after = control.settle(folder)
         except (OSError, control.UnknownTaskError):
             continue  # removed meanwhile
         except NodeError as error:

@@ -64,6 +64,7 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
         hidden = (*_hidden(workdir), *_hidden(trees), *_hidden(data), *_hidden(envs, _HALF_ENVS))
         shared = (*hidden, *_half_made(works))
         if not rules.dry:
+            _forget_locks(trees)
             _forget_locks(data)
             _forget_locks(envs)
             lending.forget(trees)

@@ -6,9 +6,11 @@ as the outbox has room. A final state goes out only behind the last byte of log 
 
 from __future__ import annotations
 
+import errno
 import os
 
-from ..base import procs
+from ..base import ending
+from ..base.fault import NodeError
 from ..task import control, state
 from .inotify import LOOK_EVERY, Watcher
 from .tail import Tail
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ..serve.agent import Agent, Request
 
 _SETTLE_SECONDS = 30.0
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of what others may give back
 
 
 class Follower:
@@ -53,7 +56,12 @@ class Follower:
     def _pump(self) -> None:
         while self._due and self._agent.outbox.room:
             tail = self._due.pop(0)
-            frame = tail.next_frame()
+            try:
+                frame = tail.next_frame()
+            except OSError as error:
+                if error.errno not in _SHORT:
+                    raise
+                continue  # it is due again with the next look
             if frame is not None:
                 self._agent.send(*frame)
                 self._due.append(tail)
@@ -68,23 +76,25 @@ class Follower:
 
     def _look_around(self) -> None:
         """What no watch tells: a lock that was let go by two killed processes, or an event that was lost."""
+        self._agent.loop.after(LOOK_EVERY, self._look_around)
         for tail in list(self._tails):
             self._wake(tail)
-            if tail in self._tails and tail not in self._settling and not control.is_locked(tail.folder):
-                self._settle(tail)
-        self._agent.loop.after(LOOK_EVERY, self._look_around)
+            try:
+                if tail in self._tails and tail not in self._settling and not control.is_locked(tail.folder):
+                    self._settle(tail)
+            except (OSError, NodeError):
+                pass  # no descriptor or process is left for it, or its disk fails: the next look tells
 
     def _settle(self, tail: Tail) -> None:
         """In a child, since killing what is left may take a moment; the new state file wakes the tail."""
         folder = tail.folder
-        self._settling.add(tail)
 
         def work() -> Any:
             gone = not os.path.exists(folder.lock)
             if gone:
-                procs.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
+                ending.sweep(f"{folder.run}/{folder.attempt}/{folder.task}")
             else:
-                control.settle(self._agent.paths, folder.run, folder.attempt, folder.slug)
+                control.settle(folder)
             return {"ok": True, "gone": gone}, b""
 
         def done(reply: Any) -> None:
@@ -95,6 +105,7 @@ class Follower:
             self._agent.loop.after(pause, lambda: self._settling.discard(tail))
 
         self._agent.jobs.run("settle", work, done, seconds=_SETTLE_SECONDS)
+        self._settling.add(tail)
 
 
 def follow(agent: Agent, request: Request) -> Dict[str, Any]:

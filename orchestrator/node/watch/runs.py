@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from ..base import lenient, locks, procs
+from ..base import ending, lenient, locks
 from ..task import control, state
 from ..task.tasks import store_plan
 
@@ -88,25 +88,28 @@ class _Word:
         if now - self._last >= _WORD_EVERY:
             self._last = now
             for fd in self._words.values():
-                os.utime(fd)
+                try:
+                    os.utime(fd)
+                except OSError:
+                    pass  # a disk that became read-only: the lifelines hear nothing more
 
 
 def _run(paths: Paths, run: str) -> Dict[str, Any]:
     return {
         "run": run,
-        "plan": _text(paths.run_json(run)),
+        "plan": lenient.text(paths.run_json(run)),
         "keeper": _keeper(paths, run),
         "stopped": os.path.exists(paths.stopped(run)),
-        "tasks": [known for folder in paths.tasks(run) for known in _task(paths, folder)],
+        "tasks": [known for folder in paths.tasks(run) for known in _task(folder)],
     }
 
 
-def _task(paths: Paths, folder: TaskFolder) -> Iterator[Dict[str, Any]]:
+def _task(folder: TaskFolder) -> Iterator[Dict[str, Any]]:
     """Nothing of a task that was removed meanwhile."""
     try:
         try:
-            found = control.settle(paths, folder.run, folder.attempt, folder.slug)
-        except procs.UnkillableError:  # the others are told all the same
+            found = control.settle(folder)
+        except ending.UnkillableError:  # the others are told all the same
             found = state.read(folder)
     except (control.UnknownTaskError, FileNotFoundError):
         return
@@ -127,11 +130,3 @@ def _keeper(paths: Paths, run: str) -> Optional[Dict[str, Any]]:
     except (FileNotFoundError, ValueError, AttributeError):
         return None
     return {"who": who, "alive": alive}
-
-
-def _text(path: str) -> Optional[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return None

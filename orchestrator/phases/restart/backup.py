@@ -9,6 +9,7 @@ from orchestrator.errors import ClusterError
 from orchestrator.events import Noted, Phase
 from orchestrator.phases.context import PhaseFailed, Run, fail_on
 from orchestrator.sync import BackupOrigin, carry
+from orchestrator.sync.admit import LEFT_OUT
 from orchestrator.sync.files import work_folder
 
 
@@ -40,10 +41,8 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
         run.bus.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))
     if carried.left_out:
         first = text.plain(carried.left_out[0])[:200]
-        files = text.count(len(carried.left_out), "link")
-        run.bus.emit(
-            Noted(f"{files} of {backup} may lead out of that folder and stayed on {carried.giver}: {first}")
-        )
+        more = f" and {len(carried.left_out) - 1} more" if carried.left_out[1:] else ""
+        run.bus.emit(Noted(f"of {backup} stayed on {carried.giver} ({LEFT_OUT}): {first}{more}"))
     gone = "is lost" if leader not in going_on else "" if source else "has lost its folder"
     match carried.origin:
         case BackupOrigin.COPY:

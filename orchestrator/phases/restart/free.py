@@ -41,7 +41,7 @@ def _busy(run: Run) -> dict[str, HostError]:
         {
             name: wire.Listen(
                 run=run.id,
-                ports=[spec.port for spec in run.plan.tasks if spec.host == name],
+                ports=[spec.port for spec in run.plan.tasks_on(name)],
                 nonce=nonce,
                 host=name,
             )

@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import Event, HostLost, HostRecovered, Loss
+from orchestrator.events import HostLost, HostRecovered, Loss, Noted
 from orchestrator.fleet import Lost, Session
+from orchestrator.fleet.problems import THREADS
 from orchestrator.phases import connect
-from orchestrator.phases.context import Reconnected, Run, ViewerRequest, log
+from orchestrator.phases.context import Emit, Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
 
 _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 
 
-def lose(run: Run, name: str, why: str, told: Callable[[Event], None] | None, *, pause: float = 0.0) -> None:
+def lose(run: Run, name: str, why: str, told: Emit | None, *, pause: float = 0.0) -> None:
     """Let go of a host's session and try to open another one; `told` hears of the loss.
 
     The result is a `Reconnected` in the run's inbox.
@@ -27,16 +28,29 @@ def lose(run: Run, name: str, why: str, told: Callable[[Event], None] | None, *,
         return
     run.lost[name] = time.monotonic()
     log.warning("lost %s: %s", name, why)
-    session = run.fleet.sessions.pop(name, None)
-    if session is not None:
-        session.close()
+    run.fleet.let_go(name)
     if told is not None:
         told(HostLost(name, why))
     else:
         run.untold.add(name)
-    threading.Thread(
-        target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
-    ).start()
+    run.untried[name] = pause
+    if (lack := try_again(run)) is not None:
+        said = f"{name} is tried again once this machine has room for a thread ({lack}): {THREADS}"
+        run.bus.emit(Noted(said))
+
+
+def try_again(run: Run) -> str | None:
+    """Begin to try hosts again that have just been lost, each in a thread; why none can be had, or None."""
+    for name, pause in list(run.untried.items()):
+        thread = threading.Thread(
+            target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # Python has no type of its own for that
+            return str(error)
+        del run.untried[name]
+    return None
 
 
 def _reconnect(run: Run, name: str, pause: float) -> None:
@@ -55,7 +69,7 @@ def _reconnect(run: Run, name: str, pause: float) -> None:
         return
 
 
-def regain(run: Run, session: Session, told: Callable[[Event], None]) -> bool:
+def regain(run: Run, session: Session, told: Emit) -> bool:
     """Take a new session with a lost host into the fleet; False when it is not wanted any more."""
     name = session.host.name
     since = run.lost.pop(name, None)
@@ -91,18 +105,18 @@ def silence(run: Run, name: str) -> tuple[str, Loss]:
 
 def losses(run: Run) -> dict[str, HostError]:
     """What is wrong with the hosts that are lost and have tasks yet to be started."""
-    now = time.monotonic()
-    return {
-        host.name: HostError(
-            host.name,
-            "was lost before its tasks were started",
-            kind=Trouble.LOST,
-            why=f"no connection could be made for {now - run.lost[host.name]:.0f} s",
-            hint=f"`ssh {host.ssh}` shows whether the machine still answers",
-        )
-        for host in run.hosts
-        if host.name in run.lost
-    }
+    what = "was lost before its tasks were started"
+    return {host.name: loss(run, host.name, what) for host in run.hosts if host.name in run.lost}
+
+
+def loss(run: Run, name: str, what: str) -> HostError:
+    return HostError(
+        name,
+        what,
+        kind=Trouble.LOST,
+        why=f"no connection could be made for {time.monotonic() - run.lost[name]:.0f} s",
+        hint=f"`{run.plan.host(name).by_hand()}` shows whether the machine still answers",
+    )
 
 
 def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _: None) -> None:
@@ -110,6 +124,7 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
 
     `back` is called for each that comes back. Ends early when a viewer asks for something.
     """
+    try_again(run)
     for host in (*run.hosts, *run.plan.retired):
         if host.name not in run.fleet.sessions:
             lose(run, host.name, "there was no connection", run.bus.emit)

@@ -92,6 +92,5 @@ def _reach(run: Run, hosts: list[Host]) -> dict[str, HostError]:
         return {}
     bad = connect.open_sessions(run, missing)
     for name in bad:
-        if (session := run.fleet.sessions.pop(name, None)) is not None:
-            session.close()
+        run.fleet.let_go(name)
     return bad

@@ -8,7 +8,7 @@ import time
 
 sys.path.insert(0, sys.argv[1])
 
-from orchestrator.node.base import paths, procs
+from orchestrator.node.base import ending, paths, procs
 from orchestrator.node.task import control, start, state
 
 ROOT = paths.open_root(os.path.join(sys.argv[2], "state"))  # noqa: PTH118 - Python 3.8 without pathlib
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     run("worker/0", "sh", "-c", "echo hello; exit 3")
     run("worker/1", "sleep", "600")
     leader = run("worker/2", "sh", "-c", "setsid sleep 600 & wait")
-    control.stop(ROOT, RUN, "1", ["worker/1"], 5.0, kill=False)
+    control.stop(ROOT.task(RUN, "1", "worker/1"), 5.0, kill=False)
     process = procs.look(leader)
     assert process is not None
     os.kill(process.ppid, 9)
@@ -39,5 +39,5 @@ if __name__ == "__main__":
     with open(ROOT.task(RUN, "1", "worker/0").log, "rb") as file:  # noqa: PTH123
         assert file.read() == b"hello\n"
     assert control.wait_until_over(ROOT.task(RUN, "1", "worker/2"), 5.0)
-    assert procs.sweep(RUN) == []
+    assert ending.sweep(RUN) == []
     print("told")

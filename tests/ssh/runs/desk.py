@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,8 @@ from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.sshd import SshServer
 from orchestrator.store import RunFolder
 from orchestrator.timings import VARIABLE
-from tests import command
+from tests import command, compiled
+from tests.polling import poll
 from tests.processes import opened
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -46,12 +46,20 @@ time.sleep(600)
 
 def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
     """The condition's first true value; fail when it does not come."""
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {limit:.0f} s: {what}")
+    value = poll(condition, limit)
+    assert value, f"not within {limit:.0f} s: {what}"
+    return value
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system of its own in that folder; only root may mount one."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def kill_all(pids: Sequence[int]) -> None:
@@ -120,6 +128,9 @@ class Desk:
         self.config = self.folder / "config"
         self.hosts = self.folder / "hosts.toml"
         self.project.mkdir(parents=True)
+        for host in self.cluster.hosts:
+            if host.state and not Path(host.state).exists():
+                compiled.put(Path(host.state))
         self.write_hosts(self.cluster.hosts)
 
     def write_hosts(self, hosts: Sequence[Host], job: str = "", **changes: str) -> None:

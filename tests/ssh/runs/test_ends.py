@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -81,10 +82,7 @@ def test_an_exit_code_is_told_with_the_last_lines(desk: Desk) -> None:
 def test_a_task_that_cannot_start_stops_those_that_did(desk: Desk) -> None:
     first, second = desk.cluster.hosts
     desk.script("t.py", STUBBORN)
-    desk.write_hosts([first, second])
-    text = desk.hosts.read_text().split("[[host]]")
-    text[2] = text[2].replace(f'\npython = "{second.python}"', '\npython = "/no/such/python"')
-    desk.hosts.write_text("[[host]]".join(text))
+    desk.write_hosts([first, replace(second, python="/no/such/python")])
     viewer = desk.launch("--", "t.py")
     assert viewer.wait() == ExitStatus.RUN_FAILED
     assert second.name in viewer.stdout + viewer.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Host
-from tests.ssh.runs.desk import Desk, until
+from tests.ssh.runs.desk import Desk, mounted, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk needs root to mount")
 
@@ -28,14 +28,9 @@ print("the last line", flush=True)
 @pytest.fixture(params=["1m", "2m"])
 def disk(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The state folder on a file system of its own, too small for 3 MB of each of two tasks."""
-    desk.state.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(desk.state)]
-    subprocess.run(mount, check=True)
-    try:
-        yield desk.state
-    finally:
+    with mounted(desk.state, f"size={request.param}") as disk:
+        yield disk
         desk.close()
-        subprocess.run(["umount", "-l", str(desk.state)], check=True)
 
 
 def nodes_have_all(desk: Desk, run: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster, sshd
-from tests.ssh.runs.desk import Desk
+from tests.ssh.runs.desk import Desk, mounted
 from tests.ssh.runs.phases import traceback_free
 
 JOB = '[job]\ncommand = ["true"]\n'
@@ -164,6 +164,20 @@ def test_hosts_that_cannot_be_used(desk: Desk, spoil: Spoil, says: list[str]) ->
         desk.hosts_are_quiet(desk.run_id())
 
 
+def test_the_command_for_unknown_keys_makes_all_hosts_known(desk: Desk) -> None:
+    with ExitStack() as stack:
+        unknown_key(desk, stack)
+        viewer = desk.start("preflight", "--hosts", str(desk.hosts))
+        assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+        said = viewer.stdout + viewer.stderr
+        (command,) = re.findall(r"trust who answers now: `(.*)`", said)
+        subprocess.run(["sh", "-c", command], check=True, timeout=60)
+        again = desk.start("preflight", "--hosts", str(desk.hosts))
+        again.wait()
+        assert "host key that we do not know" not in again.stdout + again.stderr
+        assert len(desk.cluster.known_hosts.read_text().splitlines()) >= len(desk.cluster.hosts)
+
+
 def test_a_changed_host_key_is_told_host_by_host(desk: Desk) -> None:
     """Each with what one needs to find out whether somebody is in between."""
     with ExitStack() as stack:
@@ -299,11 +313,8 @@ def test_two_entries_for_one_machine_need_two_state_folders(desk: Desk) -> None:
 def test_a_workdir_that_cannot_be_written(
     desk: Desk, trouble: str, launch_says: str, preflight_says: str
 ) -> None:
-    disk = desk.folder / "disk"
-    disk.mkdir()
-    size = {"read-only": "ro", "full": "size=64k,nr_inodes=100"}[trouble]
-    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(disk)], check=True)
-    try:
+    options = {"read-only": "ro", "full": "size=64k,nr_inodes=100"}[trouble]
+    with mounted(desk.folder / "disk", options) as disk:
         every(desk, workdir=str(disk / "work"))
         desk.script("data", "x" * 100_000)
         launch = desk.launch("--", "true")
@@ -315,5 +326,3 @@ def test_a_workdir_that_cannot_be_written(
         preflight = desk.start("preflight", "--hosts", str(desk.hosts))
         assert preflight.wait() == ExitStatus.CLUSTER, preflight.stderr
         assert preflight_says in preflight.stdout, preflight.stdout
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitStatus
-from tests.ssh.runs.desk import Desk, until
+from tests.ssh.runs.desk import Desk, mounted, until
 
 # Every shape of output that has broken a launcher; 25,000 rounds of four lines.
 LOUD = r"""
@@ -123,13 +123,7 @@ def test_a_keeper_may_open_as_many_files_as_the_machine_allows(desk: Desk) -> No
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full disk is a small tmpfs, which needs root to mount")
 def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
-    import subprocess
-
-    host = desk.cluster.hosts[1]
-    state = Path(host.state or "")
-    state.mkdir(mode=0o700, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", str(state)], check=True)
-    try:
+    with mounted(Path(desk.cluster.hosts[1].state or ""), "size=1m,mode=700"):
         desk.script(
             "t.py",
             "import os, sys\n"
@@ -144,8 +138,6 @@ def test_a_full_disk_on_a_node_does_not_end_the_training(desk: Desk) -> None:
         gaps = desk.named("LogGap")
         assert gaps
         assert all(gap["task"] == "worker/1" and gap["count"] > 0 for gap in gaps)
-    finally:
-        subprocess.run(["umount", "-l", str(state)], check=True)
 
 
 def test_a_reader_that_leaves_does_not_end_the_run(desk: Desk) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from tests.removal import remove
-from tests.ssh.runs.desk import FAMILY, Desk, Viewer, until
+from tests.ssh.runs.desk import FAMILY, Desk, Viewer, mounted, until
 from tests.ssh.runs.phases import hold, traceback_free
 
 # Counts until a file says that it is enough; in the end says how far it came.
@@ -332,13 +332,9 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="a small or read-only d
 @pytest.fixture
 def disk(desk: Desk) -> Iterator[Path]:
     """The state folder on a file system of its own, of 1 MB."""
-    desk.state.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(desk.state)], check=True)
-    try:
-        yield desk.state
-    finally:
+    with mounted(desk.state, "size=1m") as disk:
+        yield disk
         desk.close()
-        subprocess.run(["umount", "-l", str(desk.state)], check=True)
 
 
 def fill(disk: Path) -> Path:

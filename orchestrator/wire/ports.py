@@ -1,0 +1,147 @@
+"""Ports of a machine: who has them, who reaches them and how fast, and the leases of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from msgspec import Struct
+
+from orchestrator.wire.fields import Count, Port, Real, Reply, Seconds, Words
+from orchestrator.wire.request import Nothing, Request, expect
+
+
+class Lessee(Reply, frozen=True):
+    """Whose lease it is; None: its holder has not written it yet, or it is another user's."""
+
+    run: Words | None
+    task: Words | None
+    owner: Words | None
+    since: Seconds | None = None
+
+    @property
+    def words(self) -> str:
+        """`worker/0 of run r1 (ada@home)`."""
+        if self.run is None:
+            return f"a run of user {self.owner}" if self.owner else "another run"
+        return f"{self.task} of run {self.run} ({self.owner})"
+
+
+class Busy(Reply, frozen=True):
+    """A port that somebody has: a lease, or the words of the process table."""
+
+    port: Port
+    holder: Lessee | Words | None
+
+    @property
+    def words(self) -> str:
+        """Who has it."""
+        if isinstance(self.holder, Lessee):
+            return self.holder.words
+        return self.holder or "a process that this login may not see"
+
+
+class Listening(Reply, frozen=True):
+    listening: tuple[Port, ...]
+    busy: tuple[Busy, ...]
+    extra: Port | None = None
+    waits_for: Words | None = None  # the user whose preflight looks at one of the ports: it takes none then
+
+
+class Listen(Request[Listening], frozen=True, kw_only=True):
+    """Listen on the task ports that are free; with `extra` also on one that the kernel chooses."""
+
+    OP = "listen"
+    REPLY = Listening
+    run: str
+    ports: Sequence[int]
+    nonce: str
+    host: str
+    extra: bool = False
+
+    def check(self, reply: Listening) -> None:
+        named = [*reply.listening, *(busy.port for busy in reply.busy)]
+        wanted = [] if reply.waits_for is not None else sorted(set(self.ports))
+        expect(sorted(named) == wanted, "it names other ports than it was asked for")
+
+
+class Unlisten(Request[Nothing], frozen=True):
+    OP = "unlisten"
+    REPLY = Nothing
+
+
+class ProbeTarget(Struct, frozen=True):
+    host: str
+    address: str
+    port: int
+
+
+class Probed(Reply, frozen=True):
+    """What became of one connection."""
+
+    host: Words
+    tcp: bool
+    tcp_ms: Seconds | None
+    why: Words
+    icmp: bool | None
+    icmp_ms: Seconds | None
+    resolved: Words = ""  # the numeric address that was tried last
+    large_out: bool | None = None  # whether large packets arrive there; None: not tried
+    large_back: bool | None = None  # and from there
+    large_ms: Seconds | None = None
+    packet: Count | None = None  # bytes of the largest packet on this connection
+
+
+class Probes(Reply, frozen=True):
+    results: tuple[Probed, ...]
+
+
+class Probe(Request[Probes], frozen=True, kw_only=True):
+    OP = "probe"
+    REPLY = Probes
+    HEAD = 16 << 20
+    nonce: str
+    timeout: float
+    targets: Sequence[ProbeTarget]
+    large: int = 0  # bytes that go each way after the answer
+
+    def check(self, reply: Probes) -> None:
+        asked = [target.host for target in self.targets]
+        expect([one.host for one in reply.results] == asked, "it tells of other hosts than it was asked for")
+
+
+class Rate(Reply, frozen=True):
+    rate: Real | None  # bytes a second
+    why: Words = ""
+
+
+class Bandwidth(Request[Rate], frozen=True, kw_only=True):
+    """Send to a host that listens, for a second at most."""
+
+    OP = "bandwidth"
+    REPLY = Rate
+    SECONDS: ClassVar[float] = 1.0
+    nonce: str
+    target: ProbeTarget
+
+
+class Conflict(Lessee, frozen=True, kw_only=True):
+    port: Port
+
+
+class Leased(Reply, frozen=True):
+    conflicts: tuple[Conflict, ...]
+
+
+class Lease(Request[Leased], frozen=True, kw_only=True):
+    """Take these ports (as text, each with its task) for a run: all, or none."""
+
+    OP = "lease"
+    REPLY = Leased
+    run: str
+    owner: str
+    ports: Mapping[str, str]
+
+    def check(self, reply: Leased) -> None:
+        named = {str(one.port) for one in reply.conflicts}
+        expect(named <= set(self.ports), "it names other ports than it was asked for")

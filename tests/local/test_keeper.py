@@ -1,0 +1,124 @@
+"""How a keeper ends a run when it cannot do all that belongs to that."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestrator.connectors import connectors
+from orchestrator.errors import ExitStatus
+from orchestrator.events import Event, HostRecovered, Noted, Phase, RunEnded
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host
+from orchestrator.names import RunId
+from orchestrator.phases import keeper, launch
+from orchestrator.phases.context import CodeSource, Inbox, PhaseFailed, Run
+from orchestrator.phases.control import Control
+from orchestrator.phases.restart import recovery
+from orchestrator.phases.roll_call import RollCall
+from orchestrator.store import RunFolder
+from orchestrator.store.bus import Bus
+from tests.unit import plans
+
+Heard = list[Event]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
+    """A run whose one task has been started on this machine."""
+    here = {
+        "agent_python": sys.executable,
+        "workdir": str(tmp_path / "work"),
+        "state": str(tmp_path / "node"),
+    }
+    host = Host("here", "local", "127.0.0.1", **here)  # type: ignore[arg-type]
+    folder = RunFolder(tmp_path / "runs", RunId("r1"))
+    plan = plans.make(host, command=("true",))
+    folder.create(plan)
+    heard: Heard = []
+    inbox = Inbox()
+    bus = Bus(lambda stamped: heard.append(stamped.event))
+    with closing(Fleet(connectors(), inbox.put)) as fleet:
+        assert fleet.connect([host]) == {}
+        made = Run(folder, plan, bus, fleet, inbox, "me", CodeSource(), started=True)
+        assert launch.start_all(made, "1", plan.tasks, {"here": str(tmp_path)}) == {}
+        yield made, heard
+
+
+def test_events_that_cannot_be_read_are_one_note_and_one_end(run: tuple[Run, Heard]) -> None:
+    kept, heard = run
+    kept.folder.events.unlink(missing_ok=True)
+    kept.folder.events.mkdir()
+
+    def work(_: object) -> RunEnded:
+        raise PhaseFailed(Phase.LAUNCH, "here is lost", "look at it")
+
+    control = kept.folder.open_control()
+    try:
+        status = keeper._Keeper(kept, control).guarded(work)
+    finally:
+        os.close(control)
+    assert status is ExitStatus.RUN_FAILED
+    (ended,) = [event for event in heard if isinstance(event, RunEnded)]
+    assert (ended.cause, ended.hint, ended.unproven) == ("launch: here is lost", "look at it", ())
+    (note,) = [event.text for event in heard if isinstance(event, Noted)]
+    assert "what the tasks said last stays on their hosts: the events of run r1 cannot be read" in note
+
+
+@contextmanager
+def no_room_for_a_thread() -> Iterator[None]:
+    """As `ulimit -u` has it, which root does not feel: no stack of this size can be had."""
+    before = threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_lost_host_is_tried_again_once_there_is_room_for_a_thread(run: tuple[Run, Heard]) -> None:
+    kept, heard = run
+    with no_room_for_a_thread():
+        recovery.lose(kept, "here", "its agent was killed", heard.append)
+        recovery.gather(kept, 0.0)
+    assert kept.lost.keys() == {"here"}
+    (note,) = [event.text for event in heard if isinstance(event, Noted)]
+    assert note.startswith("here is tried again once this machine has room for a thread (can't start new")
+    deadline = time.monotonic() + 60
+    while not any(isinstance(event, HostRecovered) for event in heard):
+        assert time.monotonic() < deadline
+        recovery.gather(kept, 1.0)
+    assert kept.names == ["here"]
+
+
+def listens(kept: Run) -> RunEnded:
+    """What a new keeper begins with."""
+    Control(kept, -1).listen()
+    raise AssertionError
+
+
+def connects(kept: Run) -> RunEnded:
+    with RollCall(kept.names, kept.bus.emit, 1.0):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("work", [listens, connects])
+def test_a_keeper_without_a_thread_says_so(run: tuple[Run, Heard], work: Callable[[Run], RunEnded]) -> None:
+    kept, heard = run
+    kept.started = False
+    control = kept.folder.open_control()
+    try:
+        with no_room_for_a_thread():
+            status = keeper._Keeper(kept, control).guarded(lambda _: work(kept))
+        assert status is ExitStatus.CLUSTER
+    finally:
+        os.close(control)
+    (ended,) = [event for event in heard if isinstance(event, RunEnded)]
+    assert "this machine cannot talk to any host" in ended.cause
+    assert "ulimit -u" in ended.hint
