@@ -164,4 +164,4 @@ def test_every_command_of_a_page(one: Shown, here: Path, capfd: pytest.CaptureFi
         status = main(words)
     out, err = capfd.readouterr()
     assert status == wanted, f"{out}\n{err}"
-    assert "bug" not in err
+    assert "a bug in orchestrate" not in err

@@ -456,7 +456,7 @@ def test_a_reader_that_has_seen_enough(desk: Desk, json: tuple[str, ...]) -> Non
     run = desk.run_id()
     assert len(viewer.stdout.splitlines()) == 1
     assert f"run {run} continues" in viewer.stderr
-    assert "bug" not in viewer.stderr
+    assert "a bug in orchestrate" not in viewer.stderr
     until("both run", lambda: len(desk.task_pids(run)) == 2)
     let_it_end(desk)
     tail = desk.start("tail", run)
