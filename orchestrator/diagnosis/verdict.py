@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from orchestrator import ranges
 from orchestrator.diagnosis import lastwords
+from orchestrator.diagnosis.ends import end, end_after, failed
 from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOBODY, Rule
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import FailureKind, Loss, TaskExited
-from orchestrator.run.ends import end, end_after, failed
 from orchestrator.text import advised, duration, shell_signal, signal_name, size
 
 Hear: TypeAlias = Callable[[str, str], Statement]  # of (task, attempt)

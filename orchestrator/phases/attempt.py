@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator import wire
 from orchestrator.diagnosis import lastwords
+from orchestrator.diagnosis.ends import failed as ended_badly
 from orchestrator.events import (
     Event,
     FetchStepped,
@@ -30,7 +31,6 @@ from orchestrator.phases.hang import Hung, Watch
 from orchestrator.phases.reach import LinkTester
 from orchestrator.phases.states import on_nodes
 from orchestrator.run import hang, leavers, restarts
-from orchestrator.run.ends import failed as ended_badly
 from orchestrator.run.fetching import Fetching
 from orchestrator.run.gang import GangDecision, decide, succeeded
 from orchestrator.store.tail import last_lines

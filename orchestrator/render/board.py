@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from orchestrator.diagnosis.ends import end_after, failed
 from orchestrator.render import fold
-from orchestrator.run.ends import end_after, failed
 from orchestrator.run.view import TaskState, TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.text import count, duration, plain, size

@@ -19,12 +19,12 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from orchestrator import events as ev
+from orchestrator.diagnosis.ends import failed
 from orchestrator.events import Event, LogLine
 from orchestrator.model import Fold
 from orchestrator.render import similar
 from orchestrator.render.farewells import Farewells
 from orchestrator.render.noise import LineOrigin, Noise
-from orchestrator.run.ends import failed
 from orchestrator.text import count
 
 MOMENT = 0.4  # seconds that a line waits for others

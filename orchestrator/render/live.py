@@ -20,6 +20,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from orchestrator import events as ev
+from orchestrator.diagnosis.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
 from orchestrator.model import Fold
 from orchestrator.render.folding import Folding
@@ -29,7 +30,6 @@ from orchestrator.render.paint import Paint, Said
 from orchestrator.render.region import region
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import gap, say
-from orchestrator.run.ends import failed
 from orchestrator.run.view import View, apply
 from orchestrator.run.vitals import Vitals
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import TextIO
 
+from orchestrator.diagnosis.ends import failed
 from orchestrator.events import LogLine, RunPlanned, Stamped, TaskExited, TaskStarted
 from orchestrator.model import Fold
 from orchestrator.render.errors import coloured
@@ -21,7 +22,6 @@ from orchestrator.render.look import Look, when
 from orchestrator.render.prefix import Prefixes
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
-from orchestrator.run.ends import failed
 from orchestrator.run.view import apply
 from orchestrator.text import harmless, plain
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from orchestrator import ranges
+from orchestrator.diagnosis.ends import end
 from orchestrator.events import FailureKind, Level, Outcome, RunEnded
 from orchestrator.groups import grouped
 from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
 from orchestrator.render.errors import block
-from orchestrator.run.ends import end
 from orchestrator.run.view import TaskView, View
 from orchestrator.text import duration, plain, size
 

@@ -8,13 +8,13 @@ from typing import assert_never
 
 from orchestrator import events as ev
 from orchestrator import ranges
+from orchestrator.diagnosis.ends import end_after
 from orchestrator.events import Event, Phase, StopBy
 from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
 from orchestrator.run import fetching
-from orchestrator.run.ends import end_after
 from orchestrator.run.view import View
 from orchestrator.text import count, duration, plain, size
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
+from orchestrator.diagnosis.ends import failed
 from orchestrator.events import TaskExited
 from orchestrator.model import Completion, Role, TaskId
-from orchestrator.run.ends import failed
 
 
 class GangDecision(Enum):
