@@ -7,7 +7,7 @@ import random
 import socket
 
 from orchestrator.errors import ClusterError
-from orchestrator.node.look import turnstile
+from orchestrator.node.base import turnstile
 
 ROOM = 8  # ports of a host: it may have as many tasks, and its neighbour is another one
 _BASES = range(15000, 32000, ROOM)  # below the ephemeral range of Linux

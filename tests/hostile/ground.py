@@ -19,7 +19,7 @@ import pytest
 from orchestrator.config import parse
 from orchestrator.envs import name_of, recipe_digest
 from orchestrator.node.base.paths import Paths
-from orchestrator.node.look.ports import leased
+from orchestrator.node.task.leases import leased
 from tests import corruption
 from tests.corruption import Called
 from tests.hostile.middle import Middle

@@ -21,6 +21,7 @@ import pytest
 from orchestrator.node.base import procs
 from orchestrator.node.base.paths import open_root
 from orchestrator.node.disk import removing
+from orchestrator.node.disk.measuring import Folder
 from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import work
 from orchestrator.node.stock.lending import Lender
@@ -451,7 +452,7 @@ def test_a_state_that_is_a_working_folder_too_stays(lab: Lab) -> None:
 
 def test_a_tree_that_was_used_since_it_was_looked_at_stays(lab: Lab) -> None:
     path = tree(lab, DIGEST, 50)
-    seen = prune.Folder(str(path), path.stat().st_mtime, 0)
+    seen = Folder(str(path), path.stat().st_mtime, 0)
     lab.agent().request("work_make", workdir=str(lab.workdir), run="run-a", digests=[DIGEST])
     assert not prune._unused(seen)
     assert names_in(lab.workdir / "trees") == [DIGEST]

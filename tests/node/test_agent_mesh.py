@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.look import ports, turnstile
+from orchestrator.node.base import turnstile
+from orchestrator.node.look import ports
 from tests.node.agent_client import AgentClient
 from tests.node.harness import until
 from tests.node.lab import Lab, opened

@@ -26,9 +26,8 @@ from typing import Any
 import pytest
 
 from orchestrator import wire
-from orchestrator.node.base import procs, trust
+from orchestrator.node.base import procs, trust, turnstile
 from orchestrator.node.base.fault import NodeError
-from orchestrator.node.look import turnstile
 from orchestrator.node.task import state
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient, AgentError

@@ -20,3 +20,13 @@ class NodeError(Exception):
     def as_dict(self) -> Dict[str, str]:
         """The `error` object of a reply."""
         return {"kind": self.kind, "what": self.what, "why": self.why, "hint": self.hint}
+
+
+def unwritable(path: str, error: OSError) -> NodeError:
+    """A working folder in which nothing can be written, or no more."""
+    return NodeError(
+        "workdir",
+        f"cannot write {path}",
+        error.strerror or str(error),
+        "make room, or set `workdir` to a folder that this user may write",
+    )

@@ -1,6 +1,6 @@
-"""A tar stream into an incoming tree, for hosts without rsync; unpacked in a child, chunk by chunk.
+"""A tar stream into an incoming folder; unpacked in a child, chunk by chunk.
 
-Every `tree_tar` request carries one chunk. It is answered when the child has taken it; the last
+Every request carries one chunk. It is answered when the child has taken it; the last
 (`more` false) when all is on disk. So the controller's window of open requests bounds our memory.
 """
 
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 
-from ..base.fault import NodeError
+from ..base.fault import NodeError, unwritable
 from ..serve.jobs import Feed
-from ..stock.trees import incoming_of, part_of, unwritable
 from . import archive
 from .removing import remove
 
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
     from ..serve.agent import Agent, Request
 
 _SECONDS = 24 * 3600.0  # a large checkpoint on a slow line takes hours
-
-
-def receive(agent: Agent, request: Request) -> None:
-    part = part_of(incoming_of(agent, request))
-    streams = agent.rooms.setdefault("untar", {})
-    if part not in streams:
-        streams[part] = Stream(agent, part, "tree_tar", any_link=True)  # `tree_seal` compares them
-    stream = streams[part]
-    if not request.get("more", False):
-        del streams[part]
-    stream.take(request)
 
 
 class Stream:

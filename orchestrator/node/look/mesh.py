@@ -16,11 +16,11 @@ import socket
 import struct
 import time
 
-from ..base import tcp
+from ..base import tcp, turnstile
 from ..base.fault import NodeError
 from ..serve.loop import READ, WRITE
-from . import turnstile
-from .ports import holder, leased
+from ..task.leases import leased
+from .ports import holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

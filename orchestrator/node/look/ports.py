@@ -1,125 +1,22 @@
-"""Ports of this machine: who holds one, and the leases that keep two runs apart.
-
-A lease is a flock on leases/<port>, and a claim that all users of the machine see. The agent holds both, and
-so do the guards of tasks started for that port: it lasts as long as the last of them. The text in the file
-counts only while it is locked.
-"""
+"""Ports of this machine: who holds one, by its lease or as the kernel knows."""
 
 from __future__ import annotations
 
-import json
-import os
-import time
-
-from ..base import lenient, locks
-from . import turnstile
+from ..base import lenient, procs
+from ..task import leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, List, Optional, Tuple
 
     from ..base.paths import Paths
-    from ..serve.agent import Agent, Request
 
 _LISTEN = "0A"
-_AGAIN = 1.0  # seconds between two looks at a port that the same run still holds
-_UNKNOWN = {"run": None, "task": None, "owner": None, "since": None}
-
-
-def lease(agent: Agent, request: Request) -> Dict[str, Any]:
-    """Take all ports for a run, or none and say who has them.
-
-    One that an earlier agent of the same run still holds, or a task that it has started, is taken as soon as
-    they let go of it.
-    """
-    wanted = {int(port): task for port, task in request["ports"].items()}
-    taken: Dict[int, Tuple[int, int]] = {}
-    conflicts: List[Dict[str, Any]] = []
-    try:
-        for port in wanted:
-            if port not in agent.leases:
-                found, holder = _take(agent.paths.lease(port), port, locks.GLANCE)
-                if found is not None:
-                    taken[port] = found
-                elif holder["run"] != request["run"]:
-                    conflicts.append({"port": port, **holder})
-    except OSError:
-        _let_go(taken)
-        raise
-    if conflicts:
-        _let_go(taken)
-        return {"taken": [], "conflicts": conflicts}
-    agent.leases.update(taken)
-    for port, task in wanted.items():
-        text = {"run": request["run"], "task": task, "owner": request["owner"], "since": time.time()}
-        if port in agent.leases:
-            _write(agent.leases[port][0], text)
-        else:
-            _await(agent, port, text)
-    return {"taken": sorted(port for port in wanted if port in agent.leases), "conflicts": []}
-
-
-def held(agent: Agent, port: int) -> Tuple[int, ...]:
-    """The descriptors of a lease, to be handed to the port's task; none for a port that we do not have."""
-    if port in agent.rooms.get("awaited", ()):
-        _ask_again(agent, port)
-    return agent.leases.get(port, ())
-
-
-def _await(agent: Agent, port: int, text: Dict[str, Any]) -> None:
-    awaited = agent.rooms.setdefault("awaited", {})
-    if port not in awaited:
-        agent.loop.after(_AGAIN, lambda: _look_again(agent, port))
-    awaited[port] = text
-
-
-def _look_again(agent: Agent, port: int) -> None:
-    _ask_again(agent, port)
-    if port in agent.rooms["awaited"]:
-        agent.loop.after(_AGAIN, lambda: _look_again(agent, port))
-
-
-def _ask_again(agent: Agent, port: int) -> None:
-    """Take it if it is free; another run that was faster keeps it."""
-    awaited: Dict[int, Dict[str, Any]] = agent.rooms["awaited"]
-    text = awaited[port]
-    try:
-        found, holder = _take(agent.paths.lease(port), port, 0.0)
-    except OSError:
-        return
-    if found is not None:
-        agent.leases[port] = found
-        _write(found[0], text)
-    if found is not None or holder["run"] != text["run"]:
-        del awaited[port]
-
-
-def _take(path: str, port: int, patience: float) -> Tuple[Optional[Tuple[int, int]], Dict[str, Any]]:
-    """Its lock and its claim, or None and who has it; raise OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if not locks.take(fd, patience):
-            holder = _text(fd)
-        else:  # whoever has just let go of the one is about to let go of the other
-            return (fd, turnstile.pass_through(turnstile.LEASE, port, patience)), {}
-    except turnstile.Taken as other:
-        holder = {**_UNKNOWN, "owner": other.user}
-    except OSError:
-        os.close(fd)
-        raise
-    os.close(fd)
-    return None, holder
-
-
-def _let_go(taken: Dict[int, Tuple[int, int]]) -> None:
-    for fds in taken.values():
-        for fd in fds:
-            os.close(fd)
 
 
 def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
     """Who has a port: the lease of another run than the asking one, else the process as /proc tells."""
-    other = leased(port, paths, asker)
+    other = leases.leased(port, paths, asker)
     if other is not None:
         return other
     sockets = _sockets(port)
@@ -133,51 +30,9 @@ def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
     return f"{name} pid {pid} (user {lenient.user(uid)})"
 
 
-def leased(port: int, paths: Optional[Paths], asker: str = "") -> Optional[Dict[str, Any]]:
-    """The lease of another run than the asking one; of another user's run only the user is known."""
-    found = lease_of(port, paths) if paths is not None else None
-    if found is not None:
-        return None if found["run"] == asker else found
-    user = turnstile.holder(turnstile.LEASE, port)
-    return None if user is None else {**_UNKNOWN, "owner": user}
-
-
 def is_listened(port: int) -> bool:
     """Whether any process of this network namespace listens on it."""
     return any(state == _LISTEN for state, _, _ in _table(port))
-
-
-def lease_of(port: int, paths: Paths) -> Optional[Dict[str, Any]]:
-    """What a lease says that somebody holds; None for a free one."""
-    path = paths.lease(port)
-    try:
-        if not locks.is_taken(path):
-            return None
-        with open(path, "rb") as file:
-            return _text(file.fileno())
-    except OSError:
-        return None
-
-
-def _text(fd: int) -> Dict[str, Any]:
-    """What a lease says; unknown where its holder has not written yet, or it is damaged."""
-    known: Dict[str, Any] = dict(_UNKNOWN)
-    try:
-        found = json.loads(os.pread(fd, 1 << 16, 0))
-    except (ValueError, RecursionError):
-        return known
-    if isinstance(found, dict):
-        known.update((name, found[name]) for name in ("run", "task", "owner") if type(found.get(name)) is str)
-        since = found.get("since")
-        if isinstance(since, (int, float)) and 0 <= since <= 1e12:
-            known["since"] = float(since)
-    return known
-
-
-def _write(fd: int, text: Dict[str, Any]) -> None:
-    data = json.dumps(text).encode()
-    os.pwrite(fd, data, 0)
-    os.ftruncate(fd, len(data))
 
 
 def _sockets(port: int) -> List[Tuple[str, int]]:
@@ -206,19 +61,7 @@ def _table(port: int) -> List[Tuple[str, str, int]]:
 def _owner_of(inode: str) -> Optional[Tuple[int, str]]:
     """The process with that socket; None when it is another user's, whose descriptors we cannot see."""
     wanted = f"socket:[{inode}]"
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if wanted in _open_files(f"/proc/{pid}/fd"):
-                with open(f"/proc/{pid}/comm", errors="replace") as file:
-                    return int(pid), file.read().strip()
-        except OSError:
-            continue
+    for process in procs.scan():
+        if any(name == wanted for _, name in procs.open_files(process.pid)):
+            return process.pid, procs.name(process.pid)
     return None
-
-
-def _open_files(folder: str) -> Iterator[str]:
-    for fd in os.listdir(folder):
-        try:
-            yield os.readlink(f"{folder}/{fd}")
-        except FileNotFoundError:
-            continue  # closed since it was listed: that hides no other

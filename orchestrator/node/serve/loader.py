@@ -143,7 +143,7 @@ def run() -> None:
     config = json.loads(stdin.read(int(settings)))
     bundle = Bundle(stdin.read(int(packed)), digest, Cache(config.get("state"), digest))
     sys.meta_path.insert(0, bundle)
-    from orchestrate_node.serve import main  # type: ignore[import-not-found]
+    from orchestrate_node import main  # type: ignore[import-not-found]
 
     status = main.main(config)
     bundle.save()

@@ -16,10 +16,10 @@ import os
 from ..base import trust
 from ..base.fault import NodeError
 from ..base.paths import absolute, digest_name, free_bytes
-from ..look import ports
 from ..serve import frames
 from ..serve.jobs import Feed
 from ..serve.loop import READ
+from ..task import leases
 from . import receiver, wholeness
 
 TYPE_CHECKING = False
@@ -217,7 +217,7 @@ def _order(agent: Agent, request: Request) -> receiver.Order:
         request.payload,
         str(request["key"]),
         bool(request["serve"]),
-        [one for one in wanted if ports.leased(one, paths, str(request["run"])) is None],
+        [one for one in wanted if leases.leased(one, paths, str(request["run"])) is None],
     )
 
 

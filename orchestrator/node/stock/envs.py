@@ -14,14 +14,13 @@ import subprocess
 import time
 
 from ..base import locks, trust
-from ..base.fault import NodeError
+from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard, listed
 from ..base.paths import absolute, free_bytes, plain_name
 from ..base.program import output, run_program
 from ..disk.removing import remove
 from ..look import processors
 from . import uv, wheelhouse
-from .trees import unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

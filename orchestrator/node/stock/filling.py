@@ -9,14 +9,15 @@ import io
 import os
 
 from ..base import trust
-from ..base.fault import NodeError
+from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.tuples import NamedTuple
 from ..disk import archive
 from ..disk import incoming as receiving
 from ..disk.removing import remove, remove_stale
+from ..disk.untar import Stream
 from . import lending, reuse, work
-from .trees import drop_it, folder_of, incoming_of, is_there, part_of, seal_it, unwritable
+from .trees import drop_it, folder_of, incoming_of, is_there, part_of, seal_it
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +51,18 @@ def begin(agent: Agent, request: Request) -> None:
         return {**reply, **make_work()} if reply.get("made") else reply
 
     agent.in_child(request, child, seconds=_SECONDS)
+
+
+def receive(agent: Agent, request: Request) -> None:
+    """One chunk of the tar stream with the rest of a tree, for hosts without rsync; see `disk.untar`."""
+    part = part_of(incoming_of(agent, request))
+    streams = agent.rooms.setdefault("untar", {})
+    if part not in streams:
+        streams[part] = Stream(agent, part, "tree_tar", any_link=True)  # `tree_seal` compares them
+    stream = streams[part]
+    if not request.get("more", False):
+        del streams[part]
+    stream.take(request)
 
 
 def seal(agent: Agent, request: Request) -> None:

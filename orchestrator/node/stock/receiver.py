@@ -10,16 +10,16 @@ import signal
 import threading
 
 from ..base import locks, trust
-from ..base.fault import NodeError
+from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import free_bytes
 from ..base.tuples import NamedTuple
 from ..base.writing import write_all
+from ..disk.measuring import measure
 from ..disk.removing import remove, remove_stale
 from ..serve import frames
 from . import reuse, wholeness
 from .pieces import Pieces, map_of
-from .trees import unwritable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,8 +176,6 @@ def _check_room(data: str, missing: int, incoming: str) -> None:
 
 def _stored(folder: str) -> int:
     """Bytes on the disk of what an interrupted transfer has left."""
-    from ..tidy.prune import measure
-
     return measure(folder).size
 
 

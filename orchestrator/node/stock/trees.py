@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 
 from ..base import locks, trust
-from ..base.fault import NodeError
+from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import absolute, digest_name
 from ..disk import incoming as receiving
@@ -61,15 +61,6 @@ def incoming_of(agent: Agent, request: Request) -> str:
 def part_of(incoming: str) -> str:
     """Where a stream goes that adds to an incoming tree."""
     return f"{incoming}.part"
-
-
-def unwritable(path: str, error: OSError) -> NodeError:
-    return NodeError(
-        "workdir",
-        f"cannot write {path}",
-        error.strerror or str(error),
-        "make room, or set `workdir` to a folder that this user may write",
-    )
 
 
 def seal_it(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 
 from ..base import trust
+from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
 from ..base.tuples import NamedTuple
 from ..disk import copies, incoming
 from ..disk.removing import remove
 from ..look import have
 from .lending import ChangedError, Lender, is_large, is_whole
-from .trees import folder_of, unwritable
+from .trees import folder_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

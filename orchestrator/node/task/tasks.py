@@ -8,9 +8,7 @@ from ..base import ending, lenient
 from ..base.fault import NodeError
 from ..base.paths import make_private
 from ..base.writing import replace_file
-from ..look import ports
-from ..tidy import holders
-from . import control, state
+from . import control, holders, leases, state
 from . import start as starting
 
 TYPE_CHECKING = False
@@ -32,7 +30,7 @@ def start(agent: Agent, request: Request) -> None:
     store_plan(paths, run, request.get("plan"))
     if starting.is_forbidden(paths, run):
         raise starting.forbidden(run)
-    held = ports.held(agent, spec.get("port"))
+    held = leases.held(agent, spec.get("port"))
     turns = agent.rooms.setdefault("turns", Turns(agent))
     turns.begin(run)
     agent.in_child(

@@ -10,15 +10,16 @@ import time
 
 from ..base.paths import absolute
 from ..disk import incoming
+from ..disk.measuring import measure
 from . import leftovers
-from .prune import Rules, measure, prune
+from .prune import Rules, prune
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
+    from ..disk.measuring import Folder
     from ..serve.agent import Agent, Request
-    from .prune import Folder
 
 
 def look(agent: Agent, _request: Request) -> Dict[str, Any]:

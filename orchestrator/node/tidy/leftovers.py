@@ -9,7 +9,7 @@ from ..base import ending, locks, procs
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from ..look import ports
-from ..task import control, state
+from ..task import control, leases, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _ports(paths: Paths) -> Dict[str, Any]:
     """The task ports that runs have leased here: held by a run, or in use by somebody without a lease."""
     leased, used = [], []
     for port in paths.leased_ports():
-        holder = ports.lease_of(port, paths)
+        holder = leases.lease_of(port, paths)
         if holder is not None:
             leased.append({"port": port, "run": holder["run"], "owner": holder["owner"]})
         elif ports.is_listened(port):

@@ -12,6 +12,7 @@ import time
 from ..base import locks
 from ..base.lenient import changed, listed
 from ..base.tuples import NamedTuple
+from ..disk.measuring import measure
 from ..disk.removing import remove
 from ..hook import site
 from ..stock import lending, wheelhouse, work
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
     from ..base.paths import Paths
+    from ..disk.measuring import Folder
 
 GONE = ".gone-"  # being removed
 _LOCK = ".lock-"
@@ -44,12 +46,6 @@ class Rules(NamedTuple):
     work: bool  # also working folders: what tasks wrote is in them
     envs: Optional[FrozenSet[str]]  # environments that stay while others go; None: all stay
     dry: bool
-
-
-class Folder(NamedTuple):
-    path: str
-    used: float  # when it was last, seconds since 1970
-    size: int  # bytes on the disk
 
 
 def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
@@ -268,25 +264,3 @@ def _half_made(runs: str) -> List[str]:
 
 def _entries(folder: str) -> List[str]:
     return [os.path.join(folder, name) for name in sorted(listed(folder))]
-
-
-def measure(path: str) -> Folder:
-    """Its newest change, however deep, and its size; a file with several names counts in parts."""
-    newest, total = changed(path, time.time()), 0
-    waiting = [path]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    try:
-                        found = entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    newest = max(newest, found.st_mtime)
-                    total += found.st_blocks * 512 // max(1, 1 if is_folder else found.st_nlink)
-                    if is_folder:
-                        waiting.append(entry.path)
-        except OSError:
-            continue  # gone, no folder, or not ours to read
-    return Folder(path, newest, total)

@@ -12,7 +12,7 @@ import errno
 import struct
 import time
 
-from ..base import lenient
+from . import lenient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import signal
 import sys
 import time
 
-from ..base import lenient, trust
-from ..disk import incoming
-from . import frames, ops
-from .agent import Agent
+from .base import lenient, trust
+from .disk import incoming
+from .serve import frames, ops
+from .serve.agent import Agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
