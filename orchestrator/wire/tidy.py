@@ -34,7 +34,6 @@ class Orphan(Reply, frozen=True):
     argv0: Words
     run: Words
     task: Words
-    cookie: Words
 
 
 class GpuProcess(Reply, frozen=True):

@@ -13,7 +13,7 @@ from orchestrator.render.clean import Cleaning, lines, working
 from orchestrator.store.prune import Pruned
 
 NOTHING: dict[str, Any] = {"count": 0, "bytes": 0, "gone": [], "failed": []}
-PROCESS = {"pid": 42, "argv0": "python3", "run": "r1", "task": "worker/0", "cookie": "r1/1/worker/0"}
+PROCESS = {"pid": 42, "argv0": "python3", "run": "r1", "task": "worker/0"}
 
 
 def reply(**more: Any) -> wire.Cleaned:

@@ -152,7 +152,7 @@ def test_tables_and_errors(story: list[Event], word: str, other: str) -> None:
 @SLOW
 @given(hostile, hostile)
 def test_clean(word: str, other: str) -> None:
-    process = {"argv0": word, "pid": 1, "task": other, "run": word, "cookie": word}
+    process = {"argv0": word, "pid": 1, "task": other, "run": word}
     folder = {"count": 1, "bytes": 1, "gone": [], "failed": [other]}
     reply = {
         "settled": [{"task": word, "run": other, "why": word}],

@@ -8,18 +8,32 @@ import os
 from ..base import ending, locks, procs
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
+from ..base.tuples import NamedTuple
 from ..look import ports
 from ..task import control, leases, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Set
 
     from ..base.paths import Paths
     from ..serve.agent import Agent, Request
 
 _OURS = ("orch-guard", "orch-supervisor")
 _LISTED = 20  # of each kind
+
+
+class Orphan(NamedTuple):
+    """A process that an ended task has left."""
+
+    process: procs.Process
+    argv0: str
+    run: str
+    task: str
+    cookie: str  # of all processes of that task
+
+    def told(self) -> Dict[str, Any]:
+        return {"pid": self.process.pid, "argv0": self.argv0, "run": self.run, "task": self.task}
 
 
 def alive(paths: Paths) -> FrozenSet[str]:
@@ -36,20 +50,20 @@ def find(paths: Paths, dry: bool) -> Dict[str, Any]:
     """Settle what is not true, kill what an ended task left, and look again; `dry`: tell it only."""
     settled, trouble = (_unsettled(paths), []) if dry else _settle(paths)
     orphans = _orphans(paths, dry=dry)
-    killed: List[Dict[str, Any]] = []
+    killed: List[Orphan] = []
     if not dry:
-        for cookie in sorted({orphan["cookie"] for orphan in orphans}):
+        for cookie in sorted({orphan.cookie for orphan in orphans}):
             try:
                 ending.end_all(functools.partial(_left_of, paths, cookie), cookie)
             except NodeError as error:
                 trouble.append(error.as_dict())
-        left = {orphan["pid"] for orphan in _orphans(paths)}
-        killed = [orphan for orphan in orphans if orphan["pid"] not in left]
-        orphans = [orphan for orphan in orphans if orphan["pid"] in left]
+        left = {orphan.process.pid for orphan in _orphans(paths)}
+        killed = [orphan for orphan in orphans if orphan.process.pid not in left]
+        orphans = [orphan for orphan in orphans if orphan.process.pid in left]
     return {
         "settled": settled[:_LISTED],
-        "orphans": orphans[:_LISTED],
-        "killed": killed[:_LISTED],
+        "orphans": [orphan.told() for orphan in orphans[:_LISTED]],
+        "killed": [orphan.told() for orphan in killed[:_LISTED]],
         "trouble": trouble[:_LISTED],
         "ports": _ports(paths),
         "gpus": _gpus(paths),
@@ -89,7 +103,7 @@ def _settle(paths: Paths) -> Any:
     return settled, trouble
 
 
-def _orphans(paths: Paths, *, dry: bool = False) -> List[Dict[str, Any]]:
+def _orphans(paths: Paths, table: Optional[List[procs.Process]] = None, *, dry: bool = False) -> List[Orphan]:
     """Processes of ours with the cookie of a task that is over; a cookie alone condemns nobody.
 
     The rest has to fit as well: we own the process, no guard or supervisor of ours is above it, all its
@@ -99,18 +113,7 @@ def _orphans(paths: Paths, *, dry: bool = False) -> List[Dict[str, Any]]:
     tell that, and not one in a container, whose folder is elsewhere. With `dry` a task counts as over whose
     end is not written yet: nobody settles it then.
     """
-    return [orphan for _, orphan in _find_orphans(paths, procs.scan(), dry=dry)]
-
-
-def _left_of(paths: Paths, cookie: str) -> List[procs.Process]:
-    table = procs.scan()
-    first = [process for process, orphan in _find_orphans(paths, table) if orphan["cookie"] == cookie]
-    return procs.with_descendants(first, table)
-
-
-def _find_orphans(
-    paths: Paths, table: List[procs.Process], *, dry: bool = False
-) -> List[Tuple[procs.Process, Dict[str, Any]]]:
+    table = procs.scan() if table is None else table
     parents = {process.pid: process.ppid for process in table}
     found = []
     for process in table:
@@ -120,9 +123,14 @@ def _find_orphans(
             continue
         if _is_over(folder, process, dry=dry):
             cookie = f"{folder.run}/{folder.attempt}/{folder.task}"
-            orphan = {"pid": process.pid, "argv0": procs.argv0(process.pid), "run": folder.run}
-            found.append((process, {**orphan, "task": folder.task, "cookie": cookie}))
+            found.append(Orphan(process, procs.argv0(process.pid), folder.run, folder.task, cookie))
     return found
+
+
+def _left_of(paths: Paths, cookie: str) -> List[procs.Process]:
+    table = procs.scan()
+    first = [orphan.process for orphan in _orphans(paths, table) if orphan.cookie == cookie]
+    return procs.with_descendants(first, table)
 
 
 def _folder_of(paths: Paths, marks: Dict[str, str]) -> Optional[TaskFolder]:
@@ -199,7 +207,7 @@ def _gpus(paths: Paths) -> Optional[List[Dict[str, Any]]]:
     found = _holders()
     if found is None:
         return None
-    ended = {orphan["pid"]: orphan for orphan in _orphans(paths)}
+    ended = {orphan.process.pid for orphan in _orphans(paths)}
     return [{**holder, "ended": holder["pid"] in ended} for holder in found]
 
 
