@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import io
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.desk import watch
+from orchestrator.cli.desk.frozen import what_ends_it
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.errors import ExitStatus
 from orchestrator.events import Noted, Outcome, RunEnded, Stamped, StopBy, StopRequested
@@ -61,4 +63,14 @@ def test_a_frozen_keeper_is_named_to_who_stops_the_run(
         assert screen.notes == []
     else:
         (said,) = screen.notes
-        assert f"`fuser {folder.lock}` names its process" in said
+        assert f": `fuser -k {folder.lock}` ends it on the machine that keeps the run; then" in said
+
+
+def test_what_ends_a_keeper_on_this_machine_is_a_command_with_its_pid(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, RUN)
+    folder.create(plans.make(plans.host("gpu-1")))
+    with folder.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()]) as keeper:
+            assert what_ends_it(folder) == f"`kill -9 {keeper.pid}` ends it"
+            keeper.kill()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.cli.desk import keeping
+from orchestrator.cli.desk.frozen import what_ends_it
 from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.keyboard import Keyboard
@@ -294,10 +294,9 @@ class _Watch:
         self._named = True
         known = history(self.folder, quiet=True)
         if self.folder.has_keeper() and not any(isinstance(one.event, StopRequested) for one in known):
-            quoted = shlex.quote(str(self.folder.lock))
             said = (
-                f"the keeper of the run has not answered for {_DEAF:.0f} s: `fuser {quoted}` names"
-                " its process; after `kill -9` of that the run is stopped from here"
+                f"the keeper of the run has not answered for {_DEAF:.0f} s: {what_ends_it(self.folder)};"
+                " then the run is stopped from here"
             )
             self._show(Stamped(time.time(), Noted(said)))
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 
+from . import procs
 from .fault import NodeError
 
 TYPE_CHECKING = False
@@ -101,9 +102,17 @@ class Held:
             raise NodeError(
                 *self._error,
                 f"somebody has held {self._path} for {self._patience / 60:.0f} minutes",
-                f"`fuser {shlex.quote(str(self._path))}` shows who, on the machine that does it",
+                _who_does(str(self._path)),
             )
         self._fd = held
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+
+def _who_does(path: str) -> str:
+    """What shows the processes that hold a lock, or wait for it as we did."""
+    pids = procs.holding(path)
+    if pids:
+        return f"`ps -f -p {','.join(map(str, pids))}` shows who"
+    return f"`fuser {shlex.quote(path)}` shows who, as root on the machine that does it"

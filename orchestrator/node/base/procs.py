@@ -131,6 +131,13 @@ def open_files(pid: int) -> Iterator[Tuple[str, str]]:
             yield f"{folder}/{fd}", name
 
 
+def holding(path: str) -> List[int]:
+    """The processes, but this one, that have a file open; none where there is no /proc."""
+    real = os.path.realpath(path)
+    others = (int(name) for name in lenient.listed("/proc") if name.isdigit() and int(name) != os.getpid())
+    return sorted(pid for pid in others if any(name == real for _, name in open_files(pid)))
+
+
 def marks(pid: int) -> Dict[str, str]:
     """What of ours stands in a process's environment; nothing when it is not ours to see."""
     entries = _environ(pid).split(b"\0") if pid > 1 else []
