@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
 import tempfile
 import tomllib
@@ -24,6 +25,10 @@ OLDEST = "3.11"  # the Python that a lock is good for, and newer ones, where [en
 _LATER, _EARLIER = range(11, 40), range(6, 11)  # minor versions, from OLDEST on and before it
 _MOST = 16 << 20  # bytes of a requirements file or a lock
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+_INCLUDE = re.compile(
+    r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]\s*(\S.*?)\s*?(?:\s#.*)?$", re.MULTILINE
+)
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _NEVER = "tensorflow; sys_platform == 'never'"
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
 _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
@@ -120,8 +125,18 @@ def _contents(path: Path, known: set[Path]) -> Iterator[str]:
             else "name a requirements file, a lock or a pyproject.toml, relative to hosts.toml",
         ) from error
     yield text
-    for match in re.finditer(r"^\s*(?:-r|--requirement|-c|--constraint)[ =]\s*(\S+)", text, re.MULTILINE):
-        yield from _contents(path.parent / match[1], known)
+    for name in _included(text):
+        yield from _contents(path.parent / name, known)
+
+
+def _included(text: str) -> Iterator[str]:
+    """The files that a requirements file includes, written as uv reads them; a URL is left to it."""
+    for match in _INCLUDE.finditer(text):
+        word = match[1].strip()
+        word = word[1:-1] if word[0] == word[-1] and word[0] in "'\"" else word.replace("\\ ", " ")
+        word = _VARIABLE.sub(lambda one: os.environ.get(one[1], one[0]), word)
+        if not re.match(r"https?://", word):
+            yield word.removeprefix("file://")
 
 
 def _resolve(environment: Environment) -> str:

@@ -288,3 +288,42 @@ def test_requirements_as_powershell_writes_them_are_to_be_saved_again(tmp_path: 
     with pytest.raises(UsageError, match="cannot read") as caught:
         lock.recipe_digest(Environment(str(path)))
     assert caught.value.hint == "save it as UTF-8"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-r more.txt",
+        "  -r   more.txt  # those of the lab",
+        "-r=more.txt",
+        "--requirement more.txt",
+        "--constraint=more.txt",
+        "-c 'more.txt'",
+        '-r "the lab.txt"',
+        "-r the lab.txt",
+        "-r the\\ lab.txt",
+        "-r ${LAB}.txt",
+        "-r file://{folder}/more.txt",
+    ],
+)
+def test_a_file_that_requirements_include_is_read_as_uv_reads_it(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB", "more")
+    path = tmp_path / "requirements.txt"
+    path.write_text(line.replace("{folder}", str(tmp_path)) + "\n")
+    for name in ("more.txt", "the lab.txt"):
+        (tmp_path / name).write_text("# nothing yet\n")
+    before = lock.recipe_digest(Environment(str(path)))
+    assert uv.run("read it", ["pip", "compile", "--offline", "--no-header", str(path)]) == ""
+    for name in ("more.txt", "the lab.txt"):
+        (tmp_path / name).write_text("no requirement at all\n")
+    assert lock.recipe_digest(Environment(str(path))) != before
+    with pytest.raises(ClusterError):
+        uv.run("read it", ["pip", "compile", "--offline", "--no-header", str(path)])
+
+
+def test_what_requirements_include_from_elsewhere_is_left_to_uv(tmp_path: Path) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text("-r https://192.0.2.1/more.txt\n")
+    assert lock.recipe_digest(Environment(str(path)))
