@@ -38,12 +38,16 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.answers import ShownAnswers
     from orchestrator.cli.desk.inventory import load
     from orchestrator.cli.desk.logins import logins
+    from orchestrator.cli.desk.retyped import keep_words
     from orchestrator.connectors import connectors
     from orchestrator.phases.command import Commands
     from orchestrator.planning.selection import narrow
     from orchestrator.render.errors import report
 
-    argv = _argv(arguments.command)
+    try:
+        argv = _argv(arguments.command)
+    except UsageError as error:
+        raise keep_words(error, "exec", arguments.ours) from None
     inventory = load(arguments.hosts)
     hosts = _machines(narrow(inventory, arguments.only, arguments.exclude).hosts)
     commands = Commands(connectors(logins(hosts)), hosts, argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,7 +156,16 @@ def _find(arguments: argparse.Namespace) -> RunFolder:
         newest = next(iter(runs()), None)
         if arguments.run is None or newest is None:
             raise
-        hint = f"`orchestrate pull {newest.run} {arguments.run}`: paths come after the run"
+        run = str(newest.run)
+        hint = f"`{_retyped(arguments, run, arguments.run)}`: paths come after the run"
         if is_task(arguments.run):
-            hint = f"`orchestrate pull --from {arguments.run}`"
+            hint = f"`{_retyped(arguments, '--from', arguments.run, *([run] if arguments.paths else []))}`"
         raise UsageError(error.what, why=error.why, hint=hint) from error
+
+
+def _retyped(arguments: argparse.Namespace, *instead: str) -> str:
+    """The line that was typed, with these words in the place of the one that is no run."""
+    words = list(arguments.ours)
+    values = {at + 1 for at, word in enumerate(words) if word in ("--hosts", "--from", "--to")}
+    at = next(at for at, word in enumerate(words) if word == arguments.run and at not in values)
+    return shlex.join(["orchestrate", *words[:at], *instead, *words[at + 1 :]])

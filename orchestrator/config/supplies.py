@@ -57,9 +57,10 @@ def data_sets(value: Any) -> tuple[str, ...]:
 
 def data_paths(value: Any) -> tuple[str, ...]:
     """Folders and files of this machine, each with a name of its own."""
-    found = tuple(one.rstrip("/") for one in texts(value))
+    written = texts(value)
+    found = tuple(one.rstrip("/") for one in written)
     names = [one.rpartition("/")[2] for one in found]
-    for given, name in zip(found, names, strict=True):
+    for given, name in zip(written, names, strict=True):
         if name in {"", ".", "..", "~"}:
             raise Wrong(f"{show(given)} has no name of its own; name a folder or a file")
         if names.count(name) > 1:

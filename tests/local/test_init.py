@@ -83,3 +83,11 @@ def test_exec_of_what_only_a_shell_knows(words: list[str], hint: str) -> None:
     with pytest.raises(UsageError, match="is for a shell") as caught:
         exec_._argv(tuple(words))
     assert caught.value.hint == hint
+
+
+def test_what_exec_is_told_to_be_typed_keeps_the_options() -> None:
+    ours = ["exec", "--hosts", "lab.toml", "--only", "gpu-01", "--"]
+    for command, rest in (["uptime | wc"], "-- sh -c 'uptime | wc'"), ([], "-- uptime"):
+        with pytest.raises(UsageError) as caught:
+            exec_.main(parse([*ours, *command]))
+        assert caught.value.hint == f"`orchestrate exec --hosts lab.toml --only gpu-01 {rest}`"

@@ -53,7 +53,7 @@ def test_paths_are_those_beside_the_file(tmp_path: Path) -> None:
         ('sets = "mnist"', "must be a list"),
         ('paths = ["a/x", "b/x"]', "names two that are called x"),
         ('paths = [".."]', "has no name of its own"),
-        ('paths = ["/"]', "has no name of its own"),
+        ('paths = ["/"]', '"/" has no name of its own'),
         ('paths = ["x"]\nfiles_per_worker = 1', "is about the files of prepared sets"),
         ('sets = ["a"]\nfiles_per_worker = 0', "must be from 1 to 1024"),
         ('path = ["x"]', "is not a key; did you mean paths?"),

@@ -88,7 +88,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         ours, command = ours[:split], ours[split + 1 :]
         if not command:
             exec_ = ours[:1] == ["exec"]
-            hint = "`orchestrate exec -- uptime`" if exec_ else "leave -- out to train worker_entry's MNIST"
+            line = shlex.join([*ours, "--", "uptime"])
+            hint = f"`orchestrate {line}`" if exec_ else "leave -- out to train worker_entry's MNIST"
             raise UsageError("nothing follows --", hint=hint)
         if command[0] == "--":
             line = shlex.join([*(ours or ["launch"]), "--", *command[1:]])
