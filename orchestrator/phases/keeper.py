@@ -153,6 +153,8 @@ class _Keeper:
     def _enough(self) -> str | None:
         """Why no other attempt follows; None when one does."""
         run = self._run
+        if run.stop.asked:
+            return "a stop was asked for"
         if run.plan.hearsay:
             return run.plan.hearsay
         why = restarts.enough(self._failures, run.plan.restarts.most)
@@ -182,9 +184,9 @@ class _Keeper:
                 most=run.plan.restarts.most,
             )
         )
-        self._number += 1
         self._control.cancels = True
         rest(run, pause)
+        self._number += 1
 
     def _lost_for_good(self, verdict: Verdict, given_up: str, hint: str = "") -> RunEnded:
         revalidation.distrust(self._run, verdict.kind, verdict.host)
