@@ -17,7 +17,7 @@ from orchestrator.text import plain
 MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
 _CHAIN = 6
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 class How(StrEnum):
@@ -195,7 +195,7 @@ class Statement:
 
     @cached_property
     def alike(self) -> str:
-        """The same for tasks that failed of the same thing: numbers may differ."""
+        """The same for tasks that failed of the same thing: numbers and addresses may differ."""
         return _NUMBER.sub("#", self.exception or self.complaint or self.closing)
 
     @cached_property

@@ -453,6 +453,15 @@ def test_tasks_that_failed_alike_are_named_together(bad: tuple[int, ...], total:
     assert judge(exits, hear(**said)).cause == cause
 
 
+def test_the_address_of_an_object_tells_no_failures_apart() -> None:
+    said = {
+        f"w{n}": Statement((f"ValueError: Variable (<Handler object at {address}>) was not created",))
+        for n, address in enumerate(("0x7fc07a5e4910", "0x7f122bea3910"))
+    }
+    verdict = judge([ended(0, 0, code=1), ended(1, 0.1, code=1)], hear(**said))
+    assert verdict.cause.startswith("both tasks exited with 1 after 41 s: ValueError: Variable")
+
+
 def test_the_last_line_is_quoted_where_nothing_else_tells() -> None:
     verdict = judge([ended(2, 0, code=3)], hear(w2=Statement((*TRAINING, "giving up: disk is odd"))))
     assert (
