@@ -172,12 +172,16 @@ class Statement:
         return "; ".join(filter(None, (self._origin, self.report.note if self.report else "", self._before)))
 
     @property
+    def where(self) -> str:
+        """The place in the program where its exception was raised."""
+        return self.report.where if self.report else lastwords.where(self.lines)
+
+    @property
     def _origin(self) -> str:
+        where = f"raised at {self.where}" if self.where else ""
         if self.report is None:
-            where, cause = lastwords.where(self.lines), lastwords.caused_by(self.lines)
-            where = f"raised at {where}" if where else ""
+            cause = lastwords.caused_by(self.lines)
             return f"{where or 'raised'}, because of {cause}" if cause else where
-        where = f"raised at {self.report.where}" if self.report.where else ""
         parts = [one.told for one in self.report.chain if one.how is How.PART]
         if parts:
             return f"{where or 'raised'}; it holds {', '.join(parts)}"

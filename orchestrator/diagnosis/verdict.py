@@ -125,7 +125,10 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[
         what, hint = "was started again alone", rule.advice
     elif peer.code == 0 and not peer.stopped:
         what = "finished while the others still needed it"
-        hint = "give all tasks equal steps_per_epoch, epochs and amounts of data"
+        hint = (
+            "give all tasks equal steps_per_epoch, epochs and amounts of data, and let all of them call"
+            " `model.save`, each with its own path: what one task does alone waits for the others"
+        )
     elif kind is FailureKind.TIMEOUT:
         what = "was not ready in time"
         hint = f"read the end of its log; it hung, or was too slow, before it reached {first.host}"
@@ -133,7 +136,9 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[
         what = "stopped answering"
         hint = f"`orchestrate preflight`, which tests every pair; {peer.task} may also have been frozen"
     cause = f"{peer.task} on {peer.host} {what}, says {first.task} on {first.host}"
-    return Verdict(kind, peer.task, peer.host, cause, lastwords.excerpt(known[peer.task].lines), hint)
+    last_lines = lastwords.excerpt(known[peer.task].lines)
+    why = f"{first.task} waited for it at {said.where}" if said.where else ""
+    return Verdict(kind, peer.task, peer.host, cause, last_lines, hint, why)
 
 
 def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:

@@ -462,6 +462,21 @@ def test_the_address_of_an_object_tells_no_failures_apart() -> None:
     assert verdict.cause.startswith("both tasks exited with 1 after 41 s: ValueError: Variable")
 
 
+def test_a_task_that_finished_too_early_comes_with_what_the_other_one_did_alone() -> None:
+    told = report(
+        type="tensorflow.python.framework.errors_impl.UnavailableError",
+        message="Collective ops is aborted by: Socket closed\n"
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:1",
+        file="/home/train/orchestrate/runs/x/work/train.py",
+        line=8,
+    )
+    said = hear(w0=Statement((), told), w1=Statement(TRAINING))
+    verdict = judge([ended(1, 0, code=0), ended(0, 9, code=1)], said)
+    assert verdict.task == "worker/1"
+    assert verdict.why == "worker/0 waited for it at train.py, line 8"
+    assert "all of them call `model.save`" in verdict.hint
+
+
 def test_the_last_line_is_quoted_where_nothing_else_tells() -> None:
     verdict = judge([ended(2, 0, code=3)], hear(w2=Statement((*TRAINING, "giving up: disk is odd"))))
     assert (
