@@ -120,6 +120,18 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         FailureKind.EXCEPTION,
+        r"No module named '?horovod",
+        "make a `tf.distribute.MultiWorkerMirroredStrategy()` in place of hvd, or start the program with"
+        " horovodrun: orchestrate does not start what Horovod needs (docs/comparison.md)",
+    ),
+    _rule(
+        FailureKind.EXCEPTION,
+        r"No module named '?torch\b",
+        "add torch to `packages` under [env] where a TensorFlow program uses it; a program that trains with"
+        " PyTorch is for torchrun (docs/comparison.md)",
+    ),
+    _rule(
+        FailureKind.EXCEPTION,
         r"attempted relative import",
         "start it as a module, `orchestrate launch -- python -m package.module`, from the folder above it",
     ),
