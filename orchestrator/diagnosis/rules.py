@@ -227,7 +227,7 @@ RULES: tuple[Rule, ...] = (
         FailureKind.EXCEPTION,
         r"was not created in the distribution strategy scope|not created under the distribution strategy"
         r"|Mixing different tf\.distribute\.Strategy|created in the same distribution strategy scope",
-        "build the model, its optimizer and its metrics inside `with strategy.scope():`",
+        "make the model, each of its layers, its optimizer and its metrics inside `with strategy.scope():`",
     ),
     _rule(
         FailureKind.EXCEPTION,
