@@ -122,7 +122,7 @@ RULES: tuple[Rule, ...] = (
         FailureKind.EXCEPTION,
         r"No module named '?horovod",
         "make a `tf.distribute.MultiWorkerMirroredStrategy()` in place of hvd, or start the program with"
-        " horovodrun: orchestrate does not start what Horovod needs (docs/comparison.md)",
+        " horovodrun alone: orchestrate does not start what Horovod needs (docs/comparison.md)",
     ),
     _rule(
         FailureKind.EXCEPTION,
