@@ -83,8 +83,8 @@ def saving(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 codes.SAVING,
                 f"all tasks write {path}, and {who}",
-                "name the task in the path, as orchestrate's ORCHESTRATE_TASK or the resolver's task_id"
-                " tells it",
+                "write the task's number into the path: `strategy.cluster_resolver.task_id`, or `index` in"
+                " TF_CONFIG",
                 source.path,
                 line,
             )

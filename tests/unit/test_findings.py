@@ -368,6 +368,13 @@ def test_what_is_not_sure_is_not_said(told: Told) -> None:
     assert findings.find(scene(told)) == ()
 
 
+def test_a_path_is_to_hold_what_can_be_a_name() -> None:
+    """ORCHESTRATE_TASK has slashes: RUN/1/worker/0 and more."""
+    (found,) = findings.find(scene(Told(MADE + SAVE, "O105", tasks=2)))
+    assert "ORCHESTRATE_TASK" not in found.fix
+    assert "`strategy.cluster_resolver.task_id`" in found.fix
+
+
 def test_a_path_is_one_on_hosts_that_share_their_folder() -> None:
     alone = scene(Told(MADE + SAVE))
     (found,) = findings.find(replace(alone, one_folder=True))
