@@ -24,6 +24,15 @@ def _rule(kind: FailureKind, pattern: str, advice: str) -> Rule:
     return Rule(kind, re.compile(pattern), advice)
 
 
+# What cannot be imported -> the package that brings it, where that has another name.
+_OTHERWISE_NAMED = {
+    r"No module named '?cv2|libGL\.so": "opencv-python-headless",
+    r"No module named '?sklearn\b": "scikit-learn",
+    r"No module named '?skimage\b": "scikit-image",
+    r"No module named '?PIL\b|Could not import PIL": "pillow",
+    r"No module named '?yaml\b": "pyyaml",
+}
+
 # The first that matches holds.
 RULES: tuple[Rule, ...] = (
     _rule(
@@ -113,10 +122,13 @@ RULES: tuple[Rule, ...] = (
         "add tf-keras to `packages` under [env], or install it for the `python` of that host, in the version"
         " of TensorFlow",
     ),
-    _rule(
-        FailureKind.EXCEPTION,
-        r"No module named '?cv2|libGL\.so",
-        "add opencv-python-headless to `packages` under [env], or install it for the `python` of that host",
+    *(
+        _rule(
+            FailureKind.EXCEPTION,
+            pattern,
+            f"add {package} to `packages` under [env], or install it for the `python` of that host",
+        )
+        for pattern, package in _OTHERWISE_NAMED.items()
     ),
     _rule(
         FailureKind.EXCEPTION,

@@ -331,6 +331,17 @@ HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
     (ended(2, 0, code=1), GROUP, "the tasks disagree about the cluster"),
     (ended(2, 0, code=1), KERAS_3, "remove `legacy_keras = false`"),
     (ended(2, 0, code=1), MODULE, "install it for the `python` of that host"),
+    (
+        ended(2, 0, code=1),
+        ("ModuleNotFoundError: No module named 'sklearn.datasets'",),
+        "add scikit-learn to `packages`",
+    ),
+    (ended(2, 0, code=1), ("ModuleNotFoundError: No module named 'PIL'",), "add pillow to `packages`"),
+    (
+        ended(2, 0, code=1),
+        ("ModuleNotFoundError: No module named 'yamlish'",),
+        "add its package to `packages`",
+    ),
     (ended(2, 0, code=1), OOM, "a smaller batch, or a machine with more memory"),
     (ended(2, 0, code=1), RAISED, ""),
     (ended(2, 0, code=3), TRAINING, ""),
