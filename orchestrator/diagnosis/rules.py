@@ -200,7 +200,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"FileNotFoundError.*No such file or directory",
-        "check that it is sent: what git or `ignore` leaves out stays here",
+        "check that it is sent: what git or `ignore` leaves out stays here; to write there, make the folder"
+        " in the program, as an empty folder is not sent",
     ),
     _rule(
         FailureKind.EXCEPTION,

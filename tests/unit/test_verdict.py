@@ -342,6 +342,11 @@ HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
         ("ModuleNotFoundError: No module named 'yamlish'",),
         "add its package to `packages`",
     ),
+    (
+        ended(2, 0, code=1),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'outputs/log.csv'",),
+        "an empty folder is not sent",
+    ),
     (ended(2, 0, code=1), OOM, "a smaller batch, or a machine with more memory"),
     (ended(2, 0, code=1), RAISED, ""),
     (ended(2, 0, code=3), TRAINING, ""),
