@@ -223,7 +223,8 @@ RULES: tuple[Rule, ...] = (
         FailureKind.EXIT,
         r"error: the following arguments are required|error: unrecognized arguments|error: argument "
         r"|error: worker_entry has no option|Flags parsing error: ",
-        "give the program its own options after `--`: `orchestrate launch -- train.py --data DIR`",
+        "give the program its own options after `--`, orchestrate's own before it:"
+        " `orchestrate launch --name first -- train.py --data DIR`",
     ),
     # Strategies and devices
     _rule(

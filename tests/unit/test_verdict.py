@@ -347,6 +347,11 @@ HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
         ("FileNotFoundError: [Errno 2] No such file or directory: 'outputs/log.csv'",),
         "an empty folder is not sent",
     ),
+    (
+        ended(2, 0, code=2),
+        ("usage: train.py [-h]", "train.py: error: unrecognized arguments: --dry-run"),
+        "orchestrate's own before it",
+    ),
     (ended(2, 0, code=1), OOM, "a smaller batch, or a machine with more memory"),
     (ended(2, 0, code=1), RAISED, ""),
     (ended(2, 0, code=3), TRAINING, ""),
