@@ -393,6 +393,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         FailureKind.EXCEPTION,
+        r"Cannot convert \d+\.0 to EagerTensor of dtype int",
+        "write whole numbers as such, for `epochs` and the like: `3L` in R, where 3 is 3.0, and 3 in Python",
+    ),
+    _rule(
+        FailureKind.EXCEPTION,
         r"non-numeric argument to binary operator",
         "write `x$`__truediv__`(y)` or `tf$add(x, y)`: R's own operators do not work on tensors",
     ),

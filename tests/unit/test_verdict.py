@@ -352,6 +352,11 @@ HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
         ("usage: train.py [-h]", "train.py: error: unrecognized arguments: --dry-run"),
         "orchestrate's own before it",
     ),
+    (
+        ended(2, 0, code=1),
+        ("Error: TypeError: Cannot convert 3.0 to EagerTensor of dtype int64", "Execution halted"),
+        "`3L` in R",
+    ),
     (ended(2, 0, code=1), OOM, "a smaller batch, or a machine with more memory"),
     (ended(2, 0, code=1), RAISED, ""),
     (ended(2, 0, code=3), TRAINING, ""),
