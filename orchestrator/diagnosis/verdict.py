@@ -44,6 +44,11 @@ _KIND_HINTS = {
     FailureKind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
 }
 
+_AFTER_A_RESTART = (
+    "; after a restart all have to go on from one step: name the folder of BackupAndRestore as `backup` under"
+    " [job] (docs/restarts.md)"
+)
+
 _LOSSES = {
     Loss.NONE: FailureKind.LOST,
     Loss.RESTARTED: FailureKind.REBOOTED,
@@ -149,6 +154,8 @@ def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence
     rule = next(filter(_knows_the_port, (known[one.task].rule for one in alike)), said.rule)
     special = rule.advice if rule and kind is rule.kind else ""
     hint = special or general.format(host=exited.host)
+    if kind is FailureKind.MISMATCH and exited.attempt != "1":
+        hint += _AFTER_A_RESTART
     cause = _cause(exited, kind, said, _who(exited, alike, len(known)))
     why = "\n".join(filter(None, (said.why, _advice(exited, said)))) if _speaks(exited) else ""
     return Verdict(kind, exited.task, exited.host, cause, _shown(exited, said), hint, why)

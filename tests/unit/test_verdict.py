@@ -503,6 +503,14 @@ def test_a_task_that_finished_too_early_comes_with_what_the_other_one_did_alone(
     assert "all of them call `model.save`" in verdict.hint
 
 
+@pytest.mark.parametrize(("attempt", "advised"), [("1", False), ("2", True)])
+def test_tasks_that_differ_after_a_restart_may_lack_a_backup(attempt: str, advised: bool) -> None:
+    exited = TaskExited("worker/2", "gpu-03", attempt, 1, None, "", 5.0, 10.0, stopped=False)
+    hint = judge([exited], hear(w2=Statement(SHAPES))).hint
+    assert "make model, batch size, data and steps_per_epoch equal" in hint
+    assert ("`backup` under [job]" in hint) is advised
+
+
 def test_the_last_line_is_quoted_where_nothing_else_tells() -> None:
     verdict = judge([ended(2, 0, code=3)], hear(w2=Statement((*TRAINING, "giving up: disk is odd"))))
     assert (
