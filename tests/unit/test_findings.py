@@ -191,7 +191,7 @@ SAID = {
     "a strategy for nothing": Told(
         "strategy = tf.distribute.MultiWorkerMirroredStrategy()\nprint(strategy.num_replicas_in_sync)\nfit()",
         "O108",
-        "nothing uses the strategy strategy",
+        "nothing uses the strategy `strategy`",
     ),
     "a strategy of a word": Told(
         "# no scope here\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\nmodel.fit(x)", "O108"
