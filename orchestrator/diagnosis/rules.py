@@ -24,6 +24,15 @@ def _rule(kind: FailureKind, pattern: str, advice: str) -> Rule:
     return Rule(kind, re.compile(pattern), advice)
 
 
+# What cannot be imported -> the package that brings it, where that has another name.
+_OTHERWISE_NAMED = {
+    r"No module named '?cv2|libGL\.so": "opencv-python-headless",
+    r"No module named '?sklearn\b": "scikit-learn",
+    r"No module named '?skimage\b": "scikit-image",
+    r"No module named '?PIL\b|Could not import PIL": "pillow",
+    r"No module named '?yaml\b": "pyyaml",
+}
+
 # The first that matches holds.
 RULES: tuple[Rule, ...] = (
     _rule(
@@ -113,10 +122,25 @@ RULES: tuple[Rule, ...] = (
         "add tf-keras to `packages` under [env], or install it for the `python` of that host, in the version"
         " of TensorFlow",
     ),
+    *(
+        _rule(
+            FailureKind.EXCEPTION,
+            pattern,
+            f"add {package} to `packages` under [env], or install it for the `python` of that host",
+        )
+        for pattern, package in _OTHERWISE_NAMED.items()
+    ),
     _rule(
         FailureKind.EXCEPTION,
-        r"No module named '?cv2|libGL\.so",
-        "add opencv-python-headless to `packages` under [env], or install it for the `python` of that host",
+        r"No module named '?horovod",
+        "make a `tf.distribute.MultiWorkerMirroredStrategy()` in place of hvd, or start the program with"
+        " horovodrun alone: orchestrate does not start what Horovod needs (docs/comparison.md)",
+    ),
+    _rule(
+        FailureKind.EXCEPTION,
+        r"No module named '?torch\b",
+        "add torch to `packages` under [env] where a TensorFlow program uses it; a program that trains with"
+        " PyTorch is for torchrun (docs/comparison.md)",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -176,7 +200,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         FailureKind.EXCEPTION,
         r"FileNotFoundError.*No such file or directory",
-        "check that it is sent: what git or `ignore` leaves out stays here",
+        "check that it is sent: what git or `ignore` leaves out stays here; to write there, make the folder"
+        " in the program, as an empty folder is not sent",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -198,7 +223,8 @@ RULES: tuple[Rule, ...] = (
         FailureKind.EXIT,
         r"error: the following arguments are required|error: unrecognized arguments|error: argument "
         r"|error: worker_entry has no option|Flags parsing error: ",
-        "give the program its own options after `--`: `orchestrate launch -- train.py --data DIR`",
+        "give the program its own options after `--`, orchestrate's own before it:"
+        " `orchestrate launch --name first -- train.py --data DIR`",
     ),
     # Strategies and devices
     _rule(
@@ -215,7 +241,7 @@ RULES: tuple[Rule, ...] = (
         FailureKind.EXCEPTION,
         r"was not created in the distribution strategy scope|not created under the distribution strategy"
         r"|Mixing different tf\.distribute\.Strategy|created in the same distribution strategy scope",
-        "build the model, its optimizer and its metrics inside `with strategy.scope():`",
+        "make the model, each of its layers, its optimizer and its metrics inside `with strategy.scope():`",
     ),
     _rule(
         FailureKind.EXCEPTION,
@@ -364,6 +390,11 @@ RULES: tuple[Rule, ...] = (
         FailureKind.EXCEPTION,
         r"there is no package called .(?:reticulate|jsonlite)\b",
         "`apt install r-cran-reticulate r-cran-jsonlite` on that host",
+    ),
+    _rule(
+        FailureKind.EXCEPTION,
+        r"Cannot convert \d+\.0 to EagerTensor of dtype int",
+        "write whole numbers as such, for `epochs` and the like: `3L` in R, where 3 is 3.0, and 3 in Python",
     ),
     _rule(
         FailureKind.EXCEPTION,

@@ -17,7 +17,7 @@ from orchestrator.text import plain
 MESSAGE = 4000  # characters of a report's message
 _SHORT = 300
 _CHAIN = 6
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 class How(StrEnum):
@@ -172,12 +172,16 @@ class Statement:
         return "; ".join(filter(None, (self._origin, self.report.note if self.report else "", self._before)))
 
     @property
+    def where(self) -> str:
+        """The place in the program where its exception was raised."""
+        return self.report.where if self.report else lastwords.where(self.lines)
+
+    @property
     def _origin(self) -> str:
+        where = f"raised at {self.where}" if self.where else ""
         if self.report is None:
-            where, cause = lastwords.where(self.lines), lastwords.caused_by(self.lines)
-            where = f"raised at {where}" if where else ""
+            cause = lastwords.caused_by(self.lines)
             return f"{where or 'raised'}, because of {cause}" if cause else where
-        where = f"raised at {self.report.where}" if self.report.where else ""
         parts = [one.told for one in self.report.chain if one.how is How.PART]
         if parts:
             return f"{where or 'raised'}; it holds {', '.join(parts)}"
@@ -195,7 +199,7 @@ class Statement:
 
     @cached_property
     def alike(self) -> str:
-        """The same for tasks that failed of the same thing: numbers may differ."""
+        """The same for tasks that failed of the same thing: numbers and addresses may differ."""
         return _NUMBER.sub("#", self.exception or self.complaint or self.closing)
 
     @cached_property

@@ -44,6 +44,11 @@ _KIND_HINTS = {
     FailureKind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
 }
 
+_AFTER_A_RESTART = (
+    "; after a restart all have to go on from one step: name the folder of BackupAndRestore as `backup` under"
+    " [job] (docs/restarts.md)"
+)
+
 _LOSSES = {
     Loss.NONE: FailureKind.LOST,
     Loss.RESTARTED: FailureKind.REBOOTED,
@@ -125,7 +130,10 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[
         what, hint = "was started again alone", rule.advice
     elif peer.code == 0 and not peer.stopped:
         what = "finished while the others still needed it"
-        hint = "give all tasks equal steps_per_epoch, epochs and amounts of data"
+        hint = (
+            "give all tasks equal steps_per_epoch, epochs and amounts of data, and let all of them call"
+            " `model.save`, each with its own path: what one task does alone waits for the others"
+        )
     elif kind is FailureKind.TIMEOUT:
         what = "was not ready in time"
         hint = f"read the end of its log; it hung, or was too slow, before it reached {first.host}"
@@ -133,7 +141,9 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[
         what = "stopped answering"
         hint = f"`orchestrate preflight`, which tests every pair; {peer.task} may also have been frozen"
     cause = f"{peer.task} on {peer.host} {what}, says {first.task} on {first.host}"
-    return Verdict(kind, peer.task, peer.host, cause, lastwords.excerpt(known[peer.task].lines), hint)
+    last_lines = lastwords.excerpt(known[peer.task].lines)
+    why = f"{first.task} waited for it at {said.where}" if said.where else ""
+    return Verdict(kind, peer.task, peer.host, cause, last_lines, hint, why)
 
 
 def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:
@@ -144,6 +154,8 @@ def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence
     rule = next(filter(_knows_the_port, (known[one.task].rule for one in alike)), said.rule)
     special = rule.advice if rule and kind is rule.kind else ""
     hint = special or general.format(host=exited.host)
+    if kind is FailureKind.MISMATCH and exited.attempt != "1":
+        hint += _AFTER_A_RESTART
     cause = _cause(exited, kind, said, _who(exited, alike, len(known)))
     why = "\n".join(filter(None, (said.why, _advice(exited, said)))) if _speaks(exited) else ""
     return Verdict(kind, exited.task, exited.host, cause, _shown(exited, said), hint, why)

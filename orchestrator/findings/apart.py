@@ -36,7 +36,7 @@ def unused(scene: Scene) -> Iterator[Finding]:
             if made and name and not any(_is_used(one, name, one is source) for one in scene.sources):
                 yield Finding(
                     codes.UNUSED,
-                    f"nothing uses the strategy {name}: each of the {scene.workers} workers trains alone",
+                    f"nothing uses the strategy `{name}`: each of {scene.workers} workers trains alone",
                     f"build and compile the model inside `with {name}.scope():`",
                     source.path,
                     step.lineno,

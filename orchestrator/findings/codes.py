@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-CONFIG, LEGACY, EARLY, BATCH, SAVING, FILES, SERVERS, UNUSED, ALONE = (
-    f"O10{number}" for number in range(1, 10)
+CONFIG, LEGACY, EARLY, BATCH, SAVING, FILES, SERVERS, UNUSED, ALONE, BACKUP = (
+    f"O{number}" for number in range(101, 111)
 )
 PROGRAM, PACKAGES, PATH = "O201", "O202", "O203"  # found on the hosts
 PROXY, EPHEMERAL, UNNAMED = "O301", "O302", "O303"
@@ -20,6 +20,7 @@ CODES: Mapping[str, str] = {
     SERVERS: "every task makes a ParameterServerStrategy",
     UNUSED: "a strategy that nothing uses",
     ALONE: "several workers, and nothing that joins them",
+    BACKUP: "restarts, and a backup that one task alone keeps",
     PROGRAM: "a host without the command's program",
     PACKAGES: "a host whose R lacks what the script loads",
     PATH: "a path that only this machine has",

@@ -45,6 +45,7 @@ class Scene:
     installs: tuple[str, ...] | None = None  # the `packages` of an [env] of nothing else
     sharded: bool = False  # `auto_shard` is set
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell
+    apart: bool = False  # each host has a working folder of its own, which only they can tell
 
     @cached_property
     def workers(self) -> int:

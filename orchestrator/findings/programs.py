@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -83,11 +84,34 @@ def saving(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 codes.SAVING,
                 f"all tasks write {path}, and {who}",
-                "name the task in the path, as orchestrate's ORCHESTRATE_TASK or the resolver's task_id"
-                " tells it",
+                "write the task's number into the path: `strategy.cluster_resolver.task_id`, or `index` in"
+                " TF_CONFIG",
                 source.path,
                 line,
             )
+
+
+def backup(scene: Scene) -> Iterator[Finding]:
+    """Where hosts turn out to have a folder each: BackupAndRestore of tf_keras is kept by the chief."""
+    restarts, hosts = scene.plan.restarts, {task.host for task in scene.plan.tasks}
+    moves = any("chdir" in source.text for source in scene.sources)
+    copied = not restarts.most or restarts.backup is not None
+    keras_3 = scene.plan.recipe.legacy_keras is None
+    if not scene.spread or not scene.apart or len(hosts) < 2 or moves or copied or keras_3:
+        return
+    for source in scene.sources:
+        for step in source.certain:
+            if isinstance(step, ast.Call) and source.called(step).endswith(".BackupAndRestore"):
+                path = text(argument(step, 0, "backup_dir"))
+                if path and not path.startswith(("/", "~")) and "://" not in path:
+                    yield Finding(
+                        codes.BACKUP,
+                        f"{scene.plan.tasks[0].id} alone keeps {path}: after a restart the others begin anew,"
+                        " and fail",
+                        f"name it as `backup` under [job], and it is copied to all: {json.dumps(path)}",
+                        source.path,
+                        step.lineno,
+                    )
 
 
 def servers(scene: Scene) -> Iterator[Finding]:
@@ -108,7 +132,7 @@ def servers(scene: Scene) -> Iterator[Finding]:
                 )
 
 
-RULES: tuple[Rule, ...] = (config, legacy, early, saving, servers, unused, alone)
+RULES: tuple[Rule, ...] = (config, legacy, early, saving, backup, servers, unused, alone)
 
 
 def _sets(source: SourceFile, step: Step, name: str) -> ast.expr | None:

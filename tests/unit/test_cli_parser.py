@@ -19,6 +19,31 @@ VERBS = tuple(build()[1])
     [
         ("", "orchestrate needs a verb", "`orchestrate --help`"),
         ("lunch -- x.py", "'lunch' is not a verb of orchestrate", "`orchestrate launch -- x.py`"),
+        (
+            "lint train.py",
+            "'lint' is not a verb of orchestrate",
+            "`orchestrate launch --dry-run -- train.py` shows what is found, and contacts no host",
+        ),
+        (
+            "preflight gpu-01 gpu-[02-03],",
+            "orchestrate preflight has no use for 'gpu-01'",
+            "`orchestrate preflight --only 'gpu-01,gpu-[02-03]'`",
+        ),
+        (
+            "setup --debug node1",
+            "orchestrate setup has no use for 'node1'",
+            "`orchestrate setup --debug --only node1`",
+        ),
+        (
+            "preflight hosts.toml",
+            "orchestrate preflight has no use for 'hosts.toml'",
+            "`orchestrate preflight --hosts hosts.toml`",
+        ),
+        (
+            "preflight now",
+            "orchestrate preflight has no use for 'now'",
+            "`orchestrate preflight --help`",
+        ),
         ("frobnicate", "'frobnicate' is not a verb of orchestrate", "`orchestrate --help`"),
         ("--vresion", "--vresion stands before a verb", "write --version"),
         ("--hosts x launch", "--hosts stands before a verb", "`orchestrate launch --hosts x`"),

@@ -39,6 +39,7 @@ class Told:
     tasks: int = 1  # of each host
     port: int = 2222
     installs: tuple[str, ...] | None = None
+    apart: bool = False
 
 
 def scene(told: Told) -> findings.Scene:
@@ -68,6 +69,7 @@ def scene(told: Told) -> findings.Scene:
         files.keys(),
         sharded=told.job.auto_shard is not None,
         installs=told.installs,
+        apart=told.apart,
     )
 
 
@@ -77,6 +79,8 @@ THEN = "\nmodel.fit(x)"
 FIT = "model.fit(data.batch(50), epochs=2)"
 SAVE = "model.fit(x)\nmodel.save('model.h5')"
 SHARD = Job(auto_shard=AutoShard.DATA)
+BACKUP = MADE + "model.fit(x, callbacks=[tf.keras.callbacks.BackupAndRestore('saved')])"
+AGAIN = Job(max_restarts=3)
 
 SAID = {
     "TF_CONFIG written": Told(ENV, "O101", "replaces the TF_CONFIG"),
@@ -141,6 +145,7 @@ SAID = {
         MADE + f"import fire\ndef train():\n    {FIT}\nfire.Fire()", "O104"
     ),
     "a batch of a loop": Told(MADE + "d = strategy.experimental_distribute_dataset(d0.batch(2 * 3))", "O104"),
+    "a backup of the chief alone": Told(BACKUP, "O110", "worker/0 alone keeps saved", job=AGAIN, apart=True),
     "one file for two tasks of a host": Told(MADE + SAVE, "O105", "all tasks write model.h5", tasks=2),
     "a checkpoint of Keras 3": Told(
         "import keras\n" + MADE + "c = keras.callbacks.ModelCheckpoint('best.keras')", "O105", tasks=2
@@ -186,7 +191,7 @@ SAID = {
     "a strategy for nothing": Told(
         "strategy = tf.distribute.MultiWorkerMirroredStrategy()\nprint(strategy.num_replicas_in_sync)\nfit()",
         "O108",
-        "nothing uses the strategy strategy",
+        "nothing uses the strategy `strategy`",
     ),
     "a strategy of a word": Told(
         "# no scope here\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\nmodel.fit(x)", "O108"
@@ -241,6 +246,15 @@ NOT_SAID = {
         "    model.save('m.h5')\nmain()\n" + MADE,
         tasks=2,
     ),
+    "a backup without a restart": Told(BACKUP, apart=True),
+    "a backup in a folder that is perhaps one": Told(BACKUP, job=AGAIN),
+    "a backup that is copied": Told(BACKUP, job=Job(max_restarts=3, backup="saved"), apart=True),
+    "a backup of Keras 3": Told("import keras\n" + BACKUP, job=AGAIN, apart=True),
+    "a backup in a folder of all": Told(BACKUP.replace("saved", "/nfs/saved"), job=AGAIN, apart=True),
+    "a backup in a bucket": Told(BACKUP.replace("saved", "gs://me/saved"), job=AGAIN, apart=True),
+    "a backup elsewhere": Told("os.chdir('/nfs')\n" + BACKUP, job=AGAIN, apart=True),
+    "a backup of one worker": Told(BACKUP, job=AGAIN, apart=True, roles=(Role.WORKER,)),
+    "a backup of tasks on one host": Told(BACKUP, job=AGAIN, apart=True, roles=(Role.WORKER,), tasks=2),
     "a path elsewhere": Told("os.chdir(mine)\n" + MADE + SAVE, tasks=2),
     "words of a file": Told(
         MADE + THEN + "\nwords = [w.numpy() for w in tf.data.TextLineDataset('words.txt')]"
@@ -366,6 +380,13 @@ def test_what_is_sure_is_said(told: Told) -> None:
 @pytest.mark.parametrize("told", NOT_SAID.values(), ids=list(NOT_SAID))
 def test_what_is_not_sure_is_not_said(told: Told) -> None:
     assert findings.find(scene(told)) == ()
+
+
+def test_a_path_is_to_hold_what_can_be_a_name() -> None:
+    """ORCHESTRATE_TASK has slashes: RUN/1/worker/0 and more."""
+    (found,) = findings.find(scene(Told(MADE + SAVE, "O105", tasks=2)))
+    assert "ORCHESTRATE_TASK" not in found.fix
+    assert "`strategy.cluster_resolver.task_id`" in found.fix
 
 
 def test_a_path_is_one_on_hosts_that_share_their_folder() -> None:

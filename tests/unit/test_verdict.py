@@ -331,6 +331,32 @@ HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
     (ended(2, 0, code=1), GROUP, "the tasks disagree about the cluster"),
     (ended(2, 0, code=1), KERAS_3, "remove `legacy_keras = false`"),
     (ended(2, 0, code=1), MODULE, "install it for the `python` of that host"),
+    (
+        ended(2, 0, code=1),
+        ("ModuleNotFoundError: No module named 'sklearn.datasets'",),
+        "add scikit-learn to `packages`",
+    ),
+    (ended(2, 0, code=1), ("ModuleNotFoundError: No module named 'PIL'",), "add pillow to `packages`"),
+    (
+        ended(2, 0, code=1),
+        ("ModuleNotFoundError: No module named 'yamlish'",),
+        "add its package to `packages`",
+    ),
+    (
+        ended(2, 0, code=1),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'outputs/log.csv'",),
+        "an empty folder is not sent",
+    ),
+    (
+        ended(2, 0, code=2),
+        ("usage: train.py [-h]", "train.py: error: unrecognized arguments: --dry-run"),
+        "orchestrate's own before it",
+    ),
+    (
+        ended(2, 0, code=1),
+        ("Error: TypeError: Cannot convert 3.0 to EagerTensor of dtype int64", "Execution halted"),
+        "`3L` in R",
+    ),
     (ended(2, 0, code=1), OOM, "a smaller batch, or a machine with more memory"),
     (ended(2, 0, code=1), RAISED, ""),
     (ended(2, 0, code=3), TRAINING, ""),
@@ -451,6 +477,38 @@ def test_tasks_that_failed_alike_are_named_together(bad: tuple[int, ...], total:
         for n in range(total)
     }
     assert judge(exits, hear(**said)).cause == cause
+
+
+def test_the_address_of_an_object_tells_no_failures_apart() -> None:
+    said = {
+        f"w{n}": Statement((f"ValueError: Variable (<Handler object at {address}>) was not created",))
+        for n, address in enumerate(("0x7fc07a5e4910", "0x7f122bea3910"))
+    }
+    verdict = judge([ended(0, 0, code=1), ended(1, 0.1, code=1)], hear(**said))
+    assert verdict.cause.startswith("both tasks exited with 1 after 41 s: ValueError: Variable")
+
+
+def test_a_task_that_finished_too_early_comes_with_what_the_other_one_did_alone() -> None:
+    told = report(
+        type="tensorflow.python.framework.errors_impl.UnavailableError",
+        message="Collective ops is aborted by: Socket closed\n"
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:1",
+        file="/home/train/orchestrate/runs/x/work/train.py",
+        line=8,
+    )
+    said = hear(w0=Statement((), told), w1=Statement(TRAINING))
+    verdict = judge([ended(1, 0, code=0), ended(0, 9, code=1)], said)
+    assert verdict.task == "worker/1"
+    assert verdict.why == "worker/0 waited for it at train.py, line 8"
+    assert "all of them call `model.save`" in verdict.hint
+
+
+@pytest.mark.parametrize(("attempt", "advised"), [("1", False), ("2", True)])
+def test_tasks_that_differ_after_a_restart_may_lack_a_backup(attempt: str, advised: bool) -> None:
+    exited = TaskExited("worker/2", "gpu-03", attempt, 1, None, "", 5.0, 10.0, stopped=False)
+    hint = judge([exited], hear(w2=Statement(SHAPES))).hint
+    assert "make model, batch size, data and steps_per_epoch equal" in hint
+    assert ("`backup` under [job]" in hint) is advised
 
 
 def test_the_last_line_is_quoted_where_nothing_else_tells() -> None:

@@ -96,6 +96,20 @@ def word(
     )
 
 
+def hosts(words: Sequence[str], ours: Sequence[str]) -> UsageError | None:
+    """What to say of them behind a verb that takes no words, where they name hosts or an inventory."""
+    names = [word.strip(",") for word in _hosts(words, "")]
+    is_file = words[0].endswith(".toml") and len(words) == 1
+    if not is_file and ("--only" in ours or len(names) < len(words)):
+        return None
+    option, value = ("--hosts", words[0]) if is_file else ("--only", ",".join(names))
+    return UsageError(
+        f"orchestrate {ours[0]} has no use for {words[0]!r}",
+        why="--hosts names the inventory" if is_file else "--only names the hosts",
+        hint=f"`orchestrate {kept(ours, words)} {option} {shlex.quote(value)}`",
+    )
+
+
 def _hosts(words: Sequence[str], before: str) -> list[str]:
     """Those at the beginning that are sooner hosts than a command: they look like the host before them."""
 

@@ -190,6 +190,8 @@ def _unknown(
         return UsageError(f"orchestrate {verb} has no option {word}", hint=hint)
     if options.takes_command(parser):
         return misplaced.word(words, ours, command, known)
+    if "--only" in parser.options() and (meant := misplaced.hosts(words, ours)):
+        return meant
     return UsageError(f"orchestrate {verb} has no use for {word!r}", hint=f"`orchestrate {verb} --help`")
 
 

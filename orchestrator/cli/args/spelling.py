@@ -55,6 +55,10 @@ _TWO_VERBS = {
         ("run", "start", "up", "train", "submit", "sbatch", "srun", "mpirun", "horovodrun", "torchrun"),
         _LAUNCH,
     ),
+    "lint": (
+        "is a part of each launch",
+        "`orchestrate launch --dry-run -- {}` shows what is found, and contacts no host",
+    ),
     "ssh": ("is not a verb here", "`orchestrate exec -- uptime` runs one command on all hosts"),
 }
 _VERSION = ("-V", "-v", "version")  # alone; behind a verb -v is something else

@@ -138,13 +138,15 @@ def make_plan(
     ignored = inventory.job.lint_ignore
     needs_python, needs_python_at = grammar.least((one.path, one.text) for one in sources)
     own = {} if findings.PATH in ignored else program.own_paths(command, around, readings)
-    later = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
+    one_folder = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
+    apart = findings.find(dataclasses.replace(scene, apart=True), ignored)
     planned = dataclasses.replace(
         planned,
         admission=admission,
         cwd=cwd,
         environment=environment,
-        if_shared=tuple(str(one) for one in later if one not in found),
+        if_shared=tuple(str(one) for one in one_folder if one not in found),
+        if_apart=tuple(str(one) for one in apart if one not in found),
         find_program=findings.PROGRAM not in ignored,
         needs_python=needs_python,
         needs_python_at=needs_python_at,

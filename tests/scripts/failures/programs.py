@@ -112,6 +112,14 @@ import wandb
     "no_cv": """\
 import cv2
 """,
+    "no_horovod": """\
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+""",
+    "no_torch": """\
+import torch
+import torch.distributed as dist
+""",
     "no_sub_module": """\
 import json.nothing
 """,
