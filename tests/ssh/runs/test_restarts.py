@@ -115,6 +115,25 @@ def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
     viewer.signal(signal.SIGINT)
     assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
     assert not desk.named("AttemptPlanned", run)
+    assert ended(desk, run)["attempts"] == 1
+    desk.hosts_are_quiet(run)
+
+
+def test_a_stop_while_a_failed_attempt_is_ended_announces_no_restart(desk: Desk) -> None:
+    desk.write_hosts(desk.cluster.hosts, job="[job]\nfailure_grace = 600\n")
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
+    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), deaf)
+    run = desk.run_id()
+    half_way(desk, run, 2)
+    (first,) = desk.task_pids(run, "worker/0")
+    os.kill(first, signal.SIGKILL)
+    viewer.shows("was killed by SIGKILL")
+    assert desk.start("stop", "--now", run).wait() == ExitStatus.OK
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
+    assert "restart 1" not in viewer.stderr
+    assert "not started again: a stop was asked for" in viewer.stderr
+    last = ended(desk, run)
+    assert (last["outcome"], last["cause_task"], last["attempts"]) == ("failed", "worker/0", 1)
     desk.hosts_are_quiet(run)
 
 
