@@ -6,23 +6,21 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.cli.desk import keeping
-from orchestrator.cli.desk.frozen import what_ends_it
+from orchestrator.cli.desk.frozen import why_no_answer
 from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.keyboard import Keyboard
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError, UsageError
 from orchestrator.events import (
-    AttemptFailed,
     HostConnected,
     HostFailed,
     LogLine,
     Noted,
-    Phase,
     PhaseEnded,
     PhaseStarted,
     RunAdopted,
@@ -34,7 +32,6 @@ from orchestrator.events import (
     StopRequested,
 )
 from orchestrator.model import Order
-from orchestrator.phases.notify import PATIENCE
 from orchestrator.render import Board, DisplayGoneError, KeyAction, Renderer, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
@@ -297,23 +294,7 @@ class _Watch:
         self._named = True
         known = history(self.folder, quiet=True)
         if self.folder.has_keeper() and not any(isinstance(one.event, StopRequested) for one in known):
-            said = (
-                f"the keeper of the run has not answered for {_DEAF:.0f} s: {what_ends_it(self.folder)};"
-                " then the run is stopped from here"
-            )
-            if self._is_telling(known):
-                waits = "all tasks have ended: the command of --notify is waited for"
-                said = f"{waits}, and killed after {PATIENCE:.0f} s"
-            self._show(Stamped(time.time(), Noted(said)))
-
-    def _is_telling(self, known: Sequence[Stamped]) -> bool:
-        """Whether nothing is left of the run but to tell somebody that it has ended."""
-        steps = (one.event for one in reversed(known))
-        last = next(
-            (one for one in steps if isinstance(one, PhaseStarted | PhaseEnded | AttemptFailed)), None
-        )
-        ended = isinstance(last, PhaseEnded) and last.phase is Phase.FOLLOW
-        return ended and bool(self.folder.read_notify())
+            self._show(Stamped(time.time(), Noted(why_no_answer(self.folder, known, _DEAF))))
 
     def _replace_keeper(self) -> None:
         """Raise RunError when keepers come to nothing."""
