@@ -14,12 +14,12 @@ from .serve.agent import Agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Tuple
+    from typing import Any
 
 PROTOCOL = 1
 
 
-def hello(agent: Agent) -> Dict[str, Any]:
+def hello(agent: Agent) -> dict[str, Any]:
     error = agent.state_error
     return {
         "protocol": PROTOCOL,
@@ -35,7 +35,7 @@ def hello(agent: Agent) -> Dict[str, Any]:
     }
 
 
-def main(config: Dict[str, Any]) -> int:
+def main(config: dict[str, Any]) -> int:
     """Serve until the controller is gone; return the process's exit status."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     trust.tighten_umask()
@@ -51,7 +51,7 @@ def main(config: Dict[str, Any]) -> int:
     return int(agent.failed)
 
 
-def _take_protocol() -> Tuple[int, int]:
+def _take_protocol() -> tuple[int, int]:
     """Keep stdin and stdout for the protocol alone; whatever prints, prints to stderr."""
     stdin, stdout = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -11,7 +11,7 @@ from .fault import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Set
+    from typing import Any, Callable
 
     from .procs import Process
 
@@ -40,11 +40,11 @@ def send(process: Process, signum: int) -> bool:
     return True
 
 
-def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
+def sweep(cookie_prefix: str, patience: float = 5.0) -> list[dict[str, Any]]:
     """End every bearer of a cookie; see `end_all`."""
-    strangers: Set[int] = set()
+    strangers: set[int] = set()
 
-    def find() -> List[Process]:
+    def find() -> list[Process]:
         found = procs.bearers(cookie_prefix, strangers)
         if found:
             strangers.clear()  # they may go, and their pids to others, while we wait for the end of these
@@ -53,15 +53,15 @@ def sweep(cookie_prefix: str, patience: float = 5.0) -> List[Dict[str, Any]]:
     return end_all(find, cookie_prefix.strip("/"), patience)
 
 
-def end_all(find: Callable[[], List[Process]], whose: str, patience: float = 5.0) -> List[Dict[str, Any]]:
+def end_all(find: Callable[[], list[Process]], whose: str, patience: float = 5.0) -> list[dict[str, Any]]:
     """Kill what `find` finds until two looks in a row find none; return [{"pid", "argv0"}].
 
     Raise NodeError after `patience` seconds with one still there.
     """
-    killed: Dict[int, Dict[str, Any]] = {}
+    killed: dict[int, dict[str, Any]] = {}
     # Whoever was found once counts until it is gone: a process that is dying has no environment any
     # more, and another user's, found as a bearer's child, is found no more without that bearer.
-    known: Dict[int, Process] = {}
+    known: dict[int, Process] = {}
     deadline = time.monotonic() + patience
     clean = 0
     pause = 0.001
@@ -87,7 +87,7 @@ def _same(process: Process) -> bool:
     return now is not None and now.start_ticks == process.start_ticks and not now.zombie
 
 
-def _unkillable(whose: str, left: List[Process]) -> UnkillableError:
+def _unkillable(whose: str, left: list[Process]) -> UnkillableError:
     names = ", ".join(f"pid {p.pid} ({procs.argv0(p.pid) or '?'})" for p in left[:5])
     return UnkillableError(
         "orphan",
@@ -97,7 +97,7 @@ def _unkillable(whose: str, left: List[Process]) -> UnkillableError:
     )
 
 
-def _open_handle(pid: int) -> Optional[int]:
+def _open_handle(pid: int) -> int | None:
     """A descriptor that pins the pid, where Python (3.9) and the kernel (5.3) have them."""
     if not hasattr(os, "pidfd_open"):
         return None

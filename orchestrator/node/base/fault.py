@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Dict
-
 
 class NodeError(Exception):
     """What happened, why, and what to try; `kind` is a stable slug ("state", "start", "tree", ...)."""
@@ -17,7 +13,7 @@ class NodeError(Exception):
         self.why = why
         self.hint = hint
 
-    def as_dict(self) -> Dict[str, str]:
+    def as_dict(self) -> dict[str, str]:
         """The `error` object of a reply."""
         return {"kind": self.kind, "what": self.what, "why": self.why, "hint": self.hint}
 

@@ -8,15 +8,11 @@ import os
 import signal
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Optional
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is to be written
 _F_SETPIPE_SZ = 1031  # older Pythons have no name for it
 
 
-def listed(folder: str) -> List[str]:
+def listed(folder: str) -> list[str]:
     """What is in a folder; nothing for one that cannot be read."""
     try:
         return os.listdir(folder)
@@ -41,7 +37,7 @@ def place(path: str) -> str:
     return "%d:%d" % (found.st_dev, found.st_ino)
 
 
-def text(path: str) -> Optional[str]:
+def text(path: str) -> str | None:
     """What a file says, as far as it is text; None for none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

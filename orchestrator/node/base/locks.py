@@ -12,7 +12,7 @@ from .fault import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional
+    from typing import Callable
 
 GLANCE = 0.02  # seconds; whoever only looks who holds a lock has it for less
 
@@ -30,7 +30,7 @@ def take(fd: int, patience: float = 0.0) -> bool:
         time.sleep(0.005)
 
 
-def hold(path: str, patience: float) -> Optional[int]:
+def hold(path: str, patience: float) -> int | None:
     """A descriptor that holds the lock of a file, which is made; None when somebody has it for too long.
 
     Who cleans may remove the file while nobody holds it (`remove_free`): a lock on one that has no name any
@@ -85,7 +85,7 @@ class Held:
     """
 
     def __init__(
-        self, path: str, patience: float, kind: str, what: str, on_wait: Optional[Callable[[], object]] = None
+        self, path: str, patience: float, kind: str, what: str, on_wait: Callable[[], object] | None = None
     ) -> None:
         self._path = path
         self._patience = patience

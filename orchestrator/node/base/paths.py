@@ -15,10 +15,6 @@ import stat
 from .fault import NodeError
 from .tuples import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Optional
-
 # Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
 _REMOTE = (
     " 9p afs beegfs ceph cifs coda fuse fuseblk gfs2 gpfs lustre nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs "
@@ -86,7 +82,7 @@ class Paths:
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
 
-    def runs(self) -> List[str]:
+    def runs(self) -> list[str]:
         return _names(os.path.join(self.root, "runs"))
 
     def run(self, run: str) -> str:
@@ -102,7 +98,7 @@ class Paths:
         """Exists when a user ended the run: nothing of it is to be started any more."""
         return os.path.join(self.run(run), "stopped")
 
-    def attempts(self, run: str) -> List[str]:
+    def attempts(self, run: str) -> list[str]:
         return _names(os.path.join(self.run(run), "attempts"))
 
     def attempt(self, run: str, attempt: str) -> str:
@@ -113,7 +109,7 @@ class Paths:
         slug = plain_name("task", task.replace("/", "-"))
         return TaskFolder(os.path.join(self.attempt(run, attempt), slug), run, attempt, slug)
 
-    def tasks(self, run: str, attempt: Optional[str] = None) -> List[TaskFolder]:
+    def tasks(self, run: str, attempt: str | None = None) -> list[TaskFolder]:
         """The claimed tasks of one attempt, or of all."""
         labels = self.attempts(run) if attempt is None else [attempt]
         return [self.task(run, label, slug) for label in labels for slug in _names(self.attempt(run, label))]
@@ -122,7 +118,7 @@ class Paths:
     def leases(self) -> str:
         return os.path.join(self.root, "leases")
 
-    def leased_ports(self) -> List[int]:
+    def leased_ports(self) -> list[int]:
         """The ports that were ever leased here."""
         return sorted(int(name) for name in _names(self.leases) if name.isdigit())
 
@@ -152,7 +148,7 @@ def free_bytes(folder: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def open_root(path: Optional[str] = None) -> Paths:
+def open_root(path: str | None = None) -> Paths:
     """Make and check the state folder (default /var/tmp/orchestrate-<uid>); raise NodeError "state"."""
     root = absolute(path or f"/var/tmp/orchestrate-{os.getuid()}")
     if path:
@@ -266,7 +262,7 @@ def digest_name(text: object) -> str:
     return text
 
 
-def _names(folder: str) -> List[str]:
+def _names(folder: str) -> list[str]:
     """Sorted entries that are names, not hidden ones (claims that are being made); empty for no folder."""
     try:
         return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))

@@ -13,7 +13,7 @@ from .tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
+    from typing import Iterable, Iterator
 
 _PIECE = 1 << 14  # bytes; for much more the kernel would map and clear memory at each read
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")
@@ -31,7 +31,7 @@ class Process(NamedTuple):
     zombie: bool  # nothing of it runs: a first thread may end before the others
 
 
-def look(pid: int) -> Optional[Process]:
+def look(pid: int) -> Process | None:
     """What /proc knows about a pid; None when there is no such process."""
     fields = stat(pid)
     if not fields:
@@ -40,13 +40,13 @@ def look(pid: int) -> Optional[Process]:
     return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), over)
 
 
-def stat(pid: int) -> List[bytes]:
+def stat(pid: int) -> list[bytes]:
     """The fields of /proc/<pid>/stat behind its name, the state first; none when it is gone."""
     # The name before them may hold anything, blanks and brackets too.
     return _of(pid, "stat", 1024).rpartition(b")")[2].split()
 
 
-def scan() -> List[Process]:
+def scan() -> list[Process]:
     """Every process that we may see."""
     found = (look(pid) for pid in _pids())
     return [process for process in found if process is not None]
@@ -56,12 +56,12 @@ def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def descendants(root: int, table: Iterable[Process]) -> List[Process]:
+def descendants(root: int, table: Iterable[Process]) -> list[Process]:
     """All processes below `root`, parents before their children."""
-    children: Dict[int, List[Process]] = {}
+    children: dict[int, list[Process]] = {}
     for process in table:
         children.setdefault(process.ppid, []).append(process)
-    found: List[Process] = []
+    found: list[Process] = []
     waiting = [root]
     while waiting:
         below = children.pop(waiting.pop(), [])
@@ -110,19 +110,19 @@ def status(pid: int) -> str:
     return fields[0].decode("ascii", "replace") if fields else ""
 
 
-def facts(pid: int) -> Dict[bytes, bytes]:
+def facts(pid: int) -> dict[bytes, bytes]:
     """What /proc/<pid>/status says, by name; nothing when the process is gone."""
     lines = (line.partition(b":") for line in _of(pid, "status", 1 << 16).splitlines())
     return {name: value.strip() for name, _, value in lines}
 
 
-def signals(pid: int) -> Dict[str, int]:
+def signals(pid: int) -> dict[str, int]:
     """The signal sets of a process's first thread, as bits; none when it is gone."""
     found = facts(pid)
     return {name.decode(): int(found[name], 16) for name in _SETS if name in found}
 
 
-def open_files(pid: int) -> Iterator[Tuple[str, str]]:
+def open_files(pid: int) -> Iterator[tuple[str, str]]:
     """The files that a process holds open, each with its path below /proc; none where we may not see them."""
     folder = f"/proc/{pid}/fd"
     for fd in lenient.listed(folder):
@@ -131,21 +131,21 @@ def open_files(pid: int) -> Iterator[Tuple[str, str]]:
             yield f"{folder}/{fd}", name
 
 
-def holding(path: str) -> List[int]:
+def holding(path: str) -> list[int]:
     """The processes, but this one, that have a file open; none where there is no /proc."""
     real = os.path.realpath(path)
     others = (int(name) for name in lenient.listed("/proc") if name.isdigit() and int(name) != os.getpid())
     return sorted(pid for pid in others if any(name == real for _, name in open_files(pid)))
 
 
-def marks(pid: int) -> Dict[str, str]:
+def marks(pid: int) -> dict[str, str]:
     """What of ours stands in a process's environment; nothing when it is not ours to see."""
     entries = _environ(pid).split(b"\0") if pid > 1 else []
     found = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
 
 
-def bearers(cookie_prefix: str, strangers: Optional[Set[int]] = None) -> List[Process]:
+def bearers(cookie_prefix: str, strangers: set[int] | None = None) -> list[Process]:
     """Our processes with the cookie of `run`, or `run/attempt/task`, and all their descendants.
 
     `strangers` are pids that were seen without it a moment ago; those that are seen now are added.
@@ -155,7 +155,7 @@ def bearers(cookie_prefix: str, strangers: Optional[Set[int]] = None) -> List[Pr
     another user's with a cookie that it has copied: that condemns nobody.
     """
     wanted = f"{COOKIE}={cookie_prefix.rstrip('/')}/".encode()
-    known: Set[int] = set() if strangers is None else strangers
+    known: set[int] = set() if strangers is None else strangers
     suspects = {pid for pid in _pids() if pid not in known and _bears(pid, wanted, known)}
     if not suspects:
         return []  # without the whole table, which costs as much again
@@ -167,7 +167,7 @@ def bearers(cookie_prefix: str, strangers: Optional[Set[int]] = None) -> List[Pr
 
 def with_descendants(
     first: Iterable[Process], table: Iterable[Process], spared: Iterable[int] = ()
-) -> List[Process]:
+) -> list[Process]:
     """These and all that they started, but for `spared` pids."""
     found = {process.pid: process for process in first}
     for process in list(found.values()):
@@ -181,7 +181,7 @@ def is_own(pid: int) -> bool:
     return bool(ids) and int(ids[0]) == os.geteuid()
 
 
-def _bears(pid: int, wanted: bytes, strangers: Set[int]) -> bool:
+def _bears(pid: int, wanted: bytes, strangers: set[int]) -> bool:
     environ = _of(pid, "environ", 1 << 22)
     if not environ:  # as it is between two programs, too
         if _is_kernels(pid):
@@ -218,7 +218,7 @@ def _environ_of_threads(pid: int) -> bytes:
     return b""
 
 
-def _ancestors(pid: int, table: Iterable[Process]) -> Set[int]:
+def _ancestors(pid: int, table: Iterable[Process]) -> set[int]:
     parents = {process.pid: process.ppid for process in table}
     found = {pid}
     while parents.get(pid, 0) not in (0, *found):

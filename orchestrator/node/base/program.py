@@ -9,10 +9,6 @@ import time
 
 from . import lenient
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Dict, List, Optional
-
 _SECONDS = 10.0
 GPU_SECONDS = 40.0  # nvidia-smi wakes each GPU where the driver lets them sleep (no persistence mode)
 _KEPT = 1 << 20  # bytes of each stream, the last ones: the answer comes behind what profiles print
@@ -20,7 +16,7 @@ _FLOOD = 64 << 20  # bytes that no answer has
 _PAUSE = 0.05  # seconds between two looks whether it has ended while others hold its pipes
 
 
-def output(argv: List[str], seconds: float) -> str:
+def output(argv: list[str], seconds: float) -> str:
     """What a program prints; raise OSError when it is missing, SubprocessError when it fails or is late."""
     done = subprocess.run(
         argv,
@@ -33,7 +29,7 @@ def output(argv: List[str], seconds: float) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def run_program(argv: List[str], seconds: float = _SECONDS) -> Optional[str]:
+def run_program(argv: list[str], seconds: float = _SECONDS) -> str | None:
     """The same; None when it is missing, fails or takes more than `seconds`."""
     try:
         return output(argv, seconds)
@@ -56,7 +52,7 @@ class Said:
         return f"killed by {lenient.signal_name(-self.status)}" if self.status < 0 and not self.why else ""
 
 
-def listen(argv: List[bytes], env: Dict[bytes, bytes], seconds: float, cwd: Optional[str] = None) -> Said:
+def listen(argv: list[bytes], env: dict[bytes, bytes], seconds: float, cwd: str | None = None) -> Said:
     """Run it until it ends; raise OSError when it cannot be started.
 
     What a profile or a setup leaves in the background may hold its pipes for ever, and what prints without

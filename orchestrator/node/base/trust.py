@@ -14,11 +14,9 @@ from .fault import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional
+    Groups = dict[int, bool]
 
-    Groups = Dict[int, bool]
-
-_user_mask: Optional[int] = None  # before we made it stricter
+_user_mask: int | None = None  # before we made it stricter
 
 
 def tighten_umask() -> None:

@@ -14,10 +14,6 @@ import time
 
 from . import lenient
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Optional
-
 LOOK, LEASE = "look", "lease"
 _QUEUE = 4096  # who asks for the holder stays in the queue: nobody accepts
 
@@ -48,7 +44,7 @@ def pass_through(kind: str, port: int, patience: float = 0.0) -> int:
         time.sleep(0.005)
 
 
-def holder(kind: str, port: int) -> Optional[str]:
+def holder(kind: str, port: int) -> str | None:
     """The user who has it; None when nobody does."""
     asker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     asker.setblocking(False)

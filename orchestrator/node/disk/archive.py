@@ -17,9 +17,9 @@ from .tarstream import BLOCK, CHUNK, FILE, FOLDER, LINK, NS, Member, Reader, Una
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Iterator, Mapping, Sequence
 
-    Wanted = Sequence[Tuple[str, int]]  # names, and of a file the size that it was listed with
+    Wanted = Sequence[tuple[str, int]]  # names, and of a file the size that it was listed with
 
 __all__ = [
     "CHUNK",
@@ -61,14 +61,14 @@ class Entry(NamedTuple):
         return mine == (other.size, other.mtime_ns, other.mode & 0o100)
 
 
-def entries(root: str) -> List[Entry]:
+def entries(root: str) -> list[Entry]:
     """Everything below a folder, folders before what is in them; what vanishes meanwhile is left out.
 
     Raise OSError, or NodeError for more than can be listed.
     """
-    found: List[Entry] = []
+    found: list[Entry] = []
     with Below(root) as top:
-        waiting: List[Tuple[str, ...]] = [()]
+        waiting: list[tuple[str, ...]] = [()]
         while waiting:
             parts = waiting.pop()
             here = list(_in_folder(top, parts))
@@ -94,7 +94,7 @@ def entry(path: str, name: str) -> Entry:
     return entry_at(path, None, name)
 
 
-def entry_at(path: str, folder: Optional[int], name: str) -> Entry:
+def entry_at(path: str, folder: int | None, name: str) -> Entry:
     """As `entry`, of a name in an open folder."""
     found = os.stat(path, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode):
@@ -109,7 +109,7 @@ def time_of(found: os.stat_result) -> int:
     return min(max(0, found.st_mtime_ns), (1 << 63) - 1)
 
 
-def pack(out: Any, root: str, wanted: Wanted, *, growing: bool = False) -> List[str]:
+def pack(out: Any, root: str, wanted: Wanted, *, growing: bool = False) -> list[str]:
     """Write a tar stream of these; return those that are gone, or are not as large any more.
 
     With `growing`, of a file that has grown as much is taken as was listed. Raise OSError or NodeError.
@@ -130,15 +130,15 @@ def pack(out: Any, root: str, wanted: Wanted, *, growing: bool = False) -> List[
 
 
 def unpack(
-    stream: Any, target: str, wanted: Optional[Mapping[str, Entry]] = None, *, any_link: bool = False
-) -> Dict[str, int]:
+    stream: Any, target: str, wanted: Mapping[str, Entry] | None = None, *, any_link: bool = False
+) -> dict[str, int]:
     """Fill the empty folder `target` from a tar stream; return the names that came, and their sizes.
 
     `wanted` is what was asked for: anything else is refused, also in another kind or size. Links that lead
     out of the folder are refused but with `any_link`, for who compares them afterwards.
     Raise NodeError (kind "tar") for a stream that is damaged or holds what is refused, or OSError.
     """
-    came: Dict[str, int] = {}
+    came: dict[str, int] = {}
     reader = Reader(stream)
     with Below(target, made=True) as top:
         for member in reader.members():
@@ -163,7 +163,7 @@ def room_for(wanted: Mapping[str, Entry]) -> int:
     return sizes + names + 6 * BLOCK * len(wanted) + (1 << 16)
 
 
-def _in_folder(top: Below, parts: Tuple[str, ...]) -> Iterator[Entry]:
+def _in_folder(top: Below, parts: tuple[str, ...]) -> Iterator[Entry]:
     try:
         folder = top.folder(parts)
         with os.scandir(folder) as found:
@@ -235,7 +235,7 @@ def _copy_exactly(file: Any, out: Any, size: int, name: str) -> None:
 
 
 def _why_not(
-    member: Member, wanted: Optional[Mapping[str, Entry]], came: Mapping[str, int], *, any_link: bool
+    member: Member, wanted: Mapping[str, Entry] | None, came: Mapping[str, int], *, any_link: bool
 ) -> str:
     """Why a member is not taken; empty for one that is."""
     try:

@@ -14,7 +14,7 @@ from ..base.fault import NodeError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Optional, Sequence, Tuple, Type
+    from typing import Sequence
 
 MOST_LEVELS = 200  # folders in each other
 _MOST_BYTES = 4095  # PATH_MAX
@@ -22,7 +22,7 @@ _MOST_NAME = 255
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def parts_of(name: str) -> Tuple[str, ...]:
+def parts_of(name: str) -> tuple[str, ...]:
     """The components of a relative path; raise NodeError (kind "name") for anything else."""
     parts = tuple(name.split("/"))
     try:
@@ -60,7 +60,7 @@ class Below:
         if made and os.fstat(self.fd).st_uid != os.geteuid():
             os.close(self.fd)
             raise PermissionError(errno.EACCES, "somebody else has put a folder there", path)
-        self._at: Tuple[str, ...] = ()
+        self._at: tuple[str, ...] = ()
         self._here = -1
 
     def __enter__(self) -> Below:  # noqa: PYI034 - Python 3.8
@@ -68,9 +68,9 @@ class Below:
 
     def __exit__(
         self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._leave()
         os.close(self.fd)

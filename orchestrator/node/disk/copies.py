@@ -12,10 +12,6 @@ import stat
 
 from ..base.writing import write_all
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Tuple
-
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
 _PIECE = 1 << 20
 _SMALL = 1 << 16  # bytes up to which a clone is no gain
@@ -80,7 +76,7 @@ def _copy_data(reader: int, writer: int, size: int) -> None:
     os.ftruncate(writer, size)
 
 
-def _next_data(reader: int, place: int, size: int) -> Tuple[int, int]:
+def _next_data(reader: int, place: int, size: int) -> tuple[int, int]:
     """(start, end) of what is stored next; at the end of the file, nothing."""
     try:
         start = os.lseek(reader, place, os.SEEK_DATA)

@@ -23,7 +23,7 @@ from .untar import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, Tuple
+    from typing import Any
 
     from ..serve.agent import Agent, Request
     from .archive import Wanted
@@ -32,7 +32,7 @@ _SECONDS = 24 * 3600.0  # a large checkpoint on a slow line takes hours
 _SHOWN = 8  # names
 
 
-def listing(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
+def listing(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
     """What a path is, and the entries of a folder. A link that is named itself is followed."""
     path = absolute(request["path"])
     real = os.path.realpath(path)
@@ -56,7 +56,7 @@ def listing(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
     return {"kind": kind, "root": root}, told
 
 
-def open_stream(agent: Agent, request: Request) -> Dict[str, Any]:
+def open_stream(agent: Agent, request: Request) -> dict[str, Any]:
     """Start to pack what the payload names (a JSON list of names and sizes) below `root`.
 
     What is not as large any more is left out and told at the end; `growing` files are cut at that size.
@@ -76,14 +76,14 @@ def more(agent: Agent, request: Request) -> None:
     stream.ask(request)
 
 
-def close(agent: Agent, request: Request) -> Dict[str, Any]:
+def close(agent: Agent, request: Request) -> dict[str, Any]:
     stream = agent.rooms.get("files", {}).pop(request["stream"], None)
     if stream is not None:
         stream.close()
     return {}
 
 
-def begin(agent: Agent, request: Request) -> Dict[str, Any]:
+def begin(agent: Agent, request: Request) -> dict[str, Any]:
     """Make the hidden folder that is to become `target`; a target that is a link stays one."""
     if agent.state_error is None:
         receiving.remove_dead(agent.paths)
@@ -109,7 +109,7 @@ def put(agent: Agent, request: Request) -> None:
     stream.take(request)
 
 
-def swap(_agent: Agent, request: Request) -> Dict[str, Any]:
+def swap(_agent: Agent, request: Request) -> dict[str, Any]:
     """Add what is `kept` (the payload, a JSON list) from the old one, and replace it.
 
     With `single` the incoming folder holds one file of that name, which becomes the target.
@@ -127,7 +127,7 @@ def swap(_agent: Agent, request: Request) -> Dict[str, Any]:
     return {}
 
 
-def take_away(_agent: Agent, request: Request) -> Dict[str, Any]:
+def take_away(_agent: Agent, request: Request) -> dict[str, Any]:
     """Remove a folder or file; a link that is named itself is followed, and stays."""
     target = os.path.realpath(absolute(request["target"]))
     try:
@@ -142,7 +142,7 @@ class _Outgoing:
 
     def __init__(self, agent: Agent, root: str, wanted: Wanted, *, growing: bool) -> None:
         self._agent = agent
-        self._waiting: Deque[Request] = deque()
+        self._waiting: deque[Request] = deque()
         self._outcome: Any = None
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
@@ -188,7 +188,7 @@ class _Outgoing:
             self._agent.reply(self._waiting.popleft(), {"end": False}, data)
         self._agent.loop.unwatch(self._reader)
 
-    def _ended(self, outcome: Tuple[Dict[str, Any], bytes]) -> None:
+    def _ended(self, outcome: tuple[dict[str, Any], bytes]) -> None:
         self._outcome = outcome[0]
         self._answer_end()
 
@@ -200,7 +200,7 @@ class _Outgoing:
             self._agent.send({"id": self._waiting.popleft().id, **self._outcome})
 
 
-def _pack(writer: int, root: str, wanted: Wanted, *, growing: bool) -> Tuple[Dict[str, Any], bytes]:
+def _pack(writer: int, root: str, wanted: Wanted, *, growing: bool) -> tuple[dict[str, Any], bytes]:
     with os.fdopen(writer, "wb", buffering=archive.CHUNK) as out:
         try:
             gone = archive.pack(out, root, wanted, growing=growing)
@@ -211,7 +211,7 @@ def _pack(writer: int, root: str, wanted: Wanted, *, growing: bool) -> Tuple[Dic
     return {"ok": True, "result": {"end": True, "gone": gone}}, b""
 
 
-def _near(path: str) -> Dict[str, Any]:
+def _near(path: str) -> dict[str, Any]:
     """The nearest folder that is there, and some of what it holds."""
     above = nearest(os.path.dirname(path))
     try:

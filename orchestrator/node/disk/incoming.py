@@ -18,13 +18,13 @@ from .removing import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, List, Optional
+    from typing import Iterator
 
     from ..base.paths import Paths
     from ..serve.agent import Agent
 
 
-def hold(agent: Optional[Agent], folder: str) -> None:
+def hold(agent: Agent | None, folder: str) -> None:
     """Write down that this process fills a folder; its lock ends with the process."""
     try:
         if agent is not None:
@@ -42,7 +42,7 @@ def give_up(agent: Agent) -> None:
         remove(folder)
 
 
-def dead(paths: Paths) -> List[str]:
+def dead(paths: Paths) -> list[str]:
     """The folders that are left of dead receivers."""
     return [folder for fd, _, folder in _free(paths) if _close(fd) and os.path.lexists(folder)]
 

@@ -11,12 +11,8 @@ import stat
 from ..base.lenient import age
 from .below import FOLDER
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Optional, Tuple
 
-
-def remove(path: str) -> Optional[OSError]:
+def remove(path: str) -> OSError | None:
     """Take away a folder, a file or a link, as far as it can be; the first error of what stays."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -27,7 +23,7 @@ def remove(path: str) -> Optional[OSError]:
         return None
     except OSError as error:
         return error
-    errors: List[OSError] = []
+    errors: list[OSError] = []
     try:
         _empty(top, errors)
     finally:
@@ -41,7 +37,7 @@ def remove(path: str) -> Optional[OSError]:
     return None
 
 
-def remove_stale(folder: str, beginnings: Tuple[str, ...], seconds: float, ours: str = "") -> None:
+def remove_stale(folder: str, beginnings: tuple[str, ...], seconds: float, ours: str = "") -> None:
     """Remove what has such a name and is older than that, but for what begins with `ours`; raise OSError."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
@@ -57,7 +53,7 @@ def hide_and_remove(path: str) -> None:
     remove(hidden)
 
 
-def _empty(top: int, errors: List[OSError]) -> None:
+def _empty(top: int, errors: list[OSError]) -> None:
     """Every folder of `top`, whose own folders are moved into `top`, until there is none that can go."""
     waiting = _unlink_files(top, errors)
     while waiting:
@@ -76,7 +72,7 @@ def _empty(top: int, errors: List[OSError]) -> None:
             errors.append(error)
 
 
-def _unlink_files(folder: int, errors: List[OSError]) -> List[str]:
+def _unlink_files(folder: int, errors: list[OSError]) -> list[str]:
     """Remove what is no folder; return the folders."""
     folders = []
     with os.scandir(folder) as found:
@@ -94,7 +90,7 @@ def _unlink_files(folder: int, errors: List[OSError]) -> List[str]:
     return folders
 
 
-def _open(name: str, above: Optional[int]) -> int:
+def _open(name: str, above: int | None) -> int:
     """A folder that can be emptied: one of our own without the permissions gets them."""
     fd = os.open(name, FOLDER, dir_fd=above)
     found = os.fstat(fd)

@@ -12,7 +12,7 @@ from .below import shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, Tuple
+    from typing import Any, Iterator
 
 FILE, FOLDER, LINK = "file", "folder", "link"
 CHUNK = 1 << 20
@@ -50,7 +50,7 @@ class Reader:
 
     def members(self) -> Iterator[Member]:
         """Until the end mark; raise NodeError (kind "tar") for a stream that is damaged, or odd."""
-        extra: Dict[str, str] = {}
+        extra: dict[str, str] = {}
         while True:
             self._skip()
             block = self._exactly(BLOCK)
@@ -76,7 +76,7 @@ class Reader:
         while self._stream.read(CHUNK):
             pass
 
-    def _member(self, block: bytes, kind: bytes, size: int, extra: Dict[str, str]) -> Member:
+    def _member(self, block: bytes, kind: bytes, size: int, extra: dict[str, str]) -> Member:
         name = extra.get("path") or _name_in(block)
         if kind not in _KINDS or any(key.startswith("GNU.sparse") for key in extra):
             raise UnaskedError(name, "only files, folders and symbolic links are taken")
@@ -93,7 +93,7 @@ class Reader:
         name = name[:-1] if what == FOLDER and name.endswith("/") else name
         return Member(name, what, size, _number(block[100:108]) & 0o777, mtime_ns, target)
 
-    def _extend(self, extra: Dict[str, str], kind: bytes, size: int) -> None:
+    def _extend(self, extra: dict[str, str], kind: bytes, size: int) -> None:
         """Take what a header before a member says about it, each thing once."""
         if size > _MOST_EXTRA:
             raise _damaged(f"a header of {size} bytes")
@@ -157,9 +157,9 @@ def _name_in(block: bytes) -> str:
     return f"{prefix}/{_text(block[:100])}" if prefix else _text(block[:100])
 
 
-def _records(data: bytes) -> Dict[str, str]:
+def _records(data: bytes) -> dict[str, str]:
     """Lines of `<length> <key>=<value>`."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     while data.rstrip(b"\0"):
         key, value, data = _record(data)
         if key in found:
@@ -168,7 +168,7 @@ def _records(data: bytes) -> Dict[str, str]:
     return found
 
 
-def _record(data: bytes) -> Tuple[str, str, bytes]:
+def _record(data: bytes) -> tuple[str, str, bytes]:
     length, blank, _ = data[:8].partition(b" ")
     if not blank or not length.isdigit() or not len(length) + 2 < int(length) <= len(data):
         raise _damaged("a header is cut")

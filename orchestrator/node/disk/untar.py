@@ -15,7 +15,7 @@ from .removing import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional, Tuple
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
@@ -27,8 +27,8 @@ class Stream:
 
     def __init__(self, agent: Agent, incoming: str, name: str, *, any_link: bool = False) -> None:
         self._agent = agent
-        self._open: Dict[int, Request] = {}  # requests that have no answer yet
-        self._last: Optional[Request] = None
+        self._open: dict[int, Request] = {}  # requests that have no answer yet
+        self._last: Request | None = None
         self._outcome: Any = None
         reader, writer = os.pipe()
         self._feed = Feed(agent.loop, writer)
@@ -62,7 +62,7 @@ class Stream:
             del self._open[id(request)]
             self._agent.reply(request, {"received": len(request.payload)})
 
-    def _ended(self, outcome: Tuple[Dict[str, Any], bytes]) -> None:
+    def _ended(self, outcome: tuple[dict[str, Any], bytes]) -> None:
         self._outcome = outcome[0]
         self._feed.close()
         for request in self._open.values():
@@ -73,7 +73,7 @@ class Stream:
         self._agent.send({"id": request.id, **self._outcome})
 
 
-def _unpack(reader: int, incoming: str, *, any_link: bool) -> Tuple[Dict[str, Any], bytes]:
+def _unpack(reader: int, incoming: str, *, any_link: bool) -> tuple[dict[str, Any], bytes]:
     try:
         remove(incoming)  # what an earlier stream left
         os.makedirs(incoming)

@@ -11,7 +11,7 @@ from .call import unacknowledged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
@@ -22,7 +22,7 @@ _WARM = 0.25  # of the time, in which TCP finds its pace
 _CONNECT = 5.0
 
 
-def measure(_agent: Agent, request: Request) -> Dict[str, Any]:
+def measure(_agent: Agent, request: Request) -> dict[str, Any]:
     """{"rate": bytes a second}; None and `why` where there is no connection."""
     target = request["target"]
     try:
@@ -35,13 +35,13 @@ def measure(_agent: Agent, request: Request) -> Dict[str, Any]:
         return {"rate": None, "why": error.strerror or str(error)}
 
 
-def _rate(peer: socket.socket) -> Optional[float]:
+def _rate(peer: socket.socket) -> float | None:
     peer.setblocking(False)
     poll = select.poll()
     poll.register(peer, select.POLLOUT)
     piece = memoryview(os.urandom(_PIECE))
     began = time.monotonic()
-    marks: List[Tuple[float, int]] = []  # when, and how much had arrived by then
+    marks: list[tuple[float, int]] = []  # when, and how much had arrived by then
     sent = 0
     while True:
         now = time.monotonic() - began

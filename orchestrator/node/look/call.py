@@ -11,9 +11,9 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any
 
-    Addresses = List[Tuple[int, Tuple[Any, ...]]]  # family and socket address
+    Addresses = list[tuple[int, tuple[Any, ...]]]  # family and socket address
 
 _MTU, _RTT = 60, 68  # of tcpi_pmtu (bytes) and tcpi_rtt (microseconds) in struct tcp_info
 _SIOCOUTQ = 0x5411  # bytes that the peer's kernel has not acknowledged
@@ -32,13 +32,13 @@ class Call:
 
     def __init__(
         self,
-        target: Dict[str, Any],
+        target: dict[str, Any],
         addresses: Addresses,
         nonce: str,
         large: bytes,
         patience: float,
     ) -> None:
-        self.socket: Optional[socket.socket] = None
+        self.socket: socket.socket | None = None
         self.expires = 0.0
         self.pinged = (addresses[0][0], str(addresses[0][1][0])) if addresses else None
         self.left = list(addresses)
@@ -46,7 +46,7 @@ class Call:
         self._nonce = nonce
         self._large = large
         self._patience = patience
-        self._ms: Optional[float] = None
+        self._ms: float | None = None
         self._why = "" if addresses else "does not resolve"
         self._resolved = str(addresses[0][1][0]) if addresses else ""
         self._heard = b""
@@ -54,10 +54,10 @@ class Call:
         self._answered = False
         self._unsaid = b""
         self._received = 0
-        self._packet: Optional[int] = None
-        self._out: Optional[bool] = None
-        self._back: Optional[bool] = None
-        self._large_ms: Optional[float] = None
+        self._packet: int | None = None
+        self._out: bool | None = None
+        self._back: bool | None = None
+        self._large_ms: float | None = None
 
     def connect(self, timeout: float) -> None:
         """Begin with the next address; without one the last reason stands."""
@@ -126,7 +126,7 @@ class Call:
             self.socket.close()
             self.socket = None
 
-    def result(self, pings: Dict[Tuple[int, str], Tuple[Optional[bool], Optional[float]]]) -> Dict[str, Any]:
+    def result(self, pings: dict[tuple[int, str], tuple[bool | None, float | None]]) -> dict[str, Any]:
         answered, ms = pings.get(self.pinged, (None, None)) if self.pinged is not None else (None, None)
         return {
             "host": self._host,
@@ -198,7 +198,7 @@ class Call:
             self.hang_up()
 
 
-def _info(peer: socket.socket, offset: int) -> Optional[int]:
+def _info(peer: socket.socket, offset: int) -> int | None:
     """A field of struct tcp_info: what the kernel measured, without our own work in its way."""
     try:
         info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 4)

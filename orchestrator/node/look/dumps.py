@@ -16,9 +16,9 @@ from ..task import environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, Optional, Tuple
+    from typing import Any, Iterator
 
-    Dump = Tuple[str, str, str]  # "py-spy", "signal" or "none"; the text; why it is not more
+    Dump = tuple[str, str, str]  # "py-spy", "signal" or "none"; the text; why it is not more
 
 PATIENCE = 3.0  # seconds that one process has to answer
 _STEADY = 0.02  # seconds without a further byte, after which a dump is over
@@ -41,7 +41,7 @@ def take(process: procs.Process, path: bytes, name: str, seconds: float) -> Dump
     return "none", "", "; ".join(filter(None, (silent, why)))
 
 
-def ask_py_spy(spy: str, pid: int, *, stopped: bool, seconds: float) -> Tuple[str, str]:
+def ask_py_spy(spy: str, pid: int, *, stopped: bool, seconds: float) -> tuple[str, str]:
     """(text, "") or ("", why not). A stopped process cannot be paused, and need not be."""
     argv = [spy, "dump", "--json", "--pid", str(pid), *(["--nonblocking"] if stopped else [])]
     try:
@@ -69,7 +69,7 @@ def worded(threads: Any) -> str:
     return "\n".join(part for thread in ordered for part in _thread(thread))
 
 
-def _thread(thread: Dict[str, Any]) -> Iterator[str]:
+def _thread(thread: dict[str, Any]) -> Iterator[str]:
     doing = ", holds the GIL" if thread.get("owns_gil") else ""
     name = thread["thread_name"] or "?"
     yield f"Thread 0x{thread['thread_id']:016x} [{name}{doing}] (most recent call first):"
@@ -79,7 +79,7 @@ def _thread(thread: Dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def ask_by_signal(process: procs.Process, name: str, seconds: float) -> Tuple[str, str]:
+def ask_by_signal(process: procs.Process, name: str, seconds: float) -> tuple[str, str]:
     """(text, "") or ("", why not). Nothing is sent unless the process itself has made ready for it."""
     place = held(process.pid, name)
     if place is None:
@@ -111,7 +111,7 @@ def _is_stopped(process: procs.Process) -> bool:
     return procs.status(process.pid) in ("T", "t")
 
 
-def held(pid: int, name: str) -> Optional[str]:
+def held(pid: int, name: str) -> str | None:
     """The path under /proc of the dump file that a process holds open, if it does.
 
     A child that was forked holds its parent's, and its handler too.
@@ -122,7 +122,7 @@ def held(pid: int, name: str) -> Optional[str]:
     return None
 
 
-def _answer(fd: int, pid: int, deadline: float) -> Tuple[str, str]:
+def _answer(fd: int, pid: int, deadline: float) -> tuple[str, str]:
     """Wait for a dump to be whole: while it is written, its thread blocks the signal."""
     size, since = 0, time.monotonic()
     while time.monotonic() < deadline:

@@ -14,7 +14,7 @@ from ..disk.tarstream import CHUNK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Tuple
+    from typing import Any, Iterator
 
     from ..serve.agent import Agent, Request
 
@@ -23,11 +23,11 @@ MOST = 4096  # files of a run on one host
 _FOLDERS = 100_000
 
 
-def grown(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
+def grown(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
     """At most a chunk of what the controller does not have of `known` (path -> size) and of new files."""
     known = request["known"]
     root = os.path.realpath(os.path.expanduser(str(request["root"])))
-    files: List[Dict[str, Any]] = []
+    files: list[dict[str, Any]] = []
     data = b""
     behind = found = 0
     if not os.path.isdir(root):
@@ -48,9 +48,9 @@ def grown(_agent: Agent, request: Request) -> Tuple[Dict[str, Any], bytes]:
     return {"files": files, "behind": behind, "more": found > MOST}, data
 
 
-def _event_files(top: Below) -> Iterator[Tuple[Tuple[str, ...], str, int]]:
+def _event_files(top: Below) -> Iterator[tuple[tuple[str, ...], str, int]]:
     """Each with its folder and size; a folder with its files before those in it."""
-    waiting: List[Tuple[str, ...]] = [()]
+    waiting: list[tuple[str, ...]] = [()]
     seen = 0
     while waiting and seen < _FOLDERS:
         parts = waiting.pop()
@@ -75,7 +75,7 @@ def _event_files(top: Below) -> Iterator[Tuple[Tuple[str, ...], str, int]]:
                 yield parts, name, found.st_size
 
 
-def _read(top: Below, parts: Tuple[str, ...], name: str, offset: int, length: int) -> bytes:
+def _read(top: Below, parts: tuple[str, ...], name: str, offset: int, length: int) -> bytes:
     """What is there of that piece; nothing of a file that cannot be read, or is none any more."""
     if length <= 0:
         return b""

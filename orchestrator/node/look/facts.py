@@ -12,12 +12,12 @@ from . import interfaces, processors, python, rscript
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
 
-def facts(agent: Agent, request: Request) -> Dict[str, Any]:
+def facts(agent: Agent, request: Request) -> dict[str, Any]:
     packages = list(request.get("packages") or ())
     asked = python.ask(request["python"], request.get("setup"), packages)
     state = agent.state
@@ -42,7 +42,7 @@ def facts(agent: Agent, request: Request) -> Dict[str, Any]:
     }
 
 
-def _workdir(path: str) -> Dict[str, Any]:
+def _workdir(path: str) -> dict[str, Any]:
     """The working folder, made if it can be; writable is what a written file proves."""
     path = absolute(path)
     error = ""
@@ -64,7 +64,7 @@ def _write_something(folder: str) -> None:
             os.unlink(path)
 
 
-def _available() -> Optional[int]:
+def _available() -> int | None:
     """Bytes that a process could still get; None where the kernel does not say."""
     found = None
     for line in procs.text("/proc/meminfo").splitlines():
@@ -80,7 +80,7 @@ def _available() -> Optional[int]:
     return found
 
 
-def _shm() -> Optional[int]:
+def _shm() -> int | None:
     try:
         room = os.statvfs("/dev/shm")
     except OSError:
@@ -88,7 +88,7 @@ def _shm() -> Optional[int]:
     return room.f_bavail * room.f_frsize
 
 
-def _gpus() -> List[Dict[str, Any]]:
+def _gpus() -> list[dict[str, Any]]:
     text = run_program(["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"], GPU_SECONDS)
     found = []
     for line in (text or "").splitlines():
@@ -98,12 +98,12 @@ def _gpus() -> List[Dict[str, Any]]:
     return found
 
 
-def _ephemeral() -> List[int]:
+def _ephemeral() -> list[int]:
     low, high = (procs.text("/proc/sys/net/ipv4/ip_local_port_range") or "32768 60999").split()
     return [int(low), int(high)]
 
 
-def _kill_user_processes() -> Optional[bool]:
+def _kill_user_processes() -> bool | None:
     """Whether systemd ends what a user leaves running at logout; None when it cannot be found out."""
     lingering = "/var/lib/systemd/linger/" + lenient.user(os.getuid())
     if os.getuid() == 0 or not os.path.isdir("/run/systemd/system") or os.path.exists(lingering):
@@ -122,7 +122,7 @@ def _kill_user_processes() -> Optional[bool]:
     return {"b true": True, "b false": False}.get((said or "").strip())
 
 
-def _addresses() -> List[str]:
+def _addresses() -> list[str]:
     """Every address of this machine, loopback included, as the kernel's own tables list them."""
     found = set()
     address = ""
@@ -135,7 +135,7 @@ def _addresses() -> List[str]:
     return sorted(found) + sorted(_addresses6())
 
 
-def _addresses6() -> List[str]:
+def _addresses6() -> list[str]:
     import socket
 
     lines = procs.text("/proc/net/if_inet6").splitlines()

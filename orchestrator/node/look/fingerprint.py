@@ -14,7 +14,7 @@ from . import question
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List
+    from typing import Any, Iterator
 
     from ..serve.agent import Agent, Request
 
@@ -91,12 +91,12 @@ os.write(1, (mark + "\\0".join(said) + mark).encode())
 """
 
 
-def fingerprint(_agent: Agent, request: Request) -> Dict[str, Any]:
+def fingerprint(_agent: Agent, request: Request) -> dict[str, Any]:
     """The parts of this host's state; two equal answers mean that nothing has changed that we look at.
 
     Raise NodeError when the training Python does not answer.
     """
-    paths: List[str] = list(request.get("data") or ())
+    paths: list[str] = list(request.get("data") or ())
     fields, why = question.ask(
         lambda mark: [request["python"], "-c", _QUESTION, mark, *paths],
         request["python"],

@@ -8,7 +8,7 @@ from ..task import environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable
 
 _FIND = 'printf "%s%s%s" "$1" "$(command -v -- "$2")" "$1"'
 _PACKAGES = """
@@ -26,7 +26,7 @@ printf %s "$mark"
 """
 
 
-def look(needs: Dict[str, Any]) -> Dict[str, Any]:
+def look(needs: dict[str, Any]) -> dict[str, Any]:
     """{"program": found, "packages", "paths": those that are not there}; what cannot be asked is there."""
     python, setup = needs["python"], needs.get("setup")
     return {
@@ -36,12 +36,12 @@ def look(needs: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def suffices(had: Dict[str, Any]) -> bool:
+def suffices(had: dict[str, Any]) -> bool:
     """Whether a task can start with that; a path may be one that it makes."""
     return bool(had["program"]) and not had["packages"]
 
 
-def _program(name: Optional[str], python: str, setup: Optional[str]) -> bool:
+def _program(name: str | None, python: str, setup: str | None) -> bool:
     if not name:
         return True
     if not setup:  # what a shell would look at is known
@@ -52,14 +52,14 @@ def _program(name: Optional[str], python: str, setup: Optional[str]) -> bool:
     return fields is None or bool(fields[0].strip())
 
 
-def _missing(packages: List[str], python: str, setup: Optional[str]) -> List[str]:
+def _missing(packages: list[str], python: str, setup: str | None) -> list[str]:
     if not packages:
         return []
     fields = _ask(lambda mark: ["Rscript", "-e", _PACKAGES, mark, *packages], python, setup)
     return [name for name in packages if fields is not None and name in fields[0].split()]
 
 
-def _absent(paths: List[str], python: str) -> List[int]:
+def _absent(paths: list[str], python: str) -> list[int]:
     if not paths:
         return []
     own = [os.path.expanduser(path) if path.startswith("~/") else path for path in paths]
@@ -67,7 +67,7 @@ def _absent(paths: List[str], python: str) -> List[int]:
     return [int(place) for place in fields[0].split()] if fields is not None else []
 
 
-def _ask(argv: Callable[[str], List[str]], python: str, setup: Optional[str]) -> Optional[List[str]]:
+def _ask(argv: Callable[[str], list[str]], python: str, setup: str | None) -> list[str] | None:
     from . import question  # it brings `subprocess`: 5 ms that most jobs do not need
 
     return question.ask(argv, python, setup)[0]

@@ -13,10 +13,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Optional, Tuple
+    from typing import Iterable
 
-    Address = Tuple[int, str]  # family and numeric address
-    Result = Tuple[Optional[bool], Optional[float]]  # None: not measured; and milliseconds
+    Address = tuple[int, str]  # family and numeric address
+    Result = tuple[bool | None, float | None]  # None: not measured; and milliseconds
 
 _ICMPV6 = 58
 _KINDS = {socket.AF_INET: (8, 0), socket.AF_INET6: (128, 129)}  # echo request and reply
@@ -24,11 +24,11 @@ _TRIES = 3  # packets get lost
 _SO_ATTACH_FILTER = 26
 
 
-def ping(addresses: Iterable[Address], timeout: float) -> Dict[Address, Result]:
+def ping(addresses: Iterable[Address], timeout: float) -> dict[Address, Result]:
     """Ask every address at once; return within `timeout` seconds, or a second more."""
-    results: Dict[Address, Result] = {}
+    results: dict[Address, Result] = {}
     wanted = sorted(set(addresses))
-    left: List[Address] = []
+    left: list[Address] = []
     for family in (socket.AF_INET, socket.AF_INET6):
         here = [address for address in wanted if address[0] == family]
         sock = _open(family) if here else None
@@ -41,7 +41,7 @@ def ping(addresses: Iterable[Address], timeout: float) -> Dict[Address, Result]:
     return results
 
 
-def _open(family: int) -> Optional[socket.socket]:
+def _open(family: int) -> socket.socket | None:
     """A ping socket, or a raw one; None for a user who may have neither."""
     protocol = socket.IPPROTO_ICMP if family == socket.AF_INET else _ICMPV6
     for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):
@@ -81,14 +81,14 @@ def _keep_own(sock: socket.socket, family: int) -> None:
 class _Pinger:
     """One socket, many addresses; the sequence number says which."""
 
-    def __init__(self, sock: socket.socket, addresses: List[Address]) -> None:
+    def __init__(self, sock: socket.socket, addresses: list[Address]) -> None:
         self._sock = sock
         self._addresses = addresses
         self._token = os.urandom(8)
-        self._sent: List[float] = [0.0] * len(addresses)
-        self._results: Dict[Address, Result] = {}
+        self._sent: list[float] = [0.0] * len(addresses)
+        self._results: dict[Address, Result] = {}
 
-    def run(self, timeout: float) -> Dict[Address, Result]:
+    def run(self, timeout: float) -> dict[Address, Result]:
         self._sock.setblocking(False)
         for attempt in range(_TRIES):
             if len(self._results) < len(self._addresses):
@@ -141,8 +141,8 @@ def _checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def _run_programs(addresses: List[Address], timeout: float) -> Dict[Address, Result]:
-    results: Dict[Address, Result] = dict.fromkeys(addresses, (None, None))
+def _run_programs(addresses: list[Address], timeout: float) -> dict[Address, Result]:
+    results: dict[Address, Result] = dict.fromkeys(addresses, (None, None))
 
     def ask(address: Address) -> None:
         results[address] = _run_program(address[1], timeout)

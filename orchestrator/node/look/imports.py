@@ -14,7 +14,7 @@ from ..task import environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
@@ -53,7 +53,7 @@ if sys.argv[2] == "gpus" and "tensorflow" in sys.modules:
 """
 
 
-def ask(_agent: Agent, request: Request) -> Dict[str, Any]:
+def ask(_agent: Agent, request: Request) -> dict[str, Any]:
     """What came of it; `ended` is why it ended before its last word, "" for a good end."""
     mark = os.urandom(8).hex()
     gpus = "gpus" if request.get("gpus") else "-"
@@ -70,7 +70,7 @@ def ask(_agent: Agent, request: Request) -> Dict[str, Any]:
     return {**_read(out.split(mark)[1::2]), "threads": _threads(), "ended": ended, "signal": signal}
 
 
-def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Tuple[str, str, Optional[int]]:
+def _run(command: list[bytes], env: dict[bytes, bytes]) -> tuple[str, str, int | None]:
     """What it wrote, why it ended too early, and the signal that ended it."""
     home = os.path.expanduser("~")
     cwd = home if os.access(home, os.X_OK) else "/"  # an account may have none
@@ -84,9 +84,9 @@ def _run(command: List[bytes], env: Dict[bytes, bytes]) -> Tuple[str, str, Optio
     return text, said.why or ((_tail(said.err) or f"exit status {said.status}") if said.status else ""), None
 
 
-def _read(said: List[str]) -> Dict[str, Any]:
-    modules: List[Dict[str, Any]] = []
-    limits: Dict[str, Any] = {}
+def _read(said: list[str]) -> dict[str, Any]:
+    modules: list[dict[str, Any]] = []
+    limits: dict[str, Any] = {}
     gpus = None
     begun = ""
     for text in said:

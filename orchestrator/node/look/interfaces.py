@@ -12,7 +12,7 @@ from ..base import procs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Tuple
+    from typing import Iterator
 
 _GETADDR, _DONE, _ERROR = 22, 3, 2
 _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
@@ -21,7 +21,7 @@ _LENGTHS = {socket.AF_INET: 4, socket.AF_INET6: 16}
 _SECONDS = 5.0
 
 
-def addresses() -> List[Dict[str, str]]:
+def addresses() -> list[dict[str, str]]:
     """`{"name": "eth0", "ip": "10.0.0.4"}` for every address; [] where the kernel does not say."""
     try:
         return [{"name": _name(index), "ip": ip} for index, ip in _dump()]
@@ -29,7 +29,7 @@ def addresses() -> List[Dict[str, str]]:
         return []
 
 
-def gateways() -> List[str]:
+def gateways() -> list[str]:
     """The IPv4 addresses through which this machine reaches other networks."""
     found = []
     for line in procs.text("/proc/net/route").splitlines()[1:]:
@@ -46,7 +46,7 @@ def _name(index: int) -> str:
         return "?"
 
 
-def _dump() -> Iterator[Tuple[int, str]]:
+def _dump() -> Iterator[tuple[int, str]]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(_SECONDS)
         body = struct.pack("=BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0)
@@ -61,9 +61,9 @@ def _dump() -> Iterator[Tuple[int, str]]:
                 data = data[_aligned(length) :]
 
 
-def _entry(message: bytes) -> Iterator[Tuple[int, str]]:
+def _entry(message: bytes) -> Iterator[tuple[int, str]]:
     family, _, _, _, index = struct.unpack_from("=BBBBI", message)
-    found: Dict[int, bytes] = {}
+    found: dict[int, bytes] = {}
     at = 8
     while at + 4 <= len(message):
         length, kind = struct.unpack_from("=HH", message, at)

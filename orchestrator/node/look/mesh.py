@@ -24,7 +24,7 @@ from .ports import holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
@@ -45,9 +45,9 @@ class Mesh:
         self.agent = agent
         self.nonce = nonce.encode()
         self.answer = f"{nonce} {host}\n".encode()
-        self.open: Dict[int, _Peer] = {}
-        self._listeners: List[socket.socket] = []
-        self._turns: List[int] = []
+        self.open: dict[int, _Peer] = {}
+        self._listeners: list[socket.socket] = []
+        self._turns: list[int] = []
         self._payload = b""
 
     def listen(self, port: int) -> bool:
@@ -180,7 +180,7 @@ class _Peer:
         self._loop.watch(self._socket.fileno(), READ | WRITE if self._unsaid else READ, self._hear)
 
 
-def listen(agent: Agent, request: Request) -> Dict[str, Any]:
+def listen(agent: Agent, request: Request) -> dict[str, Any]:
     """Take every free port; say who has the others, and who is in our way. A second call replaces the first.
 
     A port that is leased to another run is left alone: its task may be about to listen there. Where another
@@ -191,8 +191,8 @@ def listen(agent: Agent, request: Request) -> Dict[str, Any]:
     mesh = agent.rooms["mesh"] = Mesh(agent, request["nonce"], request.get("host", ""))
     paths = agent.paths if agent.state_error is None else None
     run = request.get("run", "")
-    free: List[int] = []
-    busy: List[Dict[str, Any]] = []
+    free: list[int] = []
+    busy: list[dict[str, Any]] = []
     for port in sorted({int(port) for port in request["ports"]}):
         try:
             if leased(port, paths, run) is None and mesh.listen(port):
@@ -206,7 +206,7 @@ def listen(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"listening": free, "busy": busy, "extra": extra, "waits_for": None}
 
 
-def unlisten(agent: Agent, _request: Request) -> Dict[str, Any]:
+def unlisten(agent: Agent, _request: Request) -> dict[str, Any]:
     mesh = agent.rooms.pop("mesh", None)
     if mesh is not None:
         mesh.close()

@@ -7,14 +7,14 @@ from ..task import leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional, Tuple
+    from typing import Any
 
     from ..base.paths import Paths
 
 _LISTEN = "0A"
 
 
-def holder(port: int, paths: Optional[Paths], asker: str = "") -> Any:
+def holder(port: int, paths: Paths | None, asker: str = "") -> Any:
     """Who has a port: the lease of another run than the asking one, else the process as /proc tells."""
     other = leases.leased(port, paths, asker)
     if other is not None:
@@ -35,13 +35,13 @@ def is_listened(port: int) -> bool:
     return any(state == _LISTEN for state, _, _ in _table(port))
 
 
-def _sockets(port: int) -> List[Tuple[str, int]]:
+def _sockets(port: int) -> list[tuple[str, int]]:
     """(inode, uid) of the sockets on a local port, listeners first."""
     found = [(state != _LISTEN, inode, uid) for state, inode, uid in _table(port) if inode != "0"]
     return [(inode, uid) for _, inode, uid in sorted(found)]
 
 
-def _table(port: int) -> List[Tuple[str, str, int]]:
+def _table(port: int) -> list[tuple[str, str, int]]:
     """(state, inode, uid) of what the kernel has on a local port."""
     wanted = f":{port:04X}"
     found = []
@@ -58,7 +58,7 @@ def _table(port: int) -> List[Tuple[str, str, int]]:
     return found
 
 
-def _owner_of(inode: str) -> Optional[Tuple[int, str]]:
+def _owner_of(inode: str) -> tuple[int, str] | None:
     """The process with that socket; None when it is another user's, whose descriptors we cannot see."""
     wanted = f"socket:[{inode}]"
     for process in procs.scan():

@@ -13,7 +13,7 @@ from .call import Call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Set, Union
+    from typing import Any
 
     from ..serve.agent import Agent, Request
     from .call import Addresses
@@ -23,7 +23,7 @@ _GLANCE = 0.01  # seconds between two looks whether the last bytes were acknowle
 _MOST = 1 << 20
 
 
-def probe(_agent: Agent, request: Request) -> Dict[str, Any]:
+def probe(_agent: Agent, request: Request) -> dict[str, Any]:
     """Ask every target, all at once; runs in a child, whose threads may be left behind.
 
     First TCP, then pings: both together would be in each other's way.
@@ -43,11 +43,11 @@ def probe(_agent: Agent, request: Request) -> Dict[str, Any]:
     return {"results": [call.result(pings) for call in calls]}
 
 
-def _make(calls: List[Call], deadline: float, timeout: float) -> None:
+def _make(calls: list[Call], deadline: float, timeout: float) -> None:
     """Serve all calls until each has ended or its time is over."""
     poll = select.poll()
-    open_calls: Dict[int, Call] = {}
-    settling: Set[int] = set()
+    open_calls: dict[int, Call] = {}
+    settling: set[int] = set()
 
     def begin(call: Call) -> None:
         share = max(0.05, min(timeout, deadline - time.monotonic()) / max(1, len(call.left)))
@@ -88,9 +88,9 @@ def _make(calls: List[Call], deadline: float, timeout: float) -> None:
             serve(fd, call, ready=fd in ready)
 
 
-def _resolve(targets: List[Dict[str, Any]], deadline: float) -> List[Addresses]:
+def _resolve(targets: list[dict[str, Any]], deadline: float) -> list[Addresses]:
     """The addresses of each target; a name server that does not answer holds up only its own name."""
-    found: List[Addresses] = [[] for _ in targets]
+    found: list[Addresses] = [[] for _ in targets]
     threads = []
     for number, target in enumerate(targets):
         try:
@@ -104,15 +104,15 @@ def _resolve(targets: List[Dict[str, Any]], deadline: float) -> List[Addresses]:
     return list(found)
 
 
-def _look_up_name(target: Dict[str, Any], found: List[Addresses], number: int) -> None:
+def _look_up_name(target: dict[str, Any], found: list[Addresses], number: int) -> None:
     try:
         found[number] = _look_up(target, 0)
     except (OSError, UnicodeError):
         pass  # it stays without an address
 
 
-def _look_up(target: Dict[str, Any], flags: int) -> Addresses:
-    name: Union[str, bytes] = target["address"]
+def _look_up(target: dict[str, Any], flags: int) -> Addresses:
+    name: str | bytes = target["address"]
     if flags & socket.AI_NUMERICHOST and target["address"].isascii():
         name = target["address"].encode()  # for text, the tables of international names are loaded
     entries = socket.getaddrinfo(name, int(target["port"]), type=socket.SOCK_STREAM, flags=flags)

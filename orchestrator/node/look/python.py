@@ -6,7 +6,7 @@ from . import question
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
 # Any Python can run it, so that an old one can be named. It reads the names of the folders that pip
 # leaves beside each package: importlib.metadata would cost four times the rest of the question.
@@ -34,7 +34,7 @@ os.write(1, (sys.argv[1] + "\\0".join(said) + sys.argv[1]).encode("utf-8", "surr
 """
 
 
-def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any]:
+def ask(python: str, setup: str | None, packages: list[str]) -> dict[str, Any]:
     """{"python", "packages"} of `facts`; one process, and nothing big is imported."""
     fields, error = question.ask(lambda mark: [python, "-c", _QUESTION, mark, *packages], python, setup)
     if fields is None:
@@ -46,7 +46,7 @@ def ask(python: str, setup: Optional[str], packages: List[str]) -> Dict[str, Any
     }
 
 
-def _unknown(packages: List[str], error: str) -> Dict[str, Any]:
+def _unknown(packages: list[str], error: str) -> dict[str, Any]:
     return {
         "python": {"path": None, "version": None, "ok": False, "error": error},
         "packages": dict.fromkeys(packages),

@@ -9,7 +9,7 @@ from ..task import environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Tuple
+    from typing import Callable
 
     from ..base.program import Said
 
@@ -17,11 +17,11 @@ _SECONDS = 45.0  # a cold network file system, and a user's setup
 
 
 def ask(
-    argv: Callable[[str], List[str]],
+    argv: Callable[[str], list[str]],
     python: str,
-    setup: Optional[str],
-    env: Optional[Dict[str, str]] = None,
-) -> Tuple[Optional[List[str]], str]:
+    setup: str | None,
+    env: dict[str, str] | None = None,
+) -> tuple[list[str] | None, str]:
     """The fields a program printed between two marks, separated by NUL; or None and why there are none.
 
     `argv` makes its command line from the mark: the user's setup may print before it, and profiles too.

@@ -6,7 +6,7 @@ from . import question
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any
 
 _QUESTION = """
 mark <- commandArgs(TRUE)[1]
@@ -15,7 +15,7 @@ cat(mark, paste(getRversion(), version("reticulate"), version("jsonlite")), mark
 """
 
 
-def ask(python: str, setup: Optional[str]) -> Dict[str, Any]:
+def ask(python: str, setup: str | None) -> dict[str, Any]:
     """{"version", "reticulate", "jsonlite", "error"}: without R only the last; a package may be missing."""
     fields, error = question.ask(lambda mark: ["Rscript", "-e", _QUESTION, mark], python, setup)
     if fields is None:

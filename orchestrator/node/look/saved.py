@@ -6,19 +6,19 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any
 
 _ENDINGS = (".index", ".keras", ".h5", ".hdf5", ".ckpt")  # `.index` ends a checkpoint of TensorFlow
 _MOST = 20_000  # entries that are looked at
 _DEEPEST = 6
 
 
-def newest(folder: str, since_ns: int) -> Optional[Dict[str, Any]]:
+def newest(folder: str, since_ns: int) -> dict[str, Any] | None:
     """The one that was written last, and not before `since_ns`: its path below `folder`, and when.
 
     None where there is none among the first 20,000 entries; links are not followed.
     """
-    best: Optional[Dict[str, Any]] = None
+    best: dict[str, Any] | None = None
     waiting = [("", 0)]
     looked = 0
     while waiting and looked < _MOST:

@@ -14,14 +14,14 @@ from ..disk.removing import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
 _STALE = 3600.0  # seconds after which a look that was never cleaned up is
 
 
-def write(_agent: Agent, request: Request) -> Dict[str, Any]:
+def write(_agent: Agent, request: Request) -> dict[str, Any]:
     """Leave our name. A working folder whose code we would not run is refused here already."""
     folder = _folder(request)
     trust.check_way(os.path.dirname(folder), "trees")
@@ -36,7 +36,7 @@ def write(_agent: Agent, request: Request) -> Dict[str, Any]:
     return {}
 
 
-def read(_agent: Agent, request: Request) -> Dict[str, Any]:
+def read(_agent: Agent, request: Request) -> dict[str, Any]:
     """The names that this host sees; no folder, no names."""
     folder = _folder(request)
     try:
@@ -48,7 +48,7 @@ def read(_agent: Agent, request: Request) -> Dict[str, Any]:
         raise _unusable(request["workdir"], error) from None
 
 
-def clean(_agent: Agent, request: Request) -> Dict[str, Any]:
+def clean(_agent: Agent, request: Request) -> dict[str, Any]:
     remove(_folder(request))
     return {}
 

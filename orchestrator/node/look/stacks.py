@@ -11,7 +11,7 @@ from . import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
     from ..base.paths import TaskFolder
     from ..serve.agent import Agent, Request
@@ -20,9 +20,9 @@ _SECONDS = 20.0  # for all tasks of a machine; whoever comes too late is told so
 _MOST = 16  # Python processes of one task: a pool of data loaders may have hundreds
 
 
-def stacks(agent: Agent, request: Request) -> Dict[str, Any]:
+def stacks(agent: Agent, request: Request) -> dict[str, Any]:
     """The living tasks of a run (of one attempt, of some tasks), each with its processes."""
-    tasks: Optional[List[str]] = request.get("tasks")
+    tasks: list[str] | None = request.get("tasks")
     folders = [
         folder
         for folder in agent.paths.tasks(request["run"], request.get("attempt"))
@@ -32,7 +32,7 @@ def stacks(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"tasks": [_task(folder, deadline) for folder in folders]}
 
 
-def _task(folder: TaskFolder, deadline: float) -> Dict[str, Any]:
+def _task(folder: TaskFolder, deadline: float) -> dict[str, Any]:
     leader = state.read(folder)["pid"]
     found = procs.bearers(f"{folder.run}/{folder.attempt}/{folder.task}")
     pythons = sorted(
@@ -58,7 +58,7 @@ def is_python(pid: int, folder: TaskFolder) -> bool:
     return program.startswith(("python", "pypy")) or dumps.held(pid, folder.stacks) is not None
 
 
-def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> Dict[str, Any]:
+def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> dict[str, Any]:
     facts = _facts(process)
     seconds = min(dumps.PATIENCE, deadline - time.monotonic())
     if seconds <= 0:
@@ -68,7 +68,7 @@ def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> Dict[
     return {**facts, "python": True, "how": how, "text": text, "why": why}
 
 
-def _facts(process: procs.Process) -> Dict[str, Any]:
+def _facts(process: procs.Process) -> dict[str, Any]:
     """What every process shows, be it Python or not."""
     pid = process.pid
     fields = procs.stat(pid)

@@ -11,7 +11,7 @@ from . import saved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
     from ..base.paths import TaskFolder
     from ..serve.agent import Agent, Request
@@ -21,7 +21,7 @@ _TERM = 1 << (signal.SIGTERM - 1)  # its bit in the masks of /proc/*/status
 IGNORED, CAUGHT, DEFAULT, UNKNOWN = "ignored", "caught", "default", ""
 
 
-def vitals(agent: Agent, request: Request) -> Dict[str, Any]:
+def vitals(agent: Agent, request: Request) -> dict[str, Any]:
     """Each living task of an attempt: CPU time, memory, GPUs.
 
     `closely`: also who catches TERM, and what the task has saved last; that takes a moment.
@@ -34,9 +34,9 @@ def vitals(agent: Agent, request: Request) -> Dict[str, Any]:
 
 
 def _task(
-    folder: TaskFolder, table: List[procs.Process], gpus: Optional[List[Dict[str, int]]], closely: bool
-) -> Dict[str, Any]:
-    leader: Optional[int] = state.read(folder)["pid"]
+    folder: TaskFolder, table: list[procs.Process], gpus: list[dict[str, int]] | None, closely: bool
+) -> dict[str, Any]:
+    leader: int | None = state.read(folder)["pid"]
     above = procs.look(leader) if leader else None
     # All that the task started is below its supervisor, whatever became of the first process.
     found = procs.descendants(above.ppid, table) if above is not None else []
@@ -48,7 +48,7 @@ def _task(
         anonymous += _kilobytes(fields, b"RssAnon")
         files.append(_kilobytes(fields, b"RssFile"))
         shared.append(_kilobytes(fields, b"RssShmem"))
-    told: Dict[str, Any] = {
+    told: dict[str, Any] = {
         "attempt": folder.attempt,
         "task": folder.task,
         "processes": len(pids),
@@ -84,12 +84,12 @@ def _ticks(pid: int) -> int:
     return sum(int(field) for field in procs.stat(pid)[11:15])
 
 
-def _kilobytes(fields: Dict[bytes, bytes], name: bytes) -> int:
+def _kilobytes(fields: dict[bytes, bytes], name: bytes) -> int:
     first = fields.get(name, b"").split()[:1]
     return int(first[0]) if first and first[0].isdigit() else 0
 
 
-def _gpus() -> Optional[List[Dict[str, int]]]:
+def _gpus() -> list[dict[str, int]] | None:
     """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
     from ..base.program import run_program
 
@@ -110,6 +110,6 @@ def _gpus() -> Optional[List[Dict[str, int]]]:
     ]
 
 
-def _rows(text: str, columns: int) -> List[List[str]]:
+def _rows(text: str, columns: int) -> list[list[str]]:
     rows = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
     return [row for row in rows if len(row) == columns]

@@ -16,7 +16,7 @@ from .loop import READ, Loop, Outbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Tuple
+    from typing import Any, Callable
 
     from ..base.paths import Paths
 
@@ -27,7 +27,7 @@ READ_SIZE = 1 << 20
 class Request:
     """One message of the controller; a missing field is the controller's bug and said so."""
 
-    def __init__(self, fields: Dict[str, Any], payload: bytes) -> None:
+    def __init__(self, fields: dict[str, Any], payload: bytes) -> None:
         self.id = fields.get("id")
         self.op = str(fields.get("op"))
         self.payload = payload
@@ -50,13 +50,13 @@ class Agent:
     """
 
     def __init__(
-        self, config: Dict[str, Any], stdin: int, stdout: int, answer: Callable[[Agent, Request], None]
+        self, config: dict[str, Any], stdin: int, stdout: int, answer: Callable[[Agent, Request], None]
     ) -> None:
         self.loop = Loop()
         self.outbox = Outbox(self.loop, stdout, self.leave)
         self.jobs = Jobs(self.loop)
-        self.leases: Dict[int, Tuple[int, int]] = {}  # port -> its lock and its claim, as descriptors
-        self.rooms: Dict[str, Any] = {}  # what an operation keeps between requests
+        self.leases: dict[int, tuple[int, int]] = {}  # port -> its lock and its claim, as descriptors
+        self.rooms: dict[str, Any] = {}  # what an operation keeps between requests
         self.on_word: Callable[[], None] = lambda: None  # whenever the controller said something
         self._stdin = stdin
         self._answer = answer
@@ -75,14 +75,14 @@ class Agent:
         return self._paths
 
     @property
-    def state(self) -> Optional[str]:
+    def state(self) -> str | None:
         """The path of the state folder; None when there is none to be used."""
         return None if self._paths is None else self._paths.root
 
-    def send(self, header: Dict[str, Any], payload: bytes = b"") -> None:
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         self.outbox.put(frames.encode(header, payload))
 
-    def reply(self, request: Request, result: Dict[str, Any], payload: bytes = b"") -> None:
+    def reply(self, request: Request, result: dict[str, Any], payload: bytes = b"") -> None:
         self.send({"id": request.id, "ok": True, "result": result}, payload)
 
     def fail(self, request: Request, error: BaseException) -> None:
@@ -94,17 +94,17 @@ class Agent:
         work: Callable[[], Any],
         *,
         seconds: float,
-        keep: Tuple[int, ...] = (),
+        keep: tuple[int, ...] = (),
         after: Callable[[], None] = lambda: None,
     ) -> None:
         """Reply with what `work` returns (a result, or a result and a payload) from a child; then `after`."""
 
-        def answer() -> Tuple[Dict[str, Any], bytes]:
+        def answer() -> tuple[dict[str, Any], bytes]:
             made = work()
             result, payload = made if isinstance(made, tuple) else (made, b"")
             return {"ok": True, "result": result}, payload
 
-        def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
+        def done(reply: tuple[dict[str, Any], bytes]) -> None:
             self.send({"id": request.id, **reply[0]}, reply[1])
             after()
 
@@ -157,7 +157,7 @@ class Agent:
             self.fail(request, error)
 
 
-def _open_state(path: Optional[str]) -> Tuple[Optional[Paths], Optional[NodeError]]:
+def _open_state(path: str | None) -> tuple[Paths | None, NodeError | None]:
     from ..base import paths
 
     try:

@@ -10,9 +10,9 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any
 
-    Frame = Tuple[Dict[str, Any], bytes]
+    Frame = tuple[dict[str, Any], bytes]
 
 MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
 MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files
@@ -22,7 +22,7 @@ MAX_PAYLOAD = 64 << 20
 SIZES = struct.Struct(">II")
 
 
-def encode(header: Dict[str, Any], payload: bytes = b"") -> bytes:
+def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     """One frame; raise ValueError for one that `Decoder` would refuse."""
     head = json.dumps(header, separators=(",", ":")).encode()
     _check(len(head), len(payload))
@@ -41,10 +41,10 @@ class Decoder:
         """Bytes of a frame that has not ended; not 0 at the end of a stream means it was cut."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> List[Frame]:
+    def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes; raise ValueError for what is not a frame."""
         self._buffer += data
-        frames: List[Frame] = []
+        frames: list[Frame] = []
         start = 0
         while len(self._buffer) - start >= self._need:
             head, body = SIZES.unpack_from(self._buffer, start)

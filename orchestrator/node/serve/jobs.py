@@ -21,11 +21,11 @@ from .loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple
+    from typing import Callable, Iterable
 
     from .loop import Loop, Timer
 
-    Reply = Tuple[Dict[str, object], bytes]
+    Reply = tuple[dict[str, object], bytes]
     Work = Callable[[], Reply]  # its exceptions are replies too
     Done = Callable[[Reply], None]
 
@@ -50,7 +50,7 @@ class Feed:
     def __init__(self, loop: Loop, fd: int) -> None:
         self._loop = loop
         self._fd = fd
-        self._chunks: List[Tuple[memoryview, Callable[[], None]]] = []
+        self._chunks: list[tuple[memoryview, Callable[[], None]]] = []
         os.set_blocking(fd, False)
 
     def put(self, chunk: bytes, taken: Callable[[], None]) -> None:
@@ -93,7 +93,7 @@ class Job:
         self.pipe = pipe
         self.done = done
         self.answer = frames.Decoder()
-        self.timer: Optional[Timer] = None
+        self.timer: Timer | None = None
 
 
 class Jobs:
@@ -101,8 +101,8 @@ class Jobs:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._dying: List[int] = []
-        self._alive: Dict[int, Job] = {}  # by pid
+        self._dying: list[int] = []
+        self._alive: dict[int, Job] = {}  # by pid
 
     def run(self, name: str, work: Work, done: Done, *, seconds: float, keep: Iterable[int] = ()) -> int:
         """Do `work` in a child, hand its reply to `done`; it keeps only the descriptors `keep`. Its pid."""
@@ -198,7 +198,7 @@ def _vanished(job: Job) -> NodeError:
     return NodeError("agent", f"the agent's helper for `{job.name}` vanished", why)
 
 
-def _fork(work: Work, writer: int, keep: Set[int]) -> int:
+def _fork(work: Work, writer: int, keep: set[int]) -> int:
     agent = os.getpid()
     pid = os.fork()
     if pid:
@@ -236,7 +236,7 @@ def _end_group(*_: object) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _forget_descriptors(keep: Set[int]) -> None:
+def _forget_descriptors(keep: set[int]) -> None:
     """Nothing of the agent's is held: neither the way to the controller nor another task's port."""
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     for fd in [int(name) for name in os.listdir("/proc/self/fd")]:

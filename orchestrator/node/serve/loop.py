@@ -10,7 +10,7 @@ from collections import deque
 
 TYPE_CHECKING = False  # in this package nothing imports typing: that is a sixth of an agent's start
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, List
+    from typing import Any, Callable
 
 READ = select.POLLIN
 WRITE = select.POLLOUT
@@ -36,8 +36,8 @@ class Loop:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._calls: Dict[int, Callable[[], None]] = {}
-        self._timers: List[Timer] = []
+        self._calls: dict[int, Callable[[], None]] = {}
+        self._timers: list[Timer] = []
 
     def watch(self, fd: int, what: int, call: Callable[[], None]) -> None:
         """Call when `fd` is ready for READ or WRITE, or broken; again and again until `unwatch`."""
@@ -87,7 +87,7 @@ class Outbox:
         self._loop = loop
         self._fd = fd
         self._broken = broken
-        self._queue: Deque[memoryview] = deque()
+        self._queue: deque[memoryview] = deque()
         self._size = 0
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(fd, False)

@@ -13,7 +13,7 @@ from ..base.fault import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any
 
     from .agent import Agent, Request
 
@@ -93,11 +93,11 @@ def serve(agent: Agent, request: Request) -> None:
         agent.reply(request, result)
 
 
-def ping(_agent: Agent, _request: Request) -> Dict[str, Any]:
+def ping(_agent: Agent, _request: Request) -> dict[str, Any]:
     return {"time_ns": time.time_ns()}
 
 
-def beats(agent: Agent, request: Request) -> Dict[str, Any]:
+def beats(agent: Agent, request: Request) -> dict[str, Any]:
     """From now on a sign of life every `every` seconds; asked again, the new pace replaces the old."""
     every = max(0.01, min(float(request["every"]), 3600.0))
     pace = agent.rooms["beats"] = object()

@@ -8,7 +8,7 @@ import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict
+    from typing import Callable
 
 
 class Waiter:
@@ -16,7 +16,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._readers: Dict[int, Callable[[], None]] = {}
+        self._readers: dict[int, Callable[[], None]] = {}
 
     def watch(self, fd: int, reader: Callable[[], None]) -> None:
         self._readers[fd] = reader

@@ -7,14 +7,14 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Tuple
+    from typing import Any, Iterator
 
     from . import reuse
 
 
 def compare(
-    incoming: str, manifest: List[Dict[str, Any]], verified: reuse.Verified
-) -> Tuple[List[str], List[os.stat_result]]:
+    incoming: str, manifest: list[dict[str, Any]], verified: reuse.Verified
+) -> tuple[list[str], list[os.stat_result]]:
     """What is wrong, a line per file, and what was seen of the others, both in the order of the manifest."""
     wrong, seen = [], []
     for entry in manifest:
@@ -35,7 +35,7 @@ class _WrongError(Exception):
     """Why a file is not what the manifest says."""
 
 
-def _check(incoming: str, entry: Dict[str, Any], verified: reuse.Verified) -> os.stat_result:
+def _check(incoming: str, entry: dict[str, Any], verified: reuse.Verified) -> os.stat_result:
     """What an entry of the manifest is like on the disk; raise _WrongError."""
     name = entry["path"]
     if name.startswith("/") or ".." in name.split("/"):

@@ -24,7 +24,7 @@ from . import receiver, wholeness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
@@ -32,7 +32,7 @@ _SECONDS = 24 * 3600.0  # a large set on a slow line takes hours
 _SHOWN = 5
 
 
-def look(agent: Agent, request: Request) -> Dict[str, Any]:
+def look(agent: Agent, request: Request) -> dict[str, Any]:
     """Whether the data is here: "whole", "damaged", "absent", or "unsure" where we have not verified it.
 
     By size and time of each file; with `thorough` every byte is read. What is in use is touched.
@@ -79,7 +79,7 @@ def peers(agent: Agent, request: Request) -> None:
     transfer.tell(request, {"peers": request["sources"], "plan": int(request["plan"])})
 
 
-def have(agent: Agent, request: Request) -> Dict[str, Any]:
+def have(agent: Agent, request: Request) -> dict[str, Any]:
     """What has come so far, which plan is at its end, and what was wrong with peers since the last look."""
     transfer = _running(agent, request)
     trouble, transfer.trouble = transfer.trouble, []
@@ -98,7 +98,7 @@ def seal(agent: Agent, request: Request) -> None:
     transfer.feed.put(frames.encode({"seal": True}), lambda: None)
 
 
-def drop(agent: Agent, request: Request) -> Dict[str, Any]:
+def drop(agent: Agent, request: Request) -> dict[str, Any]:
     """End a transfer; what has come stays for the next one."""
     transfer = agent.rooms.setdefault("data", {}).pop(digest_name(request["digest"]), None)
     if transfer is not None:
@@ -123,12 +123,12 @@ class _Transfer:
         self.bits = 0
         self.idle = -1  # the plan that is at its end
         self.waits = False  # for another transfer of the same data
-        self.trouble: List[Dict[str, str]] = []
-        self.waiting: Optional[Request] = request  # for the child's next word
-        self.outcome: Optional[NodeError] = None
+        self.trouble: list[dict[str, str]] = []
+        self.waiting: Request | None = request  # for the child's next word
+        self.outcome: NodeError | None = None
         self._agent = agent
         self._digest = digest
-        self._untold: Dict[int, Request] = {}  # that the child has not taken yet
+        self._untold: dict[int, Request] = {}  # that the child has not taken yet
         self._decoder = frames.Decoder()
         order = _order(agent, request)
         reader, writer = os.pipe()
@@ -152,7 +152,7 @@ class _Transfer:
         os.set_blocking(self._told, False)
         agent.loop.watch(self._told, READ, self._hear)
 
-    def tell(self, request: Request, header: Dict[str, Any]) -> None:
+    def tell(self, request: Request, header: dict[str, Any]) -> None:
         """Hand a request on to the child; answered when that has taken it, or is gone."""
         self._untold[id(request)] = request
 
@@ -174,7 +174,7 @@ class _Transfer:
         for word, _ in self._decoder.feed(data):
             self._take(word)
 
-    def _take(self, word: Dict[str, Any]) -> None:
+    def _take(self, word: dict[str, Any]) -> None:
         if "piece" in word:
             self.bits |= 1 << int(word["piece"])
         elif "idle" in word:
@@ -189,7 +189,7 @@ class _Transfer:
             request, self.waiting = self.waiting, None
             self._agent.reply(request, word)
 
-    def _ended(self, outcome: Tuple[Dict[str, Any], bytes]) -> None:
+    def _ended(self, outcome: tuple[dict[str, Any], bytes]) -> None:
         """The child has sealed, found the data whole at the start, or failed."""
         self.feed.close()
         reply = outcome[0]

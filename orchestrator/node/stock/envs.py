@@ -24,7 +24,7 @@ from . import uv, wheelhouse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List
+    from typing import Any, Iterator
 
     from ..serve.agent import Agent, Request
 
@@ -55,7 +55,7 @@ print("\\n" + json.dumps(versions))
 """
 
 
-def look(_agent: Agent, request: Request) -> Dict[str, Any]:
+def look(_agent: Agent, request: Request) -> dict[str, Any]:
     """Whether the environment is there and still runs, and what this machine is."""
     path = _path(request)
     trust.check_way(*os.path.split(os.path.dirname(path)))
@@ -72,7 +72,7 @@ def look(_agent: Agent, request: Request) -> Dict[str, Any]:
     }
 
 
-def find(_agent: Agent, request: Request) -> Dict[str, Any]:
+def find(_agent: Agent, request: Request) -> dict[str, Any]:
     """The interpreter that fits `python` (a version or a program), by uv's own search."""
     wanted = str(request["python"])
     done = uv.call(request, ["python", "find", os.path.expanduser(wanted)])
@@ -96,7 +96,7 @@ def make(agent: Agent, request: Request) -> None:
     agent.in_child(request, lambda: _make(path, making, request), seconds=2 * 3600.0)
 
 
-def progress(agent: Agent, request: Request) -> Dict[str, Any]:
+def progress(agent: Agent, request: Request) -> dict[str, Any]:
     """How far `make` has come: the packages that are installed, and uv's last words."""
     making = agent.rooms.get("envs", {}).get(_path(request))
     if making is None:
@@ -108,7 +108,7 @@ def progress(agent: Agent, request: Request) -> Dict[str, Any]:
     }
 
 
-def _make(path: str, making: str, request: Request) -> Dict[str, Any]:
+def _make(path: str, making: str, request: Request) -> dict[str, Any]:
     began = time.monotonic()
     folder, wheels = os.path.dirname(path), request.get("wheels")
     try:
@@ -129,13 +129,13 @@ def _make(path: str, making: str, request: Request) -> Dict[str, Any]:
 
 
 def _made(
-    path: str, versions: Dict[str, str], began: float, *, kept: bool, made: bool = True
-) -> Dict[str, Any]:
+    path: str, versions: dict[str, str], began: float, *, kept: bool, made: bool = True
+) -> dict[str, Any]:
     seconds = time.monotonic() - began
     return {"made": made, "path": path, "versions": versions, "seconds": seconds, "kept": kept}
 
 
-def _build(path: str, making: str, request: Request) -> Dict[str, str]:
+def _build(path: str, making: str, request: Request) -> dict[str, str]:
     try:
         os.mkdir(making, 0o700)
         _check_room(os.path.dirname(making))
@@ -181,7 +181,7 @@ def _ask_index(request: Request, making: str) -> None:
         # Anything else is for the installation to say: it knows which of the packages this machine needs.
 
 
-def _sources(request: Request, making: str) -> List[str]:
+def _sources(request: Request, making: str) -> list[str]:
     """Where uv takes packages from: an index of the user's, or a folder of wheels that was sent."""
     wheels, index = request.get("wheels"), request.get("index")
     if wheels:
@@ -191,7 +191,7 @@ def _sources(request: Request, making: str) -> List[str]:
     return ["--default-index", str(index)] if index else []
 
 
-def _step(request: Request, making: str, arguments: List[str], **settings: str) -> None:
+def _step(request: Request, making: str, arguments: list[str], **settings: str) -> None:
     with open(making + ".log", "wb") as log:  # what an earlier step said is not said again
         done = uv.call(request, arguments, log, **settings)
     if done.returncode < 0:
@@ -200,7 +200,7 @@ def _step(request: Request, making: str, arguments: List[str], **settings: str) 
         raise uv.failed(arguments, _read(making + ".log"))
 
 
-def _check(making: str, lock: bytes, path: str) -> Dict[str, str]:
+def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
     """Import what was installed, and so compile it: a file that is there proves nothing.
 
     Files are named as they would lie in `path`: equal errors of several hosts are shown once.
@@ -224,7 +224,7 @@ def _check(making: str, lock: bytes, path: str) -> Dict[str, str]:
             uv.tail(done.stderr.decode("utf-8", "replace").replace(making, path)),
             "change the packages under [env], then run `orchestrate setup`",
         )
-    versions: Dict[str, str] = json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1])
+    versions: dict[str, str] = json.loads(done.stdout.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1])
     return versions
 
 

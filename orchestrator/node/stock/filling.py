@@ -21,7 +21,7 @@ from .trees import drop_it, folder_of, incoming_of, is_there, part_of, seal_it
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
     from ..base.paths import Paths
     from ..serve.agent import Agent, Request
@@ -46,7 +46,7 @@ def begin(agent: Agent, request: Request) -> None:
     order = _Order(tree, incoming, manifest, paths, bool(request["reuse"]), request.payload)
     make_work = work.once_sealed(agent, request)
 
-    def child() -> Dict[str, Any]:
+    def child() -> dict[str, Any]:
         reply = _begin(order)
         return {**reply, **make_work()} if reply.get("made") else reply
 
@@ -73,7 +73,7 @@ def seal(agent: Agent, request: Request) -> None:
     state = agent.state
     make_work = work.once_sealed(agent, request)
 
-    def child() -> Dict[str, Any]:
+    def child() -> dict[str, Any]:
         return {**seal_it(incoming, tree, manifest, state), **make_work()}
 
     agent.in_child(request, child, seconds=_SECONDS)
@@ -90,13 +90,13 @@ class _Order(NamedTuple):
 
     tree: str
     incoming: str
-    manifest: List[Dict[str, Any]]
-    paths: Optional[Paths]  # of the state folder
+    manifest: list[dict[str, Any]]
+    paths: Paths | None  # of the state folder
     reusing: bool  # what other trees have
     likely: bytes  # to be missing, as a tar stream
 
 
-def _begin(order: _Order) -> Dict[str, Any]:
+def _begin(order: _Order) -> dict[str, Any]:
     incoming, trees = order.incoming, os.path.dirname(order.tree)
     if order.paths is not None:
         receiving.remove_dead(order.paths)
@@ -115,7 +115,7 @@ def _begin(order: _Order) -> Dict[str, Any]:
         raise unwritable(trees, error) from None
 
 
-def _fill(order: _Order) -> Dict[str, Any]:
+def _fill(order: _Order) -> dict[str, Any]:
     trees, incoming, manifest = os.path.dirname(order.tree), order.incoming, order.manifest
     lender = lending.Lender(trees, order.paths)
     state = order.paths.root if order.paths is not None else None
@@ -127,7 +127,7 @@ def _fill(order: _Order) -> Dict[str, Any]:
     return {"incoming": incoming, "base": filled.base, "missing": filled.missing}
 
 
-def _takes_all(likely: bytes, incoming: str, missing: List[str]) -> bool:
+def _takes_all(likely: bytes, incoming: str, missing: list[str]) -> bool:
     """Unpack what came along for the seal to merge; False, and nothing, unless it is all that is missing."""
     part = part_of(incoming)
     try:

@@ -25,7 +25,7 @@ from ..disk import copies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Iterator
 
     from ..base.paths import Paths
 
@@ -55,7 +55,7 @@ def is_large(found: os.stat_result) -> bool:
     return found.st_size >= LARGE and found.st_blocks * 512 >= LARGE
 
 
-def note(tree: str, manifest: List[Dict[str, Any]], found: List[os.stat_result]) -> None:
+def note(tree: str, manifest: list[dict[str, Any]], found: list[os.stat_result]) -> None:
     """Write down the large files of a verified tree before it has its name; raise OSError.
 
     `found`: what was seen of each of its files when they were verified.
@@ -96,15 +96,15 @@ def forget(trees: str) -> None:
 class Lender:
     """Lends files of trees to one run."""
 
-    def __init__(self, trees: str, paths: Optional[Paths]) -> None:
+    def __init__(self, trees: str, paths: Paths | None) -> None:
         """`paths`: of the state folder, which tells the runs that are over; without it nothing is lent."""
         self._trees = trees
         self._paths = paths
         self._runs = os.path.join(os.path.dirname(trees), "runs")
-        self._disk: Optional[str] = None
-        self._written: Optional[Set[str]] = None
-        self._known: Dict[str, Dict[str, File]] = {}
-        self._over: Dict[str, bool] = {}
+        self._disk: str | None = None
+        self._written: set[str] | None = None
+        self._known: dict[str, dict[str, File]] = {}
+        self._over: dict[str, bool] = {}
 
     def give(self, tree: str, path: str, target: str) -> None:
         """Make `target` a large file of a tree: a clone, else lent, else a copy.
@@ -158,14 +158,14 @@ class Lender:
             self._disk = filesystem(self._trees)
         return is_remote(self._disk)
 
-    def _listed(self) -> List[str]:
+    def _listed(self) -> list[str]:
         return [
             os.path.join(self._trees, name[len(_LIST) :])
             for name in listed(self._trees)
             if name.startswith(_LIST)
         ]
 
-    def _files_of(self, tree: str) -> Dict[str, File]:
+    def _files_of(self, tree: str) -> dict[str, File]:
         if tree not in self._known:
             self._known[tree] = {file.path: file for file in _files(tree)}
         return self._known[tree]
@@ -210,7 +210,7 @@ def _is_there(tree: str, file: File) -> bool:
         return False
 
 
-def _marks(found: os.stat_result) -> Tuple[int, int, int, int]:
+def _marks(found: os.stat_result) -> tuple[int, int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns, stat.S_IMODE(found.st_mode)
 
 
@@ -225,11 +225,11 @@ def _files(tree: str) -> Iterator[File]:
             yield File(*entry)
 
 
-def _written(trees: str) -> Set[str]:
+def _written(trees: str) -> set[str]:
     return {str(sha256) for sha256 in _read(os.path.join(trees, _WRITTEN))}
 
 
-def _read(path: str) -> List[Any]:
+def _read(path: str) -> list[Any]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             found = json.load(file)

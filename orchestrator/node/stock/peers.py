@@ -20,7 +20,7 @@ from ..base.fault import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+    from typing import Any, Callable, Iterable, Sequence
 
     from .pieces import Pieces
 
@@ -101,7 +101,7 @@ class Puller:
         self,
         pieces: Pieces,
         pem: str,
-        peer: Tuple[str, str, int],
+        peer: tuple[str, str, int],
         wanted: Iterable[int],
         on_end: Callable[[str, str], None],
     ) -> None:
@@ -112,7 +112,7 @@ class Puller:
         self._wanted = [one for one in wanted if not pieces.has(one)]
         self._on_end = on_end
         self._stopped = False
-        self._socket: Optional[socket.socket] = None
+        self._socket: socket.socket | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
@@ -172,10 +172,10 @@ class Pullers:
         self._on_idle = on_idle
         self._lock = threading.Lock()
         self._plan = 0
-        self._running: List[Puller] = []
-        self._open: Set[str] = set()
+        self._running: list[Puller] = []
+        self._open: set[str] = set()
 
-    def follow(self, plan: int, sources: Sequence[Dict[str, Any]]) -> None:
+    def follow(self, plan: int, sources: Sequence[dict[str, Any]]) -> None:
         """Take pieces as the sources (host, address, port, pieces) say; `on_idle` tells when that is over."""
         for puller in self._running:
             puller.stop()

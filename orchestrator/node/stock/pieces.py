@@ -18,9 +18,9 @@ from ..disk.below import Below, parts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Dict, Iterator, List, Sequence, Tuple
+    from typing import Any, Callable, Collection, Iterator, Sequence
 
-    Manifest = Sequence[Dict[str, Any]]
+    Manifest = Sequence[dict[str, Any]]
 
 DIGEST = 32  # bytes of a sha256
 _PRESENT = 1
@@ -43,7 +43,7 @@ class Pieces:
         self._folder = Below(folder, made=True)
         self._files = [(parts_of(one["path"]), int(one["size"]), int(one["mode"])) for one in manifest]
         self._held = {parts_of(path) for path in held}  # whole, and shared with other data: never written
-        self._starts: List[int] = []  # where each file begins in the whole
+        self._starts: list[int] = []  # where each file begins in the whole
         self.total = 0
         for _, length, _ in self._files:
             self._starts.append(self.total)
@@ -145,7 +145,7 @@ class Pieces:
             else:
                 os.pwrite(self._map, b"\0", piece)
 
-    def _slices(self, piece: int) -> Iterator[Tuple[int, int, int]]:
+    def _slices(self, piece: int) -> Iterator[tuple[int, int, int]]:
         """(file, place in it, length) of what a piece consists of."""
         start, end = piece * self.size, min((piece + 1) * self.size, self.total)
         number = bisect.bisect_right(self._starts, start) - 1

@@ -11,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Mapping
+    from typing import Mapping
 
 _UV = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -25,7 +25,7 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 _SECTIONS = ("global", "download", "install")  # a later one is said of what we do
 
 
-def in_words_of_uv(login: Mapping[str, str], root: str = "/") -> Dict[str, str]:
+def in_words_of_uv(login: Mapping[str, str], root: str = "/") -> dict[str, str]:
     """The variables that are missing in a login's environment; files count where uv has none of its own."""
     told = {} if _has_uv_toml(login, root) else _of_files(login, root)
     told.update(
@@ -45,8 +45,8 @@ def in_words_of_uv(login: Mapping[str, str], root: str = "/") -> Dict[str, str]:
     return made
 
 
-def _of_files(login: Mapping[str, str], root: str) -> Dict[str, str]:
-    found: Dict[str, str] = {}
+def _of_files(login: Mapping[str, str], root: str) -> dict[str, str]:
+    found: dict[str, str] = {}
     for path in _files(login, root):
         parser = configparser.RawConfigParser()
         try:
@@ -60,7 +60,7 @@ def _of_files(login: Mapping[str, str], root: str) -> Dict[str, str]:
     return found
 
 
-def _files(login: Mapping[str, str], root: str) -> List[str]:
+def _files(login: Mapping[str, str], root: str) -> list[str]:
     named = login.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:  # pip's way of saying: none at all
         return []

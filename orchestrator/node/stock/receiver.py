@@ -23,9 +23,9 @@ from .pieces import Pieces, map_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Iterator
 
-    Manifest = List[Dict[str, Any]]
+    Manifest = list[dict[str, Any]]
 
 INCOMING = ".incoming-"
 _WAIT = 3600.0  # seconds for another transfer of the same data into the same folder
@@ -37,16 +37,16 @@ class Order(NamedTuple):
     """What is to be received, and how."""
 
     path: str
-    notes: Optional[str]  # where `reuse` keeps those of data
+    notes: str | None  # where `reuse` keeps those of data
     manifest: Manifest
     size: int  # bytes of a piece
     digests: bytes  # of all pieces
     pem: str
     serve: bool  # give to others what is here
-    ports: List[int]
+    ports: list[int]
 
 
-def receive(order: Order, reader: int, tell: int) -> Tuple[Dict[str, Any], bytes]:
+def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes]:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a peer that hangs up
     data, name = os.path.split(order.path)
     try:
@@ -78,7 +78,7 @@ class _Receiver:
         self._lock = threading.Lock()
         pieces.on_piece = lambda number: self._say({"piece": number})
 
-    def serve(self, reader: int) -> Tuple[Dict[str, Any], bytes]:
+    def serve(self, reader: int) -> tuple[dict[str, Any], bytes]:
         from . import peers
 
         port, pullers = 0, None
@@ -101,7 +101,7 @@ class _Receiver:
                 return self._seal()
         raise NodeError("data", "the transfer was given up")
 
-    def _seal(self) -> Tuple[Dict[str, Any], bytes]:
+    def _seal(self) -> tuple[dict[str, Any], bytes]:
         missing = self._pieces.count - self._pieces.here
         if missing:
             raise NodeError("data", f"{missing} of {self._pieces.count} pieces are missing")
@@ -120,7 +120,7 @@ class _Receiver:
     def _idle(self, plan: int) -> None:
         self._say({"idle": plan})
 
-    def _say(self, word: Dict[str, Any]) -> None:
+    def _say(self, word: dict[str, Any]) -> None:
         with self._lock:
             write_all(self._tell, frames.encode(word))
 
@@ -130,7 +130,7 @@ def incoming_of(path: str) -> str:
     return os.path.join(data, f"{INCOMING}{name}")
 
 
-def _begin(order: Order, incoming: str) -> Set[str]:
+def _begin(order: Order, incoming: str) -> set[str]:
     """`_prepare`, where there is room for the rest; else nothing is left that was not there before."""
     fresh = not (os.path.lexists(order.path) or os.path.lexists(incoming))
     held = _prepare(order, incoming)
@@ -144,7 +144,7 @@ def _begin(order: Order, incoming: str) -> Set[str]:
     return held
 
 
-def _prepare(order: Order, incoming: str) -> Set[str]:
+def _prepare(order: Order, incoming: str) -> set[str]:
     """Have the folder that is to be filled; return the files that are right, and not to be written to."""
     data = os.path.dirname(order.path)
     remove_stale(data, (INCOMING,), _STALE, incoming)
@@ -179,7 +179,7 @@ def _stored(folder: str) -> int:
     return measure(folder).size
 
 
-def _words(reader: int) -> Iterator[Tuple[Dict[str, Any], bytes]]:
+def _words(reader: int) -> Iterator[tuple[dict[str, Any], bytes]]:
     decoder = frames.Decoder()
     while True:
         data = os.read(reader, 1 << 20)

@@ -19,14 +19,14 @@ from .lending import LARGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Iterator
 
     from .lending import Lender
 
-    Manifest = List[Dict[str, Any]]
-    Stat = Tuple[int, int, int, int]  # device, inode, size, time
+    Manifest = list[dict[str, Any]]
+    Stat = tuple[int, int, int, int]  # device, inode, size, time
     # Where there is a file of a content and mode, and what it is like.
-    Held = Dict[Tuple[str, int], Tuple[str, Stat]]
+    Held = dict[tuple[str, int], tuple[str, Stat]]
 
 _MOST = 64  # trees that are looked through, the newest first
 _MOST_BYTES = 64 << 20  # of their notes
@@ -37,19 +37,19 @@ _START = '{"tree": '
 class Filled(NamedTuple):
     """What came of `fill`."""
 
-    missing: List[int]  # places in the manifest
-    base: Optional[str]  # the newest tree with the most of the missing paths: it has earlier versions
-    known: Dict[Stat, str]  # the contents of the files that are links to another tree's
+    missing: list[int]  # places in the manifest
+    base: str | None  # the newest tree with the most of the missing paths: it has earlier versions
+    known: dict[Stat, str]  # the contents of the files that are links to another tree's
 
 
 class Verified:
     """The contents of the files that trees here hold; their notes are read as they are needed."""
 
-    def __init__(self, state: Optional[str], trees: str, known: Optional[Dict[Stat, str]] = None) -> None:
+    def __init__(self, state: str | None, trees: str, known: dict[Stat, str] | None = None) -> None:
         self._notes = _notes(state, trees)
         self._known = dict(known or {})
 
-    def content(self, found: os.stat_result) -> Optional[str]:
+    def content(self, found: os.stat_result) -> str | None:
         """The digest of a file that is a tree's, too, and need not be read again."""
         if found.st_nlink < 2:
             return None
@@ -64,9 +64,7 @@ class Verified:
         return self._known[mark]
 
 
-def note(
-    state: Optional[str], tree: str, manifest: Manifest, found: Optional[List[os.stat_result]] = None
-) -> None:
+def note(state: str | None, tree: str, manifest: Manifest, found: list[os.stat_result] | None = None) -> None:
     """Remember what a verified tree consists of; a disk that is full is no reason to fail.
 
     `found`: what was seen of each of its files when they were verified.
@@ -88,7 +86,7 @@ def note(
 
 
 def fill(
-    state: Optional[str], trees: str, incoming: str, manifest: Manifest, lender: Optional[Lender] = None
+    state: str | None, trees: str, incoming: str, manifest: Manifest, lender: Lender | None = None
 ) -> Filled:
     """Make in `incoming` what is here already, but for large files that tasks may write to."""
     held, base = _held(state, trees, manifest)
@@ -97,11 +95,11 @@ def fill(
     return Filled(missing, base, filler.known)
 
 
-def _held(state: Optional[str], trees: str, manifest: Manifest) -> Tuple[Held, Optional[str]]:
+def _held(state: str | None, trees: str, manifest: Manifest) -> tuple[Held, str | None]:
     """Where there are files of a content and mode that is wanted; and the base of what is not there."""
     lacking = {(entry["sha256"], entry["mode"]): entry["path"] for entry in manifest if "sha256" in entry}
     held: Held = {}
-    read: List[Tuple[str, Set[str]]] = []  # trees and their paths
+    read: list[tuple[str, set[str]]] = []  # trees and their paths
     for noted in _notes(state, trees):
         if not lacking:
             break
@@ -127,14 +125,14 @@ def stat_of(status: os.stat_result) -> Stat:
 class _Filler:
     """Makes files of a new tree from others."""
 
-    def __init__(self, incoming: str, held: Held, lender: Optional[Lender]) -> None:
+    def __init__(self, incoming: str, held: Held, lender: Lender | None) -> None:
         self._incoming = incoming
         self._held = held
         self._lender = lender
         self._folders = {incoming}
-        self.known: Dict[Stat, str] = {}
+        self.known: dict[Stat, str] = {}
 
-    def make(self, entry: Dict[str, Any]) -> bool:
+    def make(self, entry: dict[str, Any]) -> bool:
         """Whether it is there now; raise OSError."""
         name = entry["path"]
         if name.startswith("/") or ".." in name.split("/"):
@@ -150,7 +148,7 @@ class _Filler:
         content = (entry["sha256"], entry["mode"])
         return content in self._held and self._link(*self._held[content], path, entry)
 
-    def _link(self, source: str, mark: Stat, path: str, entry: Dict[str, Any]) -> bool:
+    def _link(self, source: str, mark: Stat, path: str, entry: dict[str, Any]) -> bool:
         mode, lender = entry["mode"], self._lender
         try:
             status = os.lstat(source)
@@ -202,7 +200,7 @@ class _Noted:
         return files
 
 
-def _notes(state: Optional[str], trees: str) -> Iterator[_Noted]:
+def _notes(state: str | None, trees: str) -> Iterator[_Noted]:
     """Of the trees below `trees`, the newest first; notes of trees that are gone go too."""
     if state is None:
         return
@@ -229,7 +227,7 @@ def _notes(state: Optional[str], trees: str) -> Iterator[_Noted]:
             yield _Noted(tree, text)
 
 
-def _newest_first(folder: str) -> List[Tuple[float, int, str]]:
+def _newest_first(folder: str) -> list[tuple[float, int, str]]:
     """(time, size, path) of the notes; raise OSError."""
     found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(folder)]
     return sorted(found, reverse=True)

@@ -23,7 +23,7 @@ from .comparison import compare, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
@@ -35,7 +35,7 @@ def is_there(tree: str) -> bool:
     return trust.is_ours(tree) and lending.is_whole(tree)
 
 
-def drop_it(incoming: str) -> Dict[str, Any]:
+def drop_it(incoming: str) -> dict[str, Any]:
     for path in (incoming, part_of(incoming)):
         remove(path)
     return {}
@@ -66,10 +66,10 @@ def part_of(incoming: str) -> str:
 def seal_it(
     incoming: str,
     tree: str,
-    manifest: List[Dict[str, Any]],
-    state: Optional[str] = None,
-    known: Optional[Dict[reuse.Stat, str]] = None,
-) -> Dict[str, Any]:
+    manifest: list[dict[str, Any]],
+    state: str | None = None,
+    known: dict[reuse.Stat, str] | None = None,
+) -> dict[str, Any]:
     """`known`: contents of files that need not be read again."""
     trust.check_way(*os.path.split(os.path.dirname(tree)))
     try:
@@ -89,7 +89,7 @@ def seal_it(
     return {"ok": True, "already": False}
 
 
-def _name(incoming: str, tree: str, manifest: List[Dict[str, Any]], found: List[os.stat_result]) -> bool:
+def _name(incoming: str, tree: str, manifest: list[dict[str, Any]], found: list[os.stat_result]) -> bool:
     """Give a verified tree its name, in place of a damaged one; False where another machine has done it."""
     above, name = os.path.split(tree)
     gone = os.path.join(above, f".gone-{name}-{os.urandom(6).hex()}")
@@ -113,7 +113,7 @@ class _Alone:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._held: Optional[int] = None
+        self._held: int | None = None
 
     def __enter__(self) -> None:
         try:
@@ -127,7 +127,7 @@ class _Alone:
             os.close(self._held)
 
 
-def _drop_for(incoming: str) -> Dict[str, Any]:
+def _drop_for(incoming: str) -> dict[str, Any]:
     """In favour of a tree that is there already."""
     drop_it(incoming)
     return {"ok": True, "already": True}
@@ -144,7 +144,7 @@ def _merge(part: str, incoming: str) -> None:
     remove(part)
 
 
-def _refuse(tree: str, wrong: List[str]) -> NodeError:
+def _refuse(tree: str, wrong: list[str]) -> NodeError:
     shown = "; ".join(wrong[:_SHOWN]) + ("; ..." if len(wrong) > _SHOWN else "")
     return NodeError(
         "tree",

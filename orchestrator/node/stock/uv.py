@@ -12,7 +12,7 @@ from .pipconf import in_words_of_uv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any
 
     from ..serve.agent import Request
 
@@ -24,7 +24,7 @@ _LACKING = ("not found in the package registry", "there is no version of", "netw
 
 
 def call(
-    request: Request, arguments: List[str], log: Any = subprocess.PIPE, **settings: str
+    request: Request, arguments: list[str], log: Any = subprocess.PIPE, **settings: str
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [os.path.expanduser(str(request["uv"])), *arguments],
@@ -37,7 +37,7 @@ def call(
     )
 
 
-def environment(login: Any) -> Dict[str, str]:
+def environment(login: Any) -> dict[str, str]:
     """The login's environment, with what pip knows in the words of uv where uv was told nothing itself."""
     made = {**compiling(login), **in_words_of_uv(login)}
     made.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", NO_COLOR="1")
@@ -45,7 +45,7 @@ def environment(login: Any) -> Dict[str, str]:
     return made
 
 
-def compiling(login: Any) -> Dict[str, str]:
+def compiling(login: Any) -> dict[str, str]:
     """The login's environment without what would keep Python's bytecode from its place beside the source."""
     return {
         name: value
@@ -54,7 +54,7 @@ def compiling(login: Any) -> Dict[str, str]:
     }
 
 
-def failed(arguments: List[str], log: str) -> NodeError:
+def failed(arguments: list[str], log: str) -> NodeError:
     lowered = log.lower()
 
     def says(*words: str) -> bool:

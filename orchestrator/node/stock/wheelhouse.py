@@ -16,10 +16,6 @@ from ..base.lenient import age, listed
 from ..base.paths import absolute, digest_name, free_bytes
 from ..disk.removing import hide_and_remove
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Dict, Optional
-
 _NOTE = "wheels"
 _ROOM = 3e9  # bytes that have to be free beside them: tasks need the disk more than a later host does
 _FRESH = 600.0  # seconds since a launch looked for it, in which a set may be about to be used
@@ -45,18 +41,18 @@ def keep(environment: str, wheels: str, room: float = _ROOM) -> None:
                 pass  # there is none, or somebody was faster
 
 
-def is_kept(environment: str, wheels: Optional[str]) -> bool:
+def is_kept(environment: str, wheels: str | None) -> bool:
     """Whether these wheels are noted as those of an environment."""
     return wheels is not None and _noted(environment) == _digest_of(environment, wheels) is not None
 
 
-def noted(envs: str) -> Dict[str, str]:
+def noted(envs: str) -> dict[str, str]:
     """The names of environments whose wheels may be here, and the names of these as data."""
     found = {name: _noted(os.path.join(envs, name)) for name in listed(envs) if not name.startswith(".")}
     return {name: digest for name, digest in found.items() if digest is not None}
 
 
-def _noted(environment: str) -> Optional[str]:
+def _noted(environment: str) -> str | None:
     try:
         with open(os.path.join(environment, _NOTE), encoding="ascii") as file:
             return digest_name(file.read(100))
@@ -64,7 +60,7 @@ def _noted(environment: str) -> Optional[str]:
         return None
 
 
-def _digest_of(environment: str, wheels: str) -> Optional[str]:
+def _digest_of(environment: str, wheels: str) -> str | None:
     """The name of the data that a folder of wheels is, where it is that of this working folder."""
     folder = os.path.dirname(absolute(wheels))
     try:

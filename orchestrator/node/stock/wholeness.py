@@ -14,14 +14,14 @@ from .comparison import sha256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Set, Tuple
+    from typing import Any
 
     from ..serve.agent import Agent
 
-    Manifest = List[Dict[str, Any]]
+    Manifest = list[dict[str, Any]]
 
 
-def is_whole(path: str, manifest: Manifest, notes: Optional[str]) -> bool:
+def is_whole(path: str, manifest: Manifest, notes: str | None) -> bool:
     """Whether it is here and right; read as a whole unless we noted that it is."""
     if not trust.is_ours(path):
         return False
@@ -34,7 +34,7 @@ def is_whole(path: str, manifest: Manifest, notes: Optional[str]) -> bool:
     return True
 
 
-def right(folder: str, manifest: Manifest, *, linked: bool = False) -> Set[str]:
+def right(folder: str, manifest: Manifest, *, linked: bool = False) -> set[str]:
     """The files that are as they should be; others go. With `linked` only those with several names count."""
     good = set()
     for one in manifest:
@@ -52,7 +52,7 @@ def right(folder: str, manifest: Manifest, *, linked: bool = False) -> Set[str]:
     return good
 
 
-def _is_right(folder: str, one: Dict[str, Any]) -> bool:
+def _is_right(folder: str, one: dict[str, Any]) -> bool:
     path = os.path.join(folder, one["path"])
     try:
         return _is_file(os.lstat(path), one) and sha256(path) == one["sha256"]
@@ -60,11 +60,11 @@ def _is_right(folder: str, one: Dict[str, Any]) -> bool:
         return False
 
 
-def _is_file(found: os.stat_result, one: Dict[str, Any]) -> bool:
+def _is_file(found: os.stat_result, one: dict[str, Any]) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size == one["size"]
 
 
-def noted(notes: Optional[str], path: str) -> Optional[List[Tuple[str, str, Any]]]:
+def noted(notes: str | None, path: str) -> list[tuple[str, str, Any]] | None:
     """(name, digest, what tells that it is the same) of each file of what was verified here."""
     if notes is None:
         return None
@@ -81,7 +81,7 @@ def noted(notes: Optional[str], path: str) -> Optional[List[Tuple[str, str, Any]
         return None
 
 
-def is_same(path: str, known: Any, digest: Optional[str]) -> bool:
+def is_same(path: str, known: Any, digest: str | None) -> bool:
     try:
         found = os.lstat(path)
         return reuse.stat_of(found) == known and (digest is None or sha256(path) == digest)
@@ -89,7 +89,7 @@ def is_same(path: str, known: Any, digest: Optional[str]) -> bool:
         return False
 
 
-def notes_of(agent: Agent) -> Optional[str]:
+def notes_of(agent: Agent) -> str | None:
     """Where `reuse` keeps its notes of data; apart from those of code, of which many come and go."""
     return None if agent.state is None else os.path.join(agent.state, "data")
 
@@ -98,6 +98,6 @@ def _note_of(notes: str, path: str) -> str:
     return os.path.join(notes, "trees", os.path.basename(path))
 
 
-def forget(notes: Optional[str], path: str) -> None:
+def forget(notes: str | None, path: str) -> None:
     if notes is not None:
         discard(_note_of(notes, path))

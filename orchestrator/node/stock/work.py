@@ -19,14 +19,14 @@ from .trees import folder_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable
 
     from ..serve.agent import Agent, Request
 
 _SECONDS = 600.0  # for the copies, and for what R says about its packages
 
 
-def make(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
+def make(agent: Agent, request: Request) -> dict[str, Any] | None:
     """Copy the trees, but for what is lent; the first one wins.
 
     Once per run, also when hosts that share the folder all ask.
@@ -45,7 +45,7 @@ def make(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     return None
 
 
-def once_sealed(agent: Agent, request: Request) -> Callable[[], Dict[str, Any]]:
+def once_sealed(agent: Agent, request: Request) -> Callable[[], dict[str, Any]]:
     """What a child does when it has sealed a tree for the run `work`: `make`, in that child."""
     wanted = request.get("work")
     if wanted is None:
@@ -54,7 +54,7 @@ def once_sealed(agent: Agent, request: Request) -> Callable[[], Dict[str, Any]]:
     return lambda: {"work": _make(agent, order, sealed=True)}
 
 
-def _look_and_make(agent: Agent, request: Request, order: _Order) -> Dict[str, Any]:
+def _look_and_make(agent: Agent, request: Request, order: _Order) -> dict[str, Any]:
     had = have.look(request["needs"])
     if request.get("makes", True) and have.suffices(had):
         return {**_make(agent, order), "had": had}
@@ -66,30 +66,30 @@ class _Order(NamedTuple):
 
     run: str  # the folder that it is in
     trees: str  # the folder of the trees
-    digests: List[str]  # that it is made from; the first one wins
-    also: List[str]  # that are to be there
-    data: List[str]  # that the run reads
+    digests: list[str]  # that it is made from; the first one wins
+    also: list[str]  # that are to be there
+    data: list[str]  # that the run reads
 
     @property
     def work(self) -> str:
         return os.path.join(self.run, "work")
 
     @property
-    def wanted(self) -> List[str]:
+    def wanted(self) -> list[str]:
         return self.digests + self.also
 
     def tree(self, digest: str) -> str:
         return os.path.join(self.trees, digest)
 
 
-def _order(told: Any, workdir: str, digests: List[str]) -> _Order:
+def _order(told: Any, workdir: str, digests: list[str]) -> _Order:
     """What a request tells of a run; raise NodeError for names that are none."""
     also, data = ([digest_name(one) for one in told.get(name, ())] for name in ("also", "data"))
     folder = run_folder(workdir, told["run"])
     return _Order(folder, folder_of(workdir), [digest_name(one) for one in digests], also, data)
 
 
-def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> Dict[str, Any]:
+def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> dict[str, Any]:
     """With `sealed` the first tree has just been verified."""
     work = order.work
     trust.check_way(os.path.dirname(order.trees), "trees")
@@ -124,7 +124,7 @@ def run_folder(workdir: str, run: str) -> str:
     return os.path.join(absolute(workdir), "runs", plain_name("run", run))
 
 
-def trees_of(run_folder: str) -> List[str]:
+def trees_of(run_folder: str) -> list[str]:
     """The digests of the trees that a run was made from, and of the data that it reads."""
     try:
         with open(os.path.join(run_folder, "trees"), encoding="ascii") as file:
@@ -133,7 +133,7 @@ def trees_of(run_folder: str) -> List[str]:
         return []
 
 
-def _missing(trees: str, digests: List[str], whole_or_not: bool = False) -> List[str]:
+def _missing(trees: str, digests: list[str], whole_or_not: bool = False) -> list[str]:
     return [digest for digest in digests if not _use(os.path.join(trees, digest), whole_or_not)]
 
 
@@ -148,7 +148,7 @@ def _use(tree: str, whole_or_not: bool) -> bool:
     return trust.is_ours(tree) and (whole_or_not or is_whole(tree))
 
 
-def _note(run_folder: str, digests: List[str]) -> None:
+def _note(run_folder: str, digests: list[str]) -> None:
     with open(os.path.join(run_folder, "trees"), "w", encoding="ascii") as file:
         file.write("".join(f"{digest}\n" for digest in digests))
 

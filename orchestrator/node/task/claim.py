@@ -13,10 +13,6 @@ from ..base.paths import TaskFolder, make_private
 from ..base.tuples import NamedTuple
 from . import state
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Optional
-
 
 class Claim(NamedTuple):
     """What the claimer holds open and hands on to guard and supervisor."""
@@ -30,7 +26,7 @@ class Claim(NamedTuple):
                 os.close(fd)
 
 
-def take(folder: TaskFolder) -> Optional[Claim]:
+def take(folder: TaskFolder) -> Claim | None:
     """Make the task's folder with its lock held and its FIFO open; None when it is taken.
 
     It is made beside its place and renamed: whoever sees it sees all of it, and never a free lock.

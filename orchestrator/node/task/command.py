@@ -18,7 +18,7 @@ from ..serve.loop import READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any
 
     from ..serve.agent import Agent, Request
 
@@ -42,13 +42,13 @@ def start(agent: Agent, request: Request) -> None:
     ends = {stream: pipe[0] for stream, pipe in pipes.items()}
     writers = tuple(pipe[1] for pipe in pipes.values())
 
-    def done(reply: Tuple[Dict[str, Any], bytes]) -> None:
+    def done(reply: tuple[dict[str, Any], bytes]) -> None:
         for stream in list(ends):
             _drain(agent, stream, ends)
         del agent.rooms["exec"]
         agent.send({"id": request.id, **reply[0]})
 
-    def work() -> Tuple[Dict[str, Any], bytes]:
+    def work() -> tuple[dict[str, Any], bytes]:
         return {"ok": True, "result": _run(argv, *writers)}, b""
 
     try:
@@ -66,7 +66,7 @@ def start(agent: Agent, request: Request) -> None:
         _watch(agent, stream, ends)
 
 
-def end(agent: Agent, _request: Request) -> Dict[str, Any]:
+def end(agent: Agent, _request: Request) -> dict[str, Any]:
     """Tell the command to end; the reply to its start says when nothing is left."""
     pid = agent.rooms.get("exec")
     if pid is not None:
@@ -74,12 +74,12 @@ def end(agent: Agent, _request: Request) -> Dict[str, Any]:
     return {"running": pid is not None}
 
 
-def _watch(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+def _watch(agent: Agent, stream: str, ends: dict[str, int]) -> None:
     if stream in ends:
         agent.loop.watch(ends[stream], READ, lambda: _forward(agent, stream, ends))
 
 
-def _forward(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+def _forward(agent: Agent, stream: str, ends: dict[str, int]) -> None:
     if not agent.outbox.room:  # the command waits at its pipe until the controller has read
         agent.loop.unwatch(ends[stream])
         agent.loop.after(_PAUSE, lambda: _watch(agent, stream, ends))
@@ -94,7 +94,7 @@ def _forward(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
         _close(agent, stream, ends)
 
 
-def _drain(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+def _drain(agent: Agent, stream: str, ends: dict[str, int]) -> None:
     """What still stands in the pipe; whoever holds its other end now cannot be ended."""
     try:
         while True:
@@ -107,7 +107,7 @@ def _drain(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
     _close(agent, stream, ends)
 
 
-def _close(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
+def _close(agent: Agent, stream: str, ends: dict[str, int]) -> None:
     fd = ends.pop(stream)
     agent.loop.unwatch(fd)
     os.close(fd)
@@ -116,11 +116,11 @@ def _close(agent: Agent, stream: str, ends: Dict[str, int]) -> None:
 # --- in the child ---
 
 
-def _run(argv: List[bytes], out: int, err: int) -> Dict[str, Any]:
+def _run(argv: list[bytes], out: int, err: int) -> dict[str, Any]:
     """How the command ended, once nothing of it is left."""
     prctl.adopt_orphans()
     signal.signal(signal.SIGTERM, _told_to_end)
-    result: Dict[str, Any] = {"status": None, "stopped": False}
+    result: dict[str, Any] = {"status": None, "stopped": False}
     main = 0
     try:
         main = _spawn(argv, out, err)
@@ -141,7 +141,7 @@ def _told_to_end(*_: object) -> None:
     raise _EndIt
 
 
-def _spawn(argv: List[bytes], out: int, err: int) -> int:
+def _spawn(argv: list[bytes], out: int, err: int) -> int:
     """Start the command; raise the OSError with which its program could not be run."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -176,11 +176,11 @@ def _go_home() -> None:
         pass  # it may be gone, or not ours to enter: then from where we are
 
 
-def _end_all() -> Tuple[Dict[int, int], int, List[str]]:
+def _end_all() -> tuple[dict[int, int], int, list[str]]:
     """End every descendant; their statuses, how many there were, and the names of those that stay."""
     began = time.monotonic()
-    statuses: Dict[int, int] = {}
-    seen: Dict[int, str] = {}
+    statuses: dict[int, int] = {}
+    seen: dict[int, str] = {}
     while _children_left(statuses):
         below = [one for one in procs.descendants(os.getpid(), procs.scan()) if not one.zombie]
         late = time.monotonic() - began
@@ -197,7 +197,7 @@ def _end_all() -> Tuple[Dict[int, int], int, List[str]]:
     return statuses, len(seen), []
 
 
-def _children_left(statuses: Dict[int, int]) -> bool:
+def _children_left(statuses: dict[int, int]) -> bool:
     """Collect the dead. All that lost their parent are ours: without a child, nothing is left."""
     try:
         while True:

@@ -14,7 +14,7 @@ from . import state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Tuple
+    from typing import Iterator
 
 
 class UnknownTaskError(NodeError):
@@ -73,7 +73,7 @@ def _request(kill: bool, grace: float) -> bytes:
     return json.dumps(want).encode() + b"\n"
 
 
-def requests(data: bytes) -> Iterator[Tuple[str, float]]:
+def requests(data: bytes) -> Iterator[tuple[str, float]]:
     """(want, grace) of each line that is a request; anybody may have written the others."""
     for line in data.split(b"\n"):
         try:

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from . import state
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Optional
-
 LINGER = 2.0  # seconds that processes have after their leader
 
 NOTHING = "nothing"
@@ -28,7 +24,7 @@ class Ending:
 
     def __init__(self) -> None:
         self.want = state.WANT_RUN
-        self.deadline: Optional[float] = None  # then comes KILL
+        self.deadline: float | None = None  # then comes KILL
         self._stage = _RUN
 
     @property

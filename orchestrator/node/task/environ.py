@@ -11,9 +11,9 @@ from ..base.procs import COOKIE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple
+    from typing import Any, Mapping
 
-    Environ = Dict[bytes, bytes]
+    Environ = dict[bytes, bytes]
 
 
 # A newline first: the setup may end in a comment. PATH again: a login shell's profile may reset it.
@@ -25,7 +25,7 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def find_program(name: str, path: bytes) -> Optional[str]:
+def find_program(name: str, path: bytes) -> str | None:
     """Where a program of that name is on PATH; a name with a slash is looked for as it is."""
     if "/" in name:
         return os.path.abspath(name)
@@ -37,7 +37,7 @@ def find_program(name: str, path: bytes) -> Optional[str]:
 
 
 def build(
-    base: Mapping[bytes, bytes], interpreter: Optional[str], env: Mapping[str, str], marks: Mapping[str, str]
+    base: Mapping[bytes, bytes], interpreter: str | None, env: Mapping[str, str], marks: Mapping[str, str]
 ) -> Environ:
     """The task's environment: the login's, our defaults, the job's own (wins), and the marks (always)."""
     made = {name: value for name, value in base.items() if not name.startswith(b"SSH_")}
@@ -50,7 +50,7 @@ def build(
     return made
 
 
-def marks(run: str, attempt: str, task: str, nonce: str, report: str) -> Dict[str, str]:
+def marks(run: str, attempt: str, task: str, nonce: str, report: str) -> dict[str, str]:
     """What tells a task, and us, whose it is."""
     return {
         COOKIE: f"{run}/{attempt}/{task}/{nonce}",
@@ -60,7 +60,7 @@ def marks(run: str, attempt: str, task: str, nonce: str, report: str) -> Dict[st
     }
 
 
-def interpreter(python: Optional[str], setup: Optional[str], path: bytes) -> Optional[str]:
+def interpreter(python: str | None, setup: str | None, path: bytes) -> str | None:
     """The training Python as an absolute path (a venv's link is not resolved).
 
     A bare name is the setup's to find: `conda activate` decides what `python` means after it.
@@ -70,7 +70,7 @@ def interpreter(python: Optional[str], setup: Optional[str], path: bytes) -> Opt
     return find_program(os.path.expanduser(python), path)
 
 
-def command(argv: List[str], setup: Optional[str], interpreter: Optional[str]) -> List[bytes]:
+def command(argv: list[str], setup: str | None, interpreter: str | None) -> list[bytes]:
     """What to exec; the user's setup text is one argument of a login bash, the command its others."""
     made = [encode(os.path.expanduser(argv[0])), *(encode(argument) for argument in argv[1:])]
     if not setup:
@@ -79,7 +79,7 @@ def command(argv: List[str], setup: Optional[str], interpreter: Optional[str]) -
     return [b"bash", b"-lc", encode(setup + _RUN_AFTER_SETUP), b"bash", os.fsencode(folder), *made]
 
 
-def of_task(spec: Mapping[str, Any], marked: Mapping[str, str]) -> Tuple[List[bytes], Environ]:
+def of_task(spec: Mapping[str, Any], marked: Mapping[str, str]) -> tuple[list[bytes], Environ]:
     """The command line and the environment for a task's spec on this machine."""
     base, setup = os.environb, spec.get("setup")
     python = interpreter(spec.get("python"), setup, base.get(b"PATH", os.defpath.encode()))

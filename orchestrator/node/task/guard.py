@@ -12,10 +12,6 @@ from .launch import Handles, Launch
 from .oom import Memory
 from .output import Output
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Dict
-
 
 def main(launch: Launch, handles: Handles) -> None:
     """The guard's life after its fork (all signals blocked, for good); ends the process."""
@@ -43,7 +39,7 @@ def main(launch: Launch, handles: Handles) -> None:
         os._exit(0)
 
 
-def cannot_fork(launch: Launch, error: OSError) -> Dict[str, str]:
+def cannot_fork(launch: Launch, error: OSError) -> dict[str, str]:
     """Conclude a task for which no process can be made; return the error."""
     refusal = leader.cannot_fork(error)
     found = state.read(launch.folder)

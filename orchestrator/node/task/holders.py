@@ -13,7 +13,7 @@ from ..base.tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, Iterator, List
+    from typing import Iterable, Iterator
 
     from ..base.paths import TaskFolder
     from ..base.procs import Process
@@ -31,12 +31,12 @@ class Holder(NamedTuple):
     status: str  # as /proc/*/stat has it
 
 
-def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> List[Dict[str, object]]:
+def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> list[dict[str, object]]:
     """Let stopped guards and supervisors go on; return who they were.
 
     What a debugger holds cannot: with `kill` it is killed, and the other one of the two ends the task.
     """
-    woken: List[Dict[str, object]] = []
+    woken: list[dict[str, object]] = []
     for holder in _holders({os.path.realpath(folder.lock): folder for folder in folders}):
         if holder.status == _TRACED:
             sent = kill and _send(holder.process, signal.SIGKILL)
@@ -56,7 +56,7 @@ def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> List[Dict[str,
     return woken
 
 
-def _holders(locks: Dict[str, TaskFolder]) -> Iterator[Holder]:
+def _holders(locks: dict[str, TaskFolder]) -> Iterator[Holder]:
     for process in procs.scan():
         what = _NAMES.get(procs.name(process.pid))
         if what is None or process.zombie:

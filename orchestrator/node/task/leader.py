@@ -12,10 +12,10 @@ from .launch import Launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NoReturn, Tuple
+    from typing import Any, NoReturn
 
 
-def spawn(launch: Launch, output: int) -> Tuple[int, int]:
+def spawn(launch: Launch, output: int) -> tuple[int, int]:
     """Fork the leader; return its pid and a pipe: it ends empty when exec worked, else with an error."""
     heard, said = os.pipe()
     parent = os.getpid()
@@ -32,15 +32,15 @@ def spawn(launch: Launch, output: int) -> Tuple[int, int]:
     return pid, heard
 
 
-def hear(pipe: int) -> Dict[str, str]:
+def hear(pipe: int) -> dict[str, str]:
     """Why exec failed, {} when it worked; called when the pipe has something or has ended."""
     with open(pipe, "rb") as stream:
         said = stream.read()
-    error: Dict[str, str] = json.loads(said) if said else {}
+    error: dict[str, str] = json.loads(said) if said else {}
     return error
 
 
-def cannot_fork(error: OSError) -> Dict[str, str]:
+def cannot_fork(error: OSError) -> dict[str, str]:
     """The refusal when no process could be made."""
     return _error(
         "no process could be made for it",
@@ -49,11 +49,11 @@ def cannot_fork(error: OSError) -> Dict[str, str]:
     )
 
 
-def in_one_line(refusal: Dict[str, str]) -> str:
+def in_one_line(refusal: dict[str, str]) -> str:
     return ": ".join(part for part in (refusal["what"], refusal["why"]) if part)
 
 
-def answer(fd: int, said: Dict[str, Any]) -> None:
+def answer(fd: int, said: dict[str, Any]) -> None:
     """Tell the waiting `start` how it went, and hang up."""
     try:
         os.write(fd, json.dumps(said).encode() + b"\n")
@@ -62,7 +62,7 @@ def answer(fd: int, said: Dict[str, Any]) -> None:
     os.close(fd)
 
 
-def _become(launch: Launch, output: int, parent: int) -> Dict[str, str]:
+def _become(launch: Launch, output: int, parent: int) -> dict[str, str]:
     """Become the task; returns only the reason why that failed."""
     os.setsid()
     prctl.die_with_parent(signal.SIGKILL)
@@ -96,7 +96,7 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _exec(argv: List[bytes], env: Dict[bytes, bytes]) -> NoReturn:
+def _exec(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
     """Like execvpe, with the task's own PATH; raise the most telling error."""
     if b"/" in argv[0]:
         os.execve(argv[0], argv, env)  # noqa: S606 - no shell is the point
@@ -112,7 +112,7 @@ def _exec(argv: List[bytes], env: Dict[bytes, bytes]) -> NoReturn:
     raise denied or FileNotFoundError(errno.ENOENT, "no such program on PATH")
 
 
-def _explain(error: Exception, launch: Launch) -> Dict[str, str]:
+def _explain(error: Exception, launch: Launch) -> dict[str, str]:
     program = os.fsdecode(launch.argv[0])[:500]
     what = f"{program} could not be started"
     code = error.errno if isinstance(error, OSError) else None
@@ -153,5 +153,5 @@ def _first_line(path: str) -> str:
         return path
 
 
-def _error(what: str, why: str, hint: str) -> Dict[str, str]:
+def _error(what: str, why: str, hint: str) -> dict[str, str]:
     return {"what": what, "why": why, "hint": hint}

@@ -15,7 +15,7 @@ from ..base import locks, turnstile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any
 
     from ..base.paths import Paths
     from ..serve.agent import Agent, Request
@@ -24,15 +24,15 @@ _AGAIN = 1.0  # seconds between two looks at a port that the same run still hold
 _UNKNOWN = {"run": None, "task": None, "owner": None, "since": None}
 
 
-def lease(agent: Agent, request: Request) -> Dict[str, Any]:
+def lease(agent: Agent, request: Request) -> dict[str, Any]:
     """Take all ports for a run, or none and say who has them.
 
     One that an earlier agent of the same run still holds, or a task that it has started, is taken as soon as
     they let go of it.
     """
     wanted = {int(port): task for port, task in request["ports"].items()}
-    taken: Dict[int, Tuple[int, int]] = {}
-    conflicts: List[Dict[str, Any]] = []
+    taken: dict[int, tuple[int, int]] = {}
+    conflicts: list[dict[str, Any]] = []
     try:
         for port in wanted:
             if port not in agent.leases:
@@ -57,14 +57,14 @@ def lease(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"taken": sorted(port for port in wanted if port in agent.leases), "conflicts": []}
 
 
-def held(agent: Agent, port: int) -> Tuple[int, ...]:
+def held(agent: Agent, port: int) -> tuple[int, ...]:
     """The descriptors of a lease, to be handed to the port's task; none for a port that we do not have."""
     if port in agent.rooms.get("awaited", ()):
         _ask_again(agent, port)
     return agent.leases.get(port, ())
 
 
-def _await(agent: Agent, port: int, text: Dict[str, Any]) -> None:
+def _await(agent: Agent, port: int, text: dict[str, Any]) -> None:
     awaited = agent.rooms.setdefault("awaited", {})
     if port not in awaited:
         agent.loop.after(_AGAIN, lambda: _look_again(agent, port))
@@ -79,7 +79,7 @@ def _look_again(agent: Agent, port: int) -> None:
 
 def _ask_again(agent: Agent, port: int) -> None:
     """Take it if it is free; another run that was faster keeps it."""
-    awaited: Dict[int, Dict[str, Any]] = agent.rooms["awaited"]
+    awaited: dict[int, dict[str, Any]] = agent.rooms["awaited"]
     text = awaited[port]
     try:
         found, holder = _take(agent.paths.lease(port), port, 0.0)
@@ -92,7 +92,7 @@ def _ask_again(agent: Agent, port: int) -> None:
         del awaited[port]
 
 
-def _take(path: str, port: int, patience: float) -> Tuple[Optional[Tuple[int, int]], Dict[str, Any]]:
+def _take(path: str, port: int, patience: float) -> tuple[tuple[int, int] | None, dict[str, Any]]:
     """Its lock and its claim, or None and who has it; raise OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -109,13 +109,13 @@ def _take(path: str, port: int, patience: float) -> Tuple[Optional[Tuple[int, in
     return None, holder
 
 
-def _let_go(taken: Dict[int, Tuple[int, int]]) -> None:
+def _let_go(taken: dict[int, tuple[int, int]]) -> None:
     for fds in taken.values():
         for fd in fds:
             os.close(fd)
 
 
-def leased(port: int, paths: Optional[Paths], asker: str = "") -> Optional[Dict[str, Any]]:
+def leased(port: int, paths: Paths | None, asker: str = "") -> dict[str, Any] | None:
     """The lease of another run than the asking one; of another user's run only the user is known."""
     found = lease_of(port, paths) if paths is not None else None
     if found is not None:
@@ -124,7 +124,7 @@ def leased(port: int, paths: Optional[Paths], asker: str = "") -> Optional[Dict[
     return None if user is None else {**_UNKNOWN, "owner": user}
 
 
-def lease_of(port: int, paths: Paths) -> Optional[Dict[str, Any]]:
+def lease_of(port: int, paths: Paths) -> dict[str, Any] | None:
     """What a lease says that somebody holds; None for a free one."""
     path = paths.lease(port)
     try:
@@ -136,9 +136,9 @@ def lease_of(port: int, paths: Paths) -> Optional[Dict[str, Any]]:
         return None
 
 
-def _text(fd: int) -> Dict[str, Any]:
+def _text(fd: int) -> dict[str, Any]:
     """What a lease says; unknown where its holder has not written yet, or it is damaged."""
-    known: Dict[str, Any] = dict(_UNKNOWN)
+    known: dict[str, Any] = dict(_UNKNOWN)
     try:
         found = json.loads(os.pread(fd, 1 << 16, 0))
     except (ValueError, RecursionError):
@@ -151,7 +151,7 @@ def _text(fd: int) -> Dict[str, Any]:
     return known
 
 
-def _write(fd: int, text: Dict[str, Any]) -> None:
+def _write(fd: int, text: dict[str, Any]) -> None:
     data = json.dumps(text).encode()
     os.pwrite(fd, data, 0)
     os.ftruncate(fd, len(data))

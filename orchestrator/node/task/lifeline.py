@@ -14,10 +14,6 @@ from ..base.tuples import NamedTuple
 from . import state
 from .launch import Launch
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Optional, Tuple
-
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -38,13 +34,13 @@ class Lifeline:
         self._launch = launch
         self._keeper = launch.paths.keeper(launch.folder.run)  # its mtime is a keeper's last word
         self._word = lenient.changed(self._keeper, 0.0)
-        self._own: Tuple[int, int] = (0, 0)  # bytes that the task has printed, and reported
+        self._own: tuple[int, int] = (0, 0)  # bytes that the task has printed, and reported
         self._heard = self._spoke = time.clock_gettime(_BOOTTIME)
         self._next_look = now
         limits = [limit for limit in (launch.lifeline, launch.fence) if limit]
         self.tick = min(1.0, min(limits) / 4) if limits else 3600.0
 
-    def cut(self, now: float, printed: int) -> Optional[Cut]:
+    def cut(self, now: float, printed: int) -> Cut | None:
         """None while a task such as this one may go on; `printed` is its bytes so far."""
         lifeline, fence = self._launch.lifeline, self._launch.fence
         if now < self._next_look or not (lifeline or fence):

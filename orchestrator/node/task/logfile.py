@@ -10,9 +10,9 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
-    Gap = Dict[str, Any]  # {"offset", "bytes", "ns", "why"}: so many bytes are missing at that offset
+    Gap = dict[str, Any]  # {"offset", "bytes", "ns", "why"}: so many bytes are missing at that offset
 
 
 RECORD = struct.Struct("<QQ")
@@ -25,14 +25,14 @@ MAX_GAPS = 64
 class LogFile:
     """Appends to output.log; `gaps` tells what is missing, `changed` that it should be told."""
 
-    def __init__(self, log: str, index: str, cap: Optional[int], gaps: List[Gap]) -> None:
+    def __init__(self, log: str, index: str, cap: int | None, gaps: list[Gap]) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._log = os.open(log, flags, 0o600)
         self._index = os.open(index, flags, 0o600)
         self._cap = cap
         self._indexed_ns = 0
         self._tried_ns = 0
-        self._missing: Optional[Gap] = None  # the gap that is being made
+        self._missing: Gap | None = None  # the gap that is being made
         self.size = os.fstat(self._log).st_size
         self.gaps = gaps
         self.changed = False

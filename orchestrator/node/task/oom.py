@@ -18,9 +18,7 @@ from ..base import procs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Tuple
-
-    Counts = Dict[str, int]  # file -> kills
+    Counts = dict[str, int]  # file -> kills
 
 _EVERY = 15.0  # seconds between two looks; a kill is told for one to two of these
 _NO_LIMIT = 1 << 60  # v1 writes the largest number of pages instead
@@ -41,7 +39,7 @@ class Memory:
             self._due = now + _EVERY
             self._before, self._last = self._last, self._read()
 
-    def kills(self, killed: bool = False) -> Optional[Dict[str, Optional[int]]]:
+    def kills(self, killed: bool = False) -> dict[str, int | None] | None:
         """How many were killed shortly before now and the limit they met; None when nobody was.
 
         `killed` says that SIGKILL, not sent by us, ended the task.
@@ -68,14 +66,14 @@ class Memory:
             found[self._machine] = count
         return found
 
-    def _limit(self) -> Optional[int]:
+    def _limit(self) -> int | None:
         """The tightest of our group and those above."""
         found = [procs.text(os.path.join(folder, limit)).strip() for folder, _, limit in self._groups]
         limits = [int(text) for text in found if text.isdigit()]  # v2 says "max"
         return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
 
 
-def _groups(root: str) -> List[Tuple[str, str, str]]:
+def _groups(root: str) -> list[tuple[str, str, str]]:
     """(folder, counter, limit) of our memory group, its ancestors behind it."""
     groups = []
     for line in procs.text(os.path.join(root, "proc/self/cgroup")).splitlines():
@@ -95,14 +93,14 @@ def _groups(root: str) -> List[Tuple[str, str, str]]:
     return groups
 
 
-def _and_above(path: str) -> List[str]:
+def _and_above(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part]
     if ".." in parts:  # a group outside of the container's
         return [""]
     return ["/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
-def _count(path: str) -> Optional[int]:
+def _count(path: str) -> int | None:
     for line in procs.text(path).splitlines():
         name, _, count = line.partition(" ")
         if name == "oom_kill" and count.isdigit():

@@ -10,8 +10,6 @@ from .logfile import LogFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional
-
     from .logfile import Gap
 
 CHUNK = 256 << 10
@@ -23,7 +21,7 @@ _REST = 0.01  # after a read that brought little: lines come in groups, not one 
 class Output:
     """Reads without ever waiting; `rests_until` says when the next look is worth it."""
 
-    def __init__(self, launch: Launch, pipe: int, gaps: List[Gap]) -> None:
+    def __init__(self, launch: Launch, pipe: int, gaps: list[Gap]) -> None:
         os.set_blocking(pipe, False)
         self._pipe = pipe
         self.log = LogFile(launch.folder.log, launch.folder.idx, launch.log_cap, gaps)
@@ -31,7 +29,7 @@ class Output:
         self._epoch = time.time_ns() - time.monotonic_ns()
         self.ended = False
         self.taken = 0  # bytes
-        self.rests_until: Optional[float] = None
+        self.rests_until: float | None = None
 
     def take(self) -> None:
         """What is there now, up to a chunk."""
@@ -46,7 +44,7 @@ class Output:
             pass
         self.log.close()
 
-    def _read(self) -> Optional[int]:
+    def _read(self) -> int | None:
         """How many bytes came; 0 at the end, None when there is nothing now."""
         try:
             data = os.read(self._pipe, CHUNK)

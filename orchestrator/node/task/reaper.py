@@ -11,14 +11,10 @@ import signal
 
 from ..base import ending, procs
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Tuple
 
-
-def reap() -> Tuple[List[Tuple[int, int]], bool]:
+def reap() -> tuple[list[tuple[int, int]], bool]:
     """The (pid, wait status) of children that ended, and whether any child is left."""
-    ended: List[Tuple[int, int]] = []
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -29,7 +25,7 @@ def reap() -> Tuple[List[Tuple[int, int]], bool]:
         ended.append((pid, status))
 
 
-def signal_all(signum: int) -> List[procs.Process]:
+def signal_all(signum: int) -> list[procs.Process]:
     """One pass over all descendants; return those that were alive."""
     me = os.getpid()
     if signum == signal.SIGKILL:

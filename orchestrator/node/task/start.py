@@ -18,7 +18,7 @@ from .launch import Handles, Launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Mapping
+    from typing import Any, Callable, Mapping
 
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
 
@@ -27,8 +27,8 @@ _PIPE_SIZE = 256 << 10  # 64 tasks of one user stay far below the 64 MiB that pi
 
 
 def start(  # noqa: PLR0917 - named by the protocol
-    paths: Paths, run: str, attempt: str, task: str, spec: Mapping[str, Any], lease_fds: List[int]
-) -> Dict[str, Any]:
+    paths: Paths, run: str, attempt: str, task: str, spec: Mapping[str, Any], lease_fds: list[int]
+) -> dict[str, Any]:
     """Start a task once: a second start says `already`. Raise NodeError when its program cannot start.
 
     `lease_fds` are locks that shall be held for as long as the task lives.
@@ -104,7 +104,7 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
     )
 
 
-def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: List[int]) -> Dict[str, Any]:
+def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: list[int]) -> dict[str, Any]:
     """Fork the guard and wait for the supervisor's answer; {} when none came."""
     heard, said = os.pipe()
     log_read, log_write = os.pipe()
@@ -121,7 +121,7 @@ def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: List[int]) -> 
         os.close(heard)
 
 
-def _detach(main: Callable[[], object], keep: List[int]) -> None:
+def _detach(main: Callable[[], object], keep: list[int]) -> None:
     """Run `main` in a process of its own session that is no child of ours, with only `keep` open.
 
     Raise OSError when no process can be made.
@@ -148,7 +148,7 @@ def _detach(main: Callable[[], object], keep: List[int]) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def _let_go(keep: List[int]) -> None:
+def _let_go(keep: list[int]) -> None:
     """Close what the caller had open: its protocol channel would stay open with us."""
     signal.set_wakeup_fd(-1)  # the caller's; its number may soon be another file's
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap for us
@@ -169,7 +169,7 @@ def _let_go(keep: List[int]) -> None:
         os.set_inheritable(fd, False)
 
 
-def _hear(heard: int) -> Dict[str, Any]:
+def _hear(heard: int) -> dict[str, Any]:
     data = b""
     deadline = time.monotonic() + PATIENCE
     poll = select.poll()
@@ -181,11 +181,11 @@ def _hear(heard: int) -> Dict[str, Any]:
         if not piece:
             return {}
         data += piece
-    answer: Dict[str, Any] = json.loads(data)
+    answer: dict[str, Any] = json.loads(data)
     return answer
 
 
-def _result(launch: Launch, answer: Dict[str, Any]) -> Dict[str, Any]:
+def _result(launch: Launch, answer: dict[str, Any]) -> dict[str, Any]:
     folder = launch.folder
     if "state" in answer:
         found = answer["state"]

@@ -15,9 +15,9 @@ from ..base.writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any
 
-    State = Dict[str, Any]
+    State = dict[str, Any]
 
 SCHEMA = 1
 

@@ -20,7 +20,7 @@ from .record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, NoReturn, Optional
+    from typing import Any, NoReturn
 
 CRASHED = 70
 
@@ -70,8 +70,8 @@ class Supervisor:
         self._waiter = waiting.Waiter()
         self._leader_alive = True
         self._guard_lost = False
-        self._exec: Optional[int] = None  # the pipe that tells whether exec worked
-        self._refusal: Dict[str, str] = {}  # why it did not
+        self._exec: int | None = None  # the pipe that tells whether exec worked
+        self._refusal: dict[str, str] = {}  # why it did not
         self._answered = False
         self._asked = state.WANT_RUN  # what a keeper wanted of the leader; not what we came to want ourselves
         self._reason = ""  # why it was ended, when nobody asked
@@ -264,14 +264,14 @@ class Supervisor:
         log = self._output.log
         log.changed = not self._record.save(time.monotonic(), log.changed)
 
-    def _answer(self, answer: Dict[str, Any]) -> None:
+    def _answer(self, answer: dict[str, Any]) -> None:
         """Tell `start` how it went, once; nobody may be listening any more."""
         if not self._answered:
             self._answered = True
             leader.answer(self._handles.answer, answer)
 
 
-def _exit_of(status: int) -> Dict[str, Optional[int]]:
+def _exit_of(status: int) -> dict[str, int | None]:
     if os.WIFSIGNALED(status):
         return {"exit_code": None, "exit_signal": os.WTERMSIG(status)}
     return {"exit_code": os.WEXITSTATUS(status), "exit_signal": None}

@@ -13,7 +13,7 @@ from . import start as starting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any
 
     from ..base.paths import Paths, TaskFolder
     from ..serve.agent import Agent, Request
@@ -50,8 +50,8 @@ class Turns:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._starting: List[str] = []  # runs, one entry per start under way
-        self._waiting: List[Request] = []
+        self._starting: list[str] = []  # runs, one entry per start under way
+        self._waiting: list[Request] = []
 
     def begin(self, run: str) -> None:
         self._starting.append(run)
@@ -77,7 +77,7 @@ def _too_early(agent: Agent, request: Request) -> bool:
     return turns is not None and turns.must_wait(request)
 
 
-def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
+def store_plan(paths: Paths, run: str, plan: str | None) -> None:
     """Keep the run's public plan as it was given: whoever takes over has nothing else.
 
     A later attempt may have another one; many starts bring the same.
@@ -88,7 +88,7 @@ def store_plan(paths: Paths, run: str, plan: Optional[str]) -> None:
         replace_file(path, plan.encode())
 
 
-def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
+def stop(agent: Agent, request: Request) -> dict[str, Any] | None:
     """Ask the living at once, in the loop; what has to be buried first is left to a child.
 
     `final`: from now on nothing of the run is started, whatever a keeper elsewhere is about to do.
@@ -112,7 +112,7 @@ def stop(agent: Agent, request: Request) -> Optional[Dict[str, Any]]:
     if not dead:
         return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
 
-    def bury() -> Dict[str, Any]:
+    def bury() -> dict[str, Any]:
         asked.update(folder.task for folder in dead if control.stop(folder, grace, kill))
         return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
 
@@ -139,7 +139,7 @@ def sweep(agent: Agent, request: Request) -> None:
         agent.in_child(request, lambda: _sweep(paths, run), seconds=_SWEEP_SECONDS)
 
 
-def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
+def _sweep(paths: Paths, run: str) -> dict[str, Any]:
     """A guard proves that no descendant is left; what else bears the cookie is looked for by that."""
     folders = paths.tasks(run)
     if not folders:  # removed, perhaps while something ran
@@ -149,7 +149,7 @@ def _sweep(paths: Paths, run: str) -> Dict[str, Any]:
     alive = sorted(folder.task for folder in folders if folder not in ended)
     if ended and not alive:
         return {"killed": ending.sweep(run), "alive": []}
-    killed: List[Dict[str, Any]] = []
+    killed: list[dict[str, Any]] = []
     for folder in ended:
         killed += ending.sweep(f"{run}/{folder.attempt}/{folder.task}")
     return {"killed": killed, "alive": alive}

@@ -16,18 +16,18 @@ from .prune import Rules, prune
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any
 
     from ..disk.measuring import Folder
     from ..serve.agent import Agent, Request
 
 
-def look(agent: Agent, _request: Request) -> Dict[str, Any]:
+def look(agent: Agent, _request: Request) -> dict[str, Any]:
     """The runs that are alive here, and all that have a state."""
     return {"alive": sorted(leftovers.alive(agent.paths)), "known": agent.paths.runs()}
 
 
-def clean(agent: Agent, request: Request) -> Dict[str, Any]:
+def clean(agent: Agent, request: Request) -> dict[str, Any]:
     """Look, or look and remove, in a child of the agent."""
     paths = agent.paths
     workdir = absolute(request["workdir"])
@@ -51,7 +51,7 @@ def clean(agent: Agent, request: Request) -> Dict[str, Any]:
     return {**found, "folders": folders}
 
 
-def _add(scraps: Dict[str, Any], dead: List[Folder]) -> None:
+def _add(scraps: dict[str, Any], dead: list[Folder]) -> None:
     """Count what dead receivers left among the scraps, once."""
     for folder in dead:
         if not any(one["name"] == os.path.basename(folder.path) for one in scraps["gone"]):

@@ -14,7 +14,7 @@ from ..task import control, leases, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Set
+    from typing import Any, Iterator
 
     from ..base.paths import Paths
     from ..serve.agent import Agent, Request
@@ -32,11 +32,11 @@ class Orphan(NamedTuple):
     task: str
     cookie: str  # of all processes of that task
 
-    def told(self) -> Dict[str, Any]:
+    def told(self) -> dict[str, Any]:
         return {"pid": self.process.pid, "argv0": self.argv0, "run": self.run, "task": self.task}
 
 
-def alive(paths: Paths) -> FrozenSet[str]:
+def alive(paths: Paths) -> frozenset[str]:
     """The runs with a task that lives here, or with a keeper."""
     return frozenset(run for run in paths.runs() if is_kept(paths, run) or _lives(paths, run))
 
@@ -46,11 +46,11 @@ def is_kept(paths: Paths, run: str) -> bool:
     return locks.is_taken(paths.keeper(run))
 
 
-def find(paths: Paths, dry: bool) -> Dict[str, Any]:
+def find(paths: Paths, dry: bool) -> dict[str, Any]:
     """Settle what is not true, kill what an ended task left, and look again; `dry`: tell it only."""
     settled, trouble = (_unsettled(paths), []) if dry else _settle(paths)
     orphans = _orphans(paths, dry=dry)
-    killed: List[Orphan] = []
+    killed: list[Orphan] = []
     if not dry:
         for cookie in sorted({orphan.cookie for orphan in orphans}):
             try:
@@ -70,9 +70,9 @@ def find(paths: Paths, dry: bool) -> Dict[str, Any]:
     }
 
 
-def _unsettled(paths: Paths) -> List[Dict[str, str]]:
+def _unsettled(paths: Paths) -> list[dict[str, str]]:
     """The tasks that are said to run and do not."""
-    found: List[Dict[str, str]] = []
+    found: list[dict[str, str]] = []
     for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):
         try:
             why = control.unsettled(folder)
@@ -85,8 +85,8 @@ def _unsettled(paths: Paths) -> List[Dict[str, str]]:
 
 def _settle(paths: Paths) -> Any:
     """(tasks that were said to run and do not, what could not be ended)."""
-    settled: List[Dict[str, str]] = []
-    trouble: List[Dict[str, str]] = []
+    settled: list[dict[str, str]] = []
+    trouble: list[dict[str, str]] = []
     for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):
         try:
             before = state.read(folder)
@@ -103,7 +103,7 @@ def _settle(paths: Paths) -> Any:
     return settled, trouble
 
 
-def _orphans(paths: Paths, table: Optional[List[procs.Process]] = None, *, dry: bool = False) -> List[Orphan]:
+def _orphans(paths: Paths, table: list[procs.Process] | None = None, *, dry: bool = False) -> list[Orphan]:
     """Processes of ours with the cookie of a task that is over; a cookie alone condemns nobody.
 
     The rest has to fit as well: we own the process, no guard or supervisor of ours is above it, all its
@@ -127,13 +127,13 @@ def _orphans(paths: Paths, table: Optional[List[procs.Process]] = None, *, dry: 
     return found
 
 
-def _left_of(paths: Paths, cookie: str) -> List[procs.Process]:
+def _left_of(paths: Paths, cookie: str) -> list[procs.Process]:
     table = procs.scan()
     first = [orphan.process for orphan in _orphans(paths, table) if orphan.cookie == cookie]
     return procs.with_descendants(first, table)
 
 
-def _folder_of(paths: Paths, marks: Dict[str, str]) -> Optional[TaskFolder]:
+def _folder_of(paths: Paths, marks: dict[str, str]) -> TaskFolder | None:
     """The folder of the task that a process says it belongs to, in whatever state folder that is.
 
     None unless all that it says is of one task.
@@ -180,8 +180,8 @@ def _sees_our_files(pid: int) -> bool:
         return False
 
 
-def _guarded(pid: int, parents: Dict[int, int]) -> bool:
-    seen: Set[int] = set()
+def _guarded(pid: int, parents: dict[int, int]) -> bool:
+    seen: set[int] = set()
     while pid > 1 and pid not in seen:
         if procs.name(pid) in _OURS:
             return True
@@ -190,7 +190,7 @@ def _guarded(pid: int, parents: Dict[int, int]) -> bool:
     return False
 
 
-def _ports(paths: Paths) -> Dict[str, Any]:
+def _ports(paths: Paths) -> dict[str, Any]:
     """The task ports that runs have leased here: held by a run, or in use by somebody without a lease."""
     leased, used = [], []
     for port in paths.leased_ports():
@@ -202,7 +202,7 @@ def _ports(paths: Paths) -> Dict[str, Any]:
     return {"leased": leased, "used": used}
 
 
-def _gpus(paths: Paths) -> Optional[List[Dict[str, Any]]]:
+def _gpus(paths: Paths) -> list[dict[str, Any]] | None:
     """Who holds memory of a GPU; `ended`: with the cookie of a task that is over. None without nvidia-smi."""
     found = _holders()
     if found is None:
@@ -211,7 +211,7 @@ def _gpus(paths: Paths) -> Optional[List[Dict[str, Any]]]:
     return [{**holder, "ended": holder["pid"] in ended} for holder in found]
 
 
-def gpu_held(agent: Agent, request: Request) -> Dict[str, Any]:
+def gpu_held(agent: Agent, request: Request) -> dict[str, Any]:
     """What of a run's ended tasks still holds memory of a GPU.
 
     The driver frees the memory of a killed process a moment after the process is gone, and lists it until
@@ -222,7 +222,7 @@ def gpu_held(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"held": [one for one in held if one["run"] == request["run"] or one["pid"] in pids]}
 
 
-def _leaders(paths: Paths, run: str) -> Iterator[Optional[int]]:
+def _leaders(paths: Paths, run: str) -> Iterator[int | None]:
     """The first processes of a run's tasks."""
     for folder in paths.tasks(run):
         try:
@@ -231,7 +231,7 @@ def _leaders(paths: Paths, run: str) -> Iterator[Optional[int]]:
             continue  # removed meanwhile
 
 
-def _holders() -> Optional[List[Dict[str, Any]]]:
+def _holders() -> list[dict[str, Any]] | None:
     from ..base.program import GPU_SECONDS, run_program
 
     query = "--query-compute-apps=pid,used_memory,process_name"

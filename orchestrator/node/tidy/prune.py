@@ -21,7 +21,7 @@ from . import ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
+    from typing import Any, Callable, Collection, Iterable
 
     from ..base.paths import Paths
     from ..disk.measuring import Folder
@@ -38,24 +38,24 @@ _HALF_ENVS = (MAKING, ".wheels-", GONE)
 class Rules(NamedTuple):
     """What may go. `alive` are runs that are alive anywhere, as far as the controller can know."""
 
-    alive: FrozenSet[str]
-    known: FrozenSet[str]  # runs of which some machine that was asked holds a state
+    alive: frozenset[str]
+    known: frozenset[str]  # runs of which some machine that was asked holds a state
     older: float  # seconds
-    keep_bytes: Optional[int]  # of each kind of folder: the oldest go until the rest fits
+    keep_bytes: int | None  # of each kind of folder: the oldest go until the rest fits
     shared: bool  # also code and scraps in the working folder, which other machines may see
     work: bool  # also working folders: what tasks wrote is in them
-    envs: Optional[FrozenSet[str]]  # environments that stay while others go; None: all stay
+    envs: frozenset[str] | None  # environments that stay while others go; None: all stay
     dry: bool
 
 
-def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
+def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
     """By kind of folder: how many there are, what went (or would), what could not."""
     runs, works, trees = _places(paths, workdir)
     working = [measure(path) for path in _plain(works, ours.is_work)]
     wanted = _wanted(working, rules, time.time())  # before the working folders go
     data = os.path.join(workdir, "data")
     envs = os.path.join(workdir, "envs")
-    shared: Tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
     if rules.shared:
         hidden = (*_hidden(workdir), *_hidden(trees), *_hidden(data), *_hidden(envs, _HALF_ENVS))
         shared = (*hidden, *_half_made(works))
@@ -104,11 +104,11 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> Dict[str, Any]:
     }
 
 
-def _places(paths: Paths, workdir: str) -> Tuple[str, str, str]:
+def _places(paths: Paths, workdir: str) -> tuple[str, str, str]:
     return os.path.join(paths.root, "runs"), os.path.join(workdir, "runs"), os.path.join(workdir, "trees")
 
 
-def _other_sites(paths: Paths, rules: Rules) -> List[str]:
+def _other_sites(paths: Paths, rules: Rules) -> list[str]:
     """What other versions of us put before tasks' Pythons; a run that is alive may be one of theirs."""
     own = paths.site(site.version())
     sites = os.path.dirname(own)
@@ -177,15 +177,15 @@ def _prune(
     found: Iterable[Folder],
     rules: Rules,
     may_go: Callable[[Folder], bool] = lambda _: True,
-    take_away: Optional[Callable[[Folder], bool]] = None,
+    take_away: Callable[[Folder], bool] | None = None,
     *,
     unneeded: Collection[str] = (),
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The oldest first: those that are too old, those that are too much, and the unneeded of any age."""
     folders = sorted(found, key=lambda folder: folder.used)
     total = left = sum(folder.size for folder in folders)
-    gone: List[Dict[str, Any]] = []
-    failed: List[str] = []
+    gone: list[dict[str, Any]] = []
+    failed: list[str] = []
     for folder in folders:
         idle = time.time() - folder.used
         too_much = rules.keep_bytes is not None and left > rules.keep_bytes
@@ -236,9 +236,9 @@ def _unused(folder: Folder) -> bool:
     return True
 
 
-def _wanted(working: Iterable[Folder], rules: Rules, now: float) -> Set[str]:
+def _wanted(working: Iterable[Folder], rules: Rules, now: float) -> set[str]:
     """The trees of runs that are alive somewhere, or may be on machines that were not asked."""
-    wanted: Set[str] = set()
+    wanted: set[str] = set()
     for folder in working:
         run = _name(folder)
         elsewhere = run not in rules.known and now - folder.used < rules.older
@@ -247,20 +247,20 @@ def _wanted(working: Iterable[Folder], rules: Rules, now: float) -> Set[str]:
     return wanted
 
 
-def _plain(folder: str, is_ours: Callable[[str], bool] = os.path.lexists) -> List[str]:
+def _plain(folder: str, is_ours: Callable[[str], bool] = os.path.lexists) -> list[str]:
     found = (path for path in _entries(folder) if not os.path.basename(path).startswith("."))
     return [path for path in found if is_ours(path)]
 
 
-def _hidden(folder: str, beginnings: Tuple[str, ...] = _SCRAPS) -> List[str]:
+def _hidden(folder: str, beginnings: tuple[str, ...] = _SCRAPS) -> list[str]:
     return [path for path in _entries(folder) if os.path.basename(path).startswith(beginnings)]
 
 
-def _half_made(runs: str) -> List[str]:
+def _half_made(runs: str) -> list[str]:
     """Copies that were being made when their maker was killed."""
     found = [path for run in _plain(runs) for path in _entries(run)]
     return [*_hidden(runs), *filter(ours.is_half_made, found)]
 
 
-def _entries(folder: str) -> List[str]:
+def _entries(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(listed(folder))]

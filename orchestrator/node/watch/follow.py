@@ -17,7 +17,7 @@ from .tail import Tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Set, Tuple
+    from typing import Any, Callable
 
     from ..serve.agent import Agent, Request
 
@@ -31,9 +31,9 @@ class Follower:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._watcher = Watcher(agent.loop)
-        self._due: List[Tail] = []
-        self._tails: Dict[Tail, Tuple[int, Callable[[], None]]] = {}  # with its watch
-        self._settling: Set[Tail] = set()
+        self._due: list[Tail] = []
+        self._tails: dict[Tail, tuple[int, Callable[[], None]]] = {}  # with its watch
+        self._settling: set[Tail] = set()
         agent.outbox.on_room = self._pump
         self._look_around()
 
@@ -108,7 +108,7 @@ class Follower:
         self._settling.add(tail)
 
 
-def follow(agent: Agent, request: Request) -> Dict[str, Any]:
+def follow(agent: Agent, request: Request) -> dict[str, Any]:
     """Start a stream with the request's id; return the tasks that are not here."""
     folders = [
         (agent.paths.task(request["run"], request["attempt"], wanted["task"]), wanted)
@@ -126,7 +126,7 @@ def follow(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"missing": missing}
 
 
-def unfollow(agent: Agent, request: Request) -> Dict[str, Any]:
+def unfollow(agent: Agent, request: Request) -> dict[str, Any]:
     """End the stream of an earlier `follow`."""
     _follower(agent).drop(int(request["target"]))
     return {}

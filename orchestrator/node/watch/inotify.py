@@ -9,7 +9,7 @@ from ..serve.loop import READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List
+    from typing import Any, Callable
 
     from ..serve.loop import Loop
 
@@ -24,7 +24,7 @@ class Watcher:
     """Calls back for each watched folder when something in it changed."""
 
     def __init__(self, loop: Loop) -> None:
-        self._calls: Dict[int, List[Callable[[], None]]] = {}
+        self._calls: dict[int, list[Callable[[], None]]] = {}
         self._fd = -1
         try:
             import ctypes

@@ -12,7 +12,7 @@ from ..task.tasks import store_plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, Optional
+    from typing import Any, Iterator
 
     from ..base.paths import Paths, TaskFolder
     from ..serve.agent import Agent, Request
@@ -21,7 +21,7 @@ _ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a 
 _WORD_EVERY = 0.25  # seconds between two touches of the keeper's file
 
 
-def states(agent: Agent, request: Request) -> Dict[str, Any]:
+def states(agent: Agent, request: Request) -> dict[str, Any]:
     """Every task of one run or of all; a task whose processes were killed is settled as lost.
 
     Of all runs those that continue are told, and of the others the newest: `more` is how many are not.
@@ -41,20 +41,20 @@ def states(agent: Agent, request: Request) -> Dict[str, Any]:
     return {"runs": told, "more": more}
 
 
-def _continues(found: Dict[str, Any]) -> bool:
+def _continues(found: dict[str, Any]) -> bool:
     kept = found["keeper"] is not None and found["keeper"]["alive"]
     return kept or any(task["alive"] for task in found["tasks"])
 
 
-def keep(agent: Agent, request: Request) -> Dict[str, Any]:
+def keep(agent: Agent, request: Request) -> dict[str, Any]:
     """Become the agent of the run's keeper, for as long as we live; only one can be.
 
     While an agent that the same keeper has lost is still there, its place is not free yet; but our
     words are the keeper's all the same.
     """
     paths, run = agent.paths, request["run"]
-    kept: Dict[str, int] = agent.rooms.setdefault("keepers", {})  # with the lock
-    words: Dict[str, int] = agent.rooms.setdefault("words", {})
+    kept: dict[str, int] = agent.rooms.setdefault("keepers", {})  # with the lock
+    words: dict[str, int] = agent.rooms.setdefault("words", {})
     store_plan(paths, run, request.get("plan"))
     if run in words and os.fstat(words[run]).st_nlink == 0:  # cleaned away meanwhile
         kept.pop(run, None)
@@ -79,7 +79,7 @@ def keep(agent: Agent, request: Request) -> Dict[str, Any]:
 class _Word:
     """Every word of the controller is a word of the keeper: the lifelines of the tasks look at its time."""
 
-    def __init__(self, words: Dict[str, int]) -> None:
+    def __init__(self, words: dict[str, int]) -> None:
         self._words = words
         self._last = 0.0
 
@@ -94,7 +94,7 @@ class _Word:
                     pass  # a disk that became read-only: the lifelines hear nothing more
 
 
-def _run(paths: Paths, run: str) -> Dict[str, Any]:
+def _run(paths: Paths, run: str) -> dict[str, Any]:
     return {
         "run": run,
         "plan": lenient.text(paths.run_json(run)),
@@ -104,7 +104,7 @@ def _run(paths: Paths, run: str) -> Dict[str, Any]:
     }
 
 
-def _task(folder: TaskFolder) -> Iterator[Dict[str, Any]]:
+def _task(folder: TaskFolder) -> Iterator[dict[str, Any]]:
     """Nothing of a task that was removed meanwhile."""
     try:
         try:
@@ -122,7 +122,7 @@ def _task(folder: TaskFolder) -> Iterator[Dict[str, Any]]:
     }
 
 
-def _keeper(paths: Paths, run: str) -> Optional[Dict[str, Any]]:
+def _keeper(paths: Paths, run: str) -> dict[str, Any] | None:
     try:
         alive = locks.is_taken(paths.keeper(run))
         with open(paths.keeper(run), "rb") as file:

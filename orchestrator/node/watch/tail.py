@@ -11,11 +11,11 @@ from ..task.logfile import RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, Optional, Tuple
+    from typing import Any
 
     from ..base.paths import TaskFolder
 
-    Frame = Tuple[Dict[str, Any], bytes]
+    Frame = tuple[dict[str, Any], bytes]
 
 CHUNK = 64 << 10
 TIMES = 2048  # in one frame; a log of single bytes has one for each
@@ -32,15 +32,15 @@ class Tail:
         self._log = _File(folder.log, log)
         self._report = _File(folder.report, report)
         self._times = Times(folder.idx, log)
-        self._seen: Optional[Dict[str, Any]] = None
-        self._state: Optional[Dict[str, Any]] = None  # not yet told
+        self._seen: dict[str, Any] | None = None
+        self._state: dict[str, Any] | None = None  # not yet told
 
     def close(self) -> None:
         for file in (self._log, self._report):
             file.close()
         self._times.close()
 
-    def next_frame(self) -> Optional[Frame]:
+    def next_frame(self) -> Frame | None:
         """What is to be told next; None when there is nothing now. `over` behind the final state.
 
         The state is read before the files: with a final state they can grow no more.
@@ -63,7 +63,7 @@ class Tail:
         known = self._seen or state.new(self.folder, "", 0)
         self._seen = self._state = state.ended(known, state.LOST, time.time_ns(), message)
 
-    def _tell_state(self) -> Optional[Frame]:
+    def _tell_state(self) -> Frame | None:
         told, self._state = self._state, None
         if told is None:
             return None
@@ -71,7 +71,7 @@ class Tail:
             self.over = True
         return self._frame("state", state=told), b""
 
-    def _next_log(self) -> Optional[Frame]:
+    def _next_log(self) -> Frame | None:
         offset = self._log.offset
         data = self._log.read(CHUNK)
         if not data and offset == self._began:
@@ -83,13 +83,13 @@ class Tail:
         self._log.offset = end
         return self._frame("log", offset=offset, times=times), data
 
-    def _next_report(self) -> Optional[Frame]:
+    def _next_report(self) -> Frame | None:
         offset = self._report.offset
         data = self._report.read(CHUNK)
         self._report.offset += len(data)
         return (self._frame("report", offset=offset), data) if data else None
 
-    def _frame(self, kind: str, **fields: Any) -> Dict[str, Any]:
+    def _frame(self, kind: str, **fields: Any) -> dict[str, Any]:
         known = {
             "stream": self.stream,
             "attempt": self.folder.attempt,
@@ -107,7 +107,7 @@ class _File:
         self._path = path
         self._fd = -1
 
-    def read(self, limit: int, offset: Optional[int] = None) -> bytes:
+    def read(self, limit: int, offset: int | None = None) -> bytes:
         if self._fd < 0:
             try:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -135,13 +135,13 @@ class Times:
         self._file = _File(path, 0)
         self._log = log
         self._placed = False
-        self._ahead: Deque[Tuple[int, int]] = deque()  # read from the file, not yet told
+        self._ahead: deque[tuple[int, int]] = deque()  # read from the file, not yet told
 
-    def until(self, end: int) -> Tuple[list[Tuple[int, int]], int]:
+    def until(self, end: int) -> tuple[list[tuple[int, int]], int]:
         """The untold records before `end`, and how far they reach: nearer when there are too many."""
         if not self._placed:
             self._place()
-        told: list[Tuple[int, int]] = []
+        told: list[tuple[int, int]] = []
         while self._fill() and self._ahead[0][0] < end:
             if len(told) == TIMES:
                 return told, self._ahead[0][0]
