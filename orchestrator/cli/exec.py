@@ -29,7 +29,6 @@ _FOR_A_SHELL = re.compile(r"[\s|&;<>$`*]")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "exec [--only HOSTS] [--exclude HOSTS] [--json] -- COMMAND ...")
-    options.hosts(parser)
     options.chosen(parser)
     options.as_json(parser)
 

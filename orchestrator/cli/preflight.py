@@ -32,7 +32,6 @@ _COLUMNS = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.hosts(parser)
     options.chosen(parser)
     parser.add_argument("--bandwidth", action="store_true", help="also measure how fast pairs of hosts are")
     parser.add_argument(

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a folder or file of this machine (default: all that [data] names)",
     )
-    options.hosts(parser)
     options.chosen(parser)
     parser.add_argument(
         "--limit",

@@ -13,7 +13,6 @@ SUMMARY = "make the environment of [env] on every host that lacks it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.hosts(parser)
     options.chosen(parser)
     parser.add_argument(
         "--upgrade", action="store_true", help="resolve the packages again, to the newest that fit"

@@ -26,7 +26,6 @@ _LOOK = 0.05
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.hosts(parser)
     parser.add_argument(
         "--watch",
         nargs="?",

@@ -32,7 +32,6 @@ _AGAIN = 15.0  # seconds until a host that was lost is tried again
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.hosts(parser)
     parser.add_argument(
         "--from",
         dest="source",
