@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -166,10 +167,8 @@ def _look(
     from orchestrator.phases.survey import survey
 
     fleet, bad = connect(hosts, logins(hosts), accept)
-    try:
+    with contextlib.closing(fleet):
         machines, silent = survey(fleet, {host.name: hostname(host) for host in hosts})
-    finally:
-        fleet.close()
     return machines, {**bad, **silent}
 
 

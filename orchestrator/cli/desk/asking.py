@@ -38,12 +38,14 @@ def asking_with(
 @contextlib.contextmanager
 def unconnected(secrets: Secrets | None) -> Iterator[Fleet]:
     """A fleet that has still to connect; whatever it then has is closed at the end."""
+    with contextlib.closing(new_fleet(secrets)) as fleet:
+        yield fleet
+
+
+def new_fleet(secrets: Secrets | None) -> Fleet:
+    """The same, to be closed by whoever takes it."""
     from orchestrator import timings
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
 
-    fleet = Fleet(connectors(secrets), lambda _frame: None, timings.read(os.environ))
-    try:
-        yield fleet
-    finally:
-        fleet.close()
+    return Fleet(connectors(secrets), lambda _frame: None, timings.read(os.environ))
