@@ -131,20 +131,18 @@ def _fix(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings, 
 
 def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings) -> bool:
     """Make the environment of [env] where it is not there, or was removed just now."""
-    from orchestrator.cli.desk.bars import shown as bars
+    from orchestrator.cli.desk.bars import bars
     from orchestrator.cli.desk.environment import with_environment
     from orchestrator.phases.setup import make_environments
     from orchestrator.render.errors import report
-    from orchestrator.render.progress import steps
-    from orchestrator.store.bus import Bus
 
     if found.good:
         return False
     inventory, environment, lock = with_environment(inventory)
     names = [host.name for host in planned.hosts if host.name in fleet.sessions]
     wanted = [host for host in inventory.hosts if host.name in names]
-    with steps(names) as draw:
-        bad = make_environments(fleet, wanted, environment, lock, Bus(bars(draw, json=False)).emit)
+    with bars(names) as emit:
+        bad = make_environments(fleet, wanted, environment, lock, emit)
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
     return True
