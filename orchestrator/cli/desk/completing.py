@@ -96,8 +96,9 @@ def task_names(parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
 
 @quietly
 def task_or_host(parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
-    yield from task_names(parsed_args)
-    yield from (host.name for host in _plan(parsed_args).hosts)
+    plan = _plan(parsed_args)
+    yield from (str(spec.id) for spec in plan.tasks)
+    yield from (host.name for host in plan.hosts)
 
 
 @quietly
