@@ -229,8 +229,6 @@ class _Watch:
                     self.stop()
                 case KeyAction.STACKS:
                     self.folder.ask_keeper(Order.STACKS)
-                case None:
-                    pass
 
     def _measure(self, board: Board) -> None:
         """Let the keeper know that somebody looks, and hand over what it finds out then."""
