@@ -161,8 +161,8 @@ def _hosts(candidates: Sequence[Candidate], ssh_config: str | None) -> list[Host
 def _look(
     hosts: Sequence[Host], accept: Callable[[int], bool]
 ) -> tuple[dict[str, Machine], dict[str, HostError]]:
+    from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.choosing import hostname
-    from orchestrator.cli.desk.logins import logins
     from orchestrator.cli.desk.trust import connect
     from orchestrator.phases.survey import survey
 

@@ -47,7 +47,6 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import unconnected
     from orchestrator.cli.desk.data import check_data
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.cli.desk.logins import logins
     from orchestrator.eventjson import encode
     from orchestrator.events import Phase
     from orchestrator.phases.context import report_failures
@@ -67,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
     planned = everything(inventory)
     bus = Bus(show)
     with (
-        unconnected(logins(planned.hosts)) as fleet,
+        unconnected(planned.hosts) as fleet,
         awaiting(sys.stderr, shutil.get_terminal_size().columns) as shown,
     ):
         unreachable = _connect(fleet, planned, shown)

@@ -101,9 +101,8 @@ def _show(
     import webbrowser
 
     from orchestrator.cli.desk.asking import unconnected
-    from orchestrator.cli.desk.logins import logins
 
-    with contextlib.suppress(_Ended), unconnected(logins(hosts)) as fleet:
+    with contextlib.suppress(_Ended), unconnected(hosts) as fleet:
         mirrors = _Mirrors(fleet, plan, hosts, to, arguments.logdir)
         mirrors.connect()
         mirrors.catch_up()
