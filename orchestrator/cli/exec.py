@@ -29,15 +29,14 @@ _FOR_A_SHELL = re.compile(r"[\s|&;<>$`*]")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "exec [--only HOSTS] [--exclude HOSTS] [--json] -- COMMAND ...")
-    options.hosts(parser)
     options.chosen(parser)
     options.as_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.answers import ShownAnswers
+    from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.cli.desk.logins import logins
     from orchestrator.cli.desk.retyped import keep_words
     from orchestrator.connectors import connectors
     from orchestrator.phases.command import Commands
@@ -53,12 +52,11 @@ def main(arguments: argparse.Namespace) -> int:
     commands = Commands(connectors(logins(hosts)), hosts, argv)
     answers = ShownAnswers([host.name for host in hosts], as_json=arguments.json)
     try:
-        try:
-            commands.start()
-            while answers.waiting:
-                answers.take(commands.next(_OFTEN))
-        except KeyboardInterrupt:
-            return _interrupted(commands, answers)
+        commands.start()
+        while answers.waiting:
+            answers.take(commands.next(_OFTEN))
+    except KeyboardInterrupt:
+        return _interrupted(commands, answers)
     finally:
         commands.close()
     answers.show_ended()

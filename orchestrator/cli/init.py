@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -160,16 +161,14 @@ def _hosts(candidates: Sequence[Candidate], ssh_config: str | None) -> list[Host
 def _look(
     hosts: Sequence[Host], accept: Callable[[int], bool]
 ) -> tuple[dict[str, Machine], dict[str, HostError]]:
+    from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.choosing import hostname
-    from orchestrator.cli.desk.logins import logins
     from orchestrator.cli.desk.trust import connect
     from orchestrator.phases.survey import survey
 
     fleet, bad = connect(hosts, logins(hosts), accept)
-    try:
+    with contextlib.closing(fleet):
         machines, silent = survey(fleet, {host.name: hostname(host) for host in hosts})
-    finally:
-        fleet.close()
     return machines, {**bad, **silent}
 
 

@@ -20,7 +20,6 @@ SUMMARY = "sync the code, validate, start all tasks and stream their logs"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "launch [options] [-- COMMAND ...]")
-    options.hosts(parser)
     options.chosen(parser)
     options.launching(parser)
     parser.add_argument(

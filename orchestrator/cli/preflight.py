@@ -32,7 +32,6 @@ _COLUMNS = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.hosts(parser)
     options.chosen(parser)
     parser.add_argument("--bandwidth", action="store_true", help="also measure how fast pairs of hosts are")
     parser.add_argument(
@@ -48,7 +47,6 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import unconnected
     from orchestrator.cli.desk.data import check_data
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.cli.desk.logins import logins
     from orchestrator.eventjson import encode
     from orchestrator.events import Phase
     from orchestrator.phases.context import report_failures
@@ -68,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
     planned = everything(inventory)
     bus = Bus(show)
     with (
-        unconnected(logins(planned.hosts)) as fleet,
+        unconnected(planned.hosts) as fleet,
         awaiting(sys.stderr, shutil.get_terminal_size().columns) as shown,
     ):
         unreachable = _connect(fleet, planned, shown)
@@ -132,20 +130,18 @@ def _fix(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings, 
 
 def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings) -> bool:
     """Make the environment of [env] where it is not there, or was removed just now."""
-    from orchestrator.cli.desk.bars import shown as bars
+    from orchestrator.cli.desk.bars import bars
     from orchestrator.cli.desk.environment import with_environment
     from orchestrator.phases.setup import make_environments
     from orchestrator.render.errors import report
-    from orchestrator.render.progress import steps
-    from orchestrator.store.bus import Bus
 
     if found.good:
         return False
     inventory, environment, lock = with_environment(inventory)
     names = [host.name for host in planned.hosts if host.name in fleet.sessions]
     wanted = [host for host in inventory.hosts if host.name in names]
-    with steps(names) as draw:
-        bad = make_environments(fleet, wanted, environment, lock, Bus(bars(draw, json=False)).emit)
+    with bars(names) as emit:
+        bad = make_environments(fleet, wanted, environment, lock, emit)
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
     return True

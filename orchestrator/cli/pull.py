@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="in its work folder, or absolute; may hold * and ? (default: all that was written there)",
     )
-    options.hosts(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--from",

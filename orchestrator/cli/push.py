@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a folder or file of this machine (default: all that [data] names)",
     )
-    options.hosts(parser)
     options.chosen(parser)
     parser.add_argument(
         "--limit",
@@ -47,13 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.bars import HERE, shown
+    from orchestrator.cli.desk.bars import HERE, bars
     from orchestrator.cli.desk.inventory import load
     from orchestrator.phases.data import bring
     from orchestrator.phases.transfer import TransferOptions
     from orchestrator.planning.selection import narrow
-    from orchestrator.render.progress import steps
-    from orchestrator.store.bus import Bus
 
     inventory = load(arguments.hosts)
     data = _wanted(inventory, arguments.paths)
@@ -61,11 +58,10 @@ def main(arguments: argparse.Namespace) -> int:
     wanted = TransferOptions(arguments.direct, arguments.limit, arguments.verify)
     with asking(chosen) as (fleet, bad):
         hosts = [host for host in chosen if host.name in fleet.sessions and host.name not in bad]
-        with steps([HERE, *(host.name for host in hosts)], quiet=arguments.json) as draw:
-            bus = Bus(shown(draw, json=arguments.json))
+        with bars([HERE, *(host.name for host in hosts)], json=arguments.json) as emit:
             if hosts:
-                dataset = _dataset(inventory, data, fleet, bus.emit)
-                placed, failed = bring(fleet, hosts, dataset, bus.emit, wanted)
+                dataset = _dataset(inventory, data, fleet, emit)
+                placed, failed = bring(fleet, hosts, dataset, emit, wanted)
                 bad.update(failed)
     if not arguments.json and hosts and placed:
         _sum_up(dataset, data, placed)

@@ -13,7 +13,6 @@ SUMMARY = "make the environment of [env] on every host that lacks it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.hosts(parser)
     options.chosen(parser)
     parser.add_argument(
         "--upgrade", action="store_true", help="resolve the packages again, to the newest that fit"
@@ -23,13 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.bars import shown
+    from orchestrator.cli.desk.bars import bars
     from orchestrator.cli.desk.environment import with_environment
     from orchestrator.cli.desk.inventory import load
     from orchestrator.phases.setup import make_environments, runs_in
     from orchestrator.planning.selection import narrow
-    from orchestrator.render.progress import steps
-    from orchestrator.store.bus import Bus
 
     inventory = load(arguments.hosts)
     if inventory.environment is None:
@@ -42,9 +39,8 @@ def main(arguments: argparse.Namespace) -> int:
     wanted = [host for host in hosts if host.name not in own]
     with asking(wanted) as (fleet, bad):
         connected = [host for host in wanted if host.name in fleet.sessions and host.name not in bad]
-        with steps([host.name for host in connected], quiet=arguments.json) as draw:
-            bus = Bus(shown(draw, json=arguments.json))
-            bad.update(make_environments(fleet, connected, plan, lock, bus.emit))
+        with bars([host.name for host in connected], json=arguments.json) as emit:
+            bad.update(make_environments(fleet, connected, plan, lock, emit))
     if bad:
         raise SeveralErrors(bad.values())
     if not arguments.json:

@@ -21,7 +21,6 @@ _SECONDS = 45.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.hosts(parser)
     options.task(parser, "only this task")
     options.as_json(parser)
 

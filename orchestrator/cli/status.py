@@ -26,7 +26,6 @@ _LOOK = 0.05
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.hosts(parser)
     parser.add_argument(
         "--watch",
         nargs="?",
@@ -41,11 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import unconnected
     from orchestrator.cli.desk.finding import find_run
-    from orchestrator.cli.desk.logins import logins
 
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
-    with unconnected(logins((*plan.hosts, *plan.retired))) as fleet:
+    with unconnected((*plan.hosts, *plan.retired)) as fleet:
         nodes = _Nodes(plan, fleet)
         nodes.connect()
         if arguments.watch is None:

@@ -24,7 +24,6 @@ _DEAF = 15.0  # seconds for a keeper to make its FIFO again, or to go
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.hosts(parser)
     parser.add_argument("--now", action="store_true", help="KILL at once, without waiting")
     options.as_json(parser)
 

@@ -22,7 +22,6 @@ _LAST = 100  # lines of each log
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.hosts(parser)
     options.task(parser, "only this task's lines")
     parser.add_argument(
         "-n",

@@ -32,7 +32,6 @@ _AGAIN = 15.0  # seconds until a host that was lost is tried again
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.run(parser)
-    options.hosts(parser)
     parser.add_argument(
         "--from",
         dest="source",
@@ -102,9 +101,8 @@ def _show(
     import webbrowser
 
     from orchestrator.cli.desk.asking import unconnected
-    from orchestrator.cli.desk.logins import logins
 
-    with contextlib.suppress(_Ended), unconnected(logins(hosts)) as fleet:
+    with contextlib.suppress(_Ended), unconnected(hosts) as fleet:
         mirrors = _Mirrors(fleet, plan, hosts, to, arguments.logdir)
         mirrors.connect()
         mirrors.catch_up()

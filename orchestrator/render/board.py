@@ -5,6 +5,7 @@ No word and no number is cut: what does not fit is a column that is left out, th
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -39,6 +40,9 @@ _STYLES = {
 class _Line:
     cells: Mapping[str, Cell]
     told: Cell = ("", "")  # stands behind the state, in place of numbers
+
+    def cell(self, name: str) -> Cell:
+        return self.cells.get(name, ("", ""))
 
 
 def table(view: View, vitals: Vitals, now: float, height: int, width: int) -> list[Row]:
@@ -168,10 +172,8 @@ def _between(values: Iterable[float | int | None], word: Callable[[float], str])
 
 def _rows(lines: Sequence[_Line], width: int) -> list[Row]:
     """The lines below their titles, with the columns that fit."""
-    used = [name for name in _COLUMNS if any(line.cells.get(name, ("", ""))[0] for line in lines)]
-    widths = {
-        name: max(len(name), *(len(line.cells.get(name, ("", ""))[0]) for line in lines)) for name in used
-    }
+    used = [name for name in _COLUMNS if any(line.cell(name)[0] for line in lines)]
+    widths = {name: max(len(name), *(len(line.cell(name)[0]) for line in lines)) for name in used}
     for name in _LEAST_FIRST:
         if sum(widths[one] + len(_GAP) for one in used) - len(_GAP) <= width:
             break
@@ -184,15 +186,11 @@ def _rows(lines: Sequence[_Line], width: int) -> list[Row]:
 
 def _row(line: _Line, used: Sequence[str], widths: Mapping[str, int], width: int) -> Row:
     shown = [name for name in used if name in _LEFT or not line.told[0]]
-    cells = [(_aligned(*_cell(line, name), widths), line.cells.get(name, ("", ""))[1]) for name in shown]
+    cells = [(_aligned(line.cell(name)[0], name, widths), line.cell(name)[1]) for name in shown]
     if line.told[0]:
         left = width - sum(len(text) for text, _ in cells)
         cells.append((shortened(line.told[0], left), line.told[1]))
     return tuple(cells)
-
-
-def _cell(line: _Line, name: str) -> tuple[str, str]:
-    return line.cells.get(name, ("", ""))[0], name
 
 
 def _aligned(text: str, name: str, widths: Mapping[str, int]) -> str:
@@ -212,11 +210,6 @@ def wrapped(text: str, width: int) -> list[str]:
     if len(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip(" "))]
-    lines, line = [], indent
-    for word in text.lstrip(" ").split(" "):
-        if line.strip() and len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = f"{indent}  {word}"
-        else:
-            line = f"{line} {word}" if line.strip() else line + word
-    return [*lines, line]
+    return textwrap.wrap(
+        text, max(1, width), subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
+    )

@@ -107,8 +107,6 @@ class Folding:
                 self._trouble(now)
             case ev.StopRequested() if event.by is not ev.StopBy.COMPLETION:
                 self._trouble(now)
-            case _:
-                pass
         return self._all() if aloud else []
 
     def add(self, line: LogLine, sent: float, now: float) -> list[Shown]:

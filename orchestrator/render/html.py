@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.render.preflight import worst_last, worst_pairs
 from orchestrator.text import plain, size
 
 _STYLE = """
@@ -54,10 +55,7 @@ def page(
 
 def _table(hosts: Sequence[str], checks: Sequence[CheckReported]) -> Iterator[str]:
     slugs = list(dict.fromkeys(check.check for check in checks))
-    worst: dict[tuple[str, str], CheckReported] = {}
-    order = tuple(_LEVELS)
-    for check in sorted(checks, key=lambda one: order.index(one.level)):
-        worst[check.host, check.check] = check
+    worst = {(check.host, check.check): check for check in worst_last(checks)}
     yield "<table><tr><th>host</th>" + "".join(f"<th>{_text(slug)}</th>" for slug in slugs) + "</tr>"
     for host in hosts:
         cells = (_cell(worst.get((host, slug))) for slug in slugs)
@@ -76,9 +74,7 @@ def _picture(hosts: Sequence[str], pairs: Sequence[PairReported]) -> Iterator[st
     """A square for each pair: the row's host sees the column's."""
     if not pairs:
         return
-    seen: dict[tuple[str, str], PairReported] = {}
-    for pair in sorted(pairs, key=lambda one: not one.tcp):
-        seen[pair.source, pair.target] = pair
+    seen = worst_pairs(pairs)
     margin = 20 + 6 * max(map(len, hosts))
     width = margin + _CELL * len(hosts) + 10
     yield "<h2>who reaches whom</h2><p>the row's host sees the column's; point at a square</p>"

@@ -14,15 +14,11 @@ from orchestrator.run.view import View
 from orchestrator.text import count, moment
 
 
-def _any(_: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Look:
     fold: Fold | None = None  # None: what suits the place
     timestamps: bool = False
-    wanted: Callable[[str], bool] = _any  # which tasks' lines
+    wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
     since: float = 0.0  # seconds since the epoch; older lines are left out
     grep: re.Pattern[str] | None = None  # lines without it are left out
     notes: frozenset[str] = frozenset()  # that were given at the last launch

@@ -36,9 +36,9 @@ class Plain:
         self._look = look
         self._colour, self._colour_of_ours = colours(stdout), colours(stderr)
         fold = look.fold or Fold.NONE
-        self._folding = None if fold is Fold.NONE else Folding(fold, look.wanted)
+        self._folding = Folding(fold, look.wanted)
         narrowed = look.since or look.grep or look.timestamps
-        self._bare = not (narrowed or self._colour or self._folding)  # the short way of most lines
+        self._bare = not (narrowed or self._colour) and fold is Fold.NONE  # the short way of most lines
         self._view = look.view
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)
@@ -53,11 +53,7 @@ class Plain:
             if self._bare:
                 self._put(plain(f"{self._prefixes.of(event.task, event.host)}{event.text}") + "\n")
                 return
-            if self._look.leaves_out(stamped):
-                return
-            if self._folding is None:
-                self._show((event,))
-            else:
+            if not self._look.leaves_out(stamped):
                 self._show(self._folding.add(event, stamped.at, time.monotonic()))
             return
         self._view = apply(self._view, event, stamped.at)
@@ -65,24 +61,21 @@ class Plain:
             self._prefixes.learn(self._view)
             self._codes = {task: _CODES[n % len(_CODES)] for n, task in enumerate(self._view.tasks)}
         said = say(self._view, event)
-        if self._folding is not None:
-            aloud = bool(said) and not (isinstance(event, TaskExited) and not failed(event))
-            self._show(self._folding.note(event, time.monotonic(), aloud=aloud))
+        aloud = bool(said) and not (isinstance(event, TaskExited) and not failed(event))
+        self._show(self._folding.note(event, time.monotonic(), aloud=aloud))
         if said:
             self._write()
             lines = (coloured(plain(line)) if self._colour_of_ours else plain(line) for line in said)
             self._err.write("".join(f"{line}\n" for line in lines))
 
     def tick(self) -> None:
-        if self._folding is not None:
-            self._show(self._folding.tick(time.monotonic()))
+        self._show(self._folding.tick(time.monotonic()))
         self._write()
 
     def close(self) -> None:
         """Show what is held; nothing else is open."""
         with contextlib.suppress(DisplayGoneError):
-            if self._folding is not None:
-                self._show(self._folding.flush(time.monotonic()))
+            self._show(self._folding.flush(time.monotonic()))
             self._write()
 
     def _put(self, line: str) -> None:

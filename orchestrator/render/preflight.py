@@ -42,7 +42,7 @@ def host_table(
     A column shows what was found where all hosts that are well agree on it (a version), else `ok`.
     """
     slugs = list(dict.fromkeys(check.check for check in checks))
-    found = {(check.host, check.check): check for check in _worst_last(checks)}
+    found = {(check.host, check.check): check for check in worst_last(checks)}
     common = {slug: _common([check for check in checks if check.check == slug]) for slug in slugs}
     rows: dict[tuple[str, ...], list[str]] = {}
     known = dict.fromkeys(check.host for check in checks)
@@ -56,8 +56,7 @@ def host_table(
 
 def pair_matrix(pairs: Sequence[PairReported], width: int | None = None) -> list[str]:
     """Who reaches whom: rows see columns. Hosts that see and are seen alike share a row and a column."""
-    # A host with several tasks has several ports: the one that is not reached is what matters.
-    seen = {(pair.source, pair.target): pair for pair in sorted(pairs, key=lambda pair: not pair.tcp)}
+    seen = worst_pairs(pairs)
     hosts = list(dict.fromkeys(name for pair in pairs for name in (pair.source, pair.target)))
     places = {name: number for number, name in enumerate(hosts)}
     ways = {
@@ -86,10 +85,15 @@ def pair_matrix(pairs: Sequence[PairReported], width: int | None = None) -> list
     return grid([["from \\ to", *names], *rows], width)
 
 
-def _worst_last(checks: Sequence[CheckReported]) -> list[CheckReported]:
+def worst_last(checks: Sequence[CheckReported]) -> list[CheckReported]:
     """So that of several findings of one check the worst is kept."""
     order = (Level.OK, Level.WARN, Level.FAIL)
     return sorted(checks, key=lambda check: order.index(check.level))
+
+
+def worst_pairs(pairs: Sequence[PairReported]) -> Pairs:
+    """A host with several tasks has several ports: the one that is not reached is what matters."""
+    return {(pair.source, pair.target): pair for pair in sorted(pairs, key=lambda pair: not pair.tcp)}
 
 
 def _common(checks: list[CheckReported]) -> str:

@@ -69,15 +69,14 @@ def _rule(view: View, now: float, keys: Keys, width: int) -> Row:
     name = f"run {view.planned.run} " if view.planned else ""
     state = f"{_doing(view, now)} "
     hint = _HINT if keys.known and not keys.help else ""
-    used = 3 + len(name) + len(state) + len(hint)
-    if used + 2 > width:
+    used = 3 + len(name) + len(state)
+    if used + len(hint) + 2 > width:
         hint = ""
-        used = 3 + len(name) + len(state)
     return (
         (f"{_RULE * 2} ", "dim"),
         (name, "bold"),
         (state, ""),
-        (_RULE * max(0, width - used - (2 if hint else 0)), "dim"),
+        (_RULE * max(0, width - used - (len(hint) + 2 if hint else 0)), "dim"),
         (hint, "dim"),
         (_RULE * 2 if hint else "", "dim"),
     )

@@ -200,7 +200,7 @@ def _task_facts(
         return {**facts, "state": known, "pid": None, "exit_code": None, "exit_signal": None, "said": why}
     state = node[1].state
     training = numbers([seen]) if seen and state.state is wire.TaskPhase.RUNNING else ""
-    said = training or _how_it_ended(state) or state.message
+    said = training or _end_words(state.exit_code, state.exit_signal) or state.message
     if state.missing:
         said += f"  {count(state.missing, 'byte')} of its log were lost"
     return {
@@ -286,10 +286,6 @@ def _left_facts(label: tuple[str, str], host: str, node: wire.TaskStatus) -> dic
         "exit_signal": None,
         "said": "",
     }
-
-
-def _how_it_ended(state: wire.TaskRecord) -> str:
-    return _end_words(state.exit_code, state.exit_signal)
 
 
 def _end_words(code: int | None, signal: int | None) -> str:

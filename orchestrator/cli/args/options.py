@@ -40,7 +40,9 @@ def fold(parser: argparse._ActionsContainer) -> None:
 
 
 def run(parser: argparse.ArgumentParser) -> None:
+    """Which run, and whose nodes know of it."""
     parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of it, or name (default: the newest)")
+    hosts(parser)
 
 
 def task(parser: argparse.ArgumentParser, text: str) -> None:
@@ -50,6 +52,8 @@ def task(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def chosen(parser: argparse.ArgumentParser) -> None:
+    """The inventory, and which of its hosts."""
+    hosts(parser)
     parser.add_argument("--only", metavar="HOSTS", help="only these: 'gpu-[01-03],head'")
     parser.add_argument("--exclude", metavar="HOSTS", help="all but these")
 

@@ -51,8 +51,6 @@ class ShownAnswers:
                 self.status = max(self.status, int(ExitStatus.CLUSTER))
                 if self._json:
                     self._print_json(self._answers[host], error)
-            case None:
-                pass
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _OFTEN
             if self._ended and time.monotonic() - self._first_ended >= _SHORT:

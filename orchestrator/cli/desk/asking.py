@@ -1,13 +1,17 @@
-"""Connections of a verb's own, for as long as it asks."""
+"""Connections of a verb's own, for as long as it asks.
+
+A person is asked for passphrases first: once, before the fan-out, and only at a terminal.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.desk.logins import logins
 from orchestrator.errors import HostError
 from orchestrator.model import Host
 
@@ -16,34 +20,34 @@ if TYPE_CHECKING:
     from orchestrator.ssh.keys import Secrets
 
 
+def logins(hosts: Sequence[Host]) -> Secrets | None:
+    """What only a person knows of these hosts' keys; None where nobody can be asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    from orchestrator.ssh.prepare import prepare
+
+    return prepare([host for host in hosts if not host.is_local], getpass.getpass)
+
+
 @contextlib.contextmanager
 def asking(hosts: Sequence[Host]) -> Iterator[tuple[Fleet, dict[str, HostError]]]:
     """A fleet that is connected to `hosts`, and the errors of those that it did not reach.
 
-    A person is asked for passphrases first, where there is one. The connections are closed at the end.
+    The connections are closed at the end.
     """
-    with asking_with(hosts, logins(hosts)) as opened:
-        yield opened
-
-
-@contextlib.contextmanager
-def asking_with(
-    hosts: Sequence[Host], secrets: Secrets | None
-) -> Iterator[tuple[Fleet, dict[str, HostError]]]:
-    """The same, with passphrases that are known."""
-    with unconnected(secrets) as fleet:
+    with unconnected(hosts) as fleet:
         yield fleet, fleet.connect(hosts)
 
 
-@contextlib.contextmanager
-def unconnected(secrets: Secrets | None) -> Iterator[Fleet]:
-    """A fleet that has still to connect; whatever it then has is closed at the end."""
+def unconnected(hosts: Sequence[Host]) -> contextlib.AbstractContextManager[Fleet]:
+    """A fleet that has still to connect to `hosts`; whatever it then has is closed at the end."""
+    return contextlib.closing(new_fleet(logins(hosts)))
+
+
+def new_fleet(secrets: Secrets | None) -> Fleet:
+    """One with passphrases that are known, to be closed by whoever takes it."""
     from orchestrator import timings
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
 
-    fleet = Fleet(connectors(secrets), lambda _frame: None, timings.read(os.environ))
-    try:
-        yield fleet
-    finally:
-        fleet.close()
+    return Fleet(connectors(secrets), lambda _frame: None, timings.read(os.environ))

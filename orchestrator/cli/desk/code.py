@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.model import Inventory, Job
+from orchestrator.model import Inventory
 from orchestrator.store import runs_root
 
 if TYPE_CHECKING:
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from orchestrator.sync.roots import CodeRoot
 
 _ROWS = 30  # lines of a list
-
-
-def root(job: Job, wish: str | None, here: Path | None = None) -> CodeRoot:
-    """The folder of the code; raise UsageError for one that is not a project."""
-    from orchestrator.sync.roots import find_root
-
-    return find_root(here or Path.cwd(), wish or job.code, runs_root().parent)
 
 
 @dataclass(frozen=True)
@@ -51,9 +44,10 @@ class Project:
 def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> Project:
     """The code of somebody who stands `here`; raise UsageError for what is not a project."""
     from orchestrator.sync.listing import list_files
-    from orchestrator.sync.roots import own_folders
+    from orchestrator.sync.roots import find_root, own_folders
 
-    found, ignore = root(inventory.job, wish, here), inventory.job.ignore
+    found = find_root(here or Path.cwd(), wish or inventory.job.code, runs_root().parent)
+    ignore = inventory.job.ignore
     local = (host.workdir for host in inventory.hosts if host.is_local)
     own = own_folders(runs_root(), local)
     return Project(found, ignore, own, list_files(found.path, ignore, own))

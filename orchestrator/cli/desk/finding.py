@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,9 +11,8 @@ import msgspec
 
 from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
-from orchestrator.cli.desk.asking import asking_with
+from orchestrator.cli.desk.asking import logins, new_fleet
 from orchestrator.cli.desk.keeping import key_or_none
-from orchestrator.cli.desk.logins import logins
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors, UsageError
 from orchestrator.events import Outcome, RunEnded
@@ -213,7 +213,8 @@ class _Found:
 
 
 def _ask(inventory: Inventory, asked: Secrets | None) -> bytes:
-    with asking_with(inventory.hosts, asked) as (fleet, bad):
+    with contextlib.closing(new_fleet(asked)) as fleet:
+        bad = fleet.connect(inventory.hosts)
         answers = fleet.ask(wire.States(run=None))
     runs = [(name, run) for name, reply in answers.good.items() for run in reply.runs]
     errors = {**bad, **answers.bad}.values()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from orchestrator.checks.rest import without
 from orchestrator.cli.desk import watch
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
-from orchestrator.cli.desk.readiness import Readiness
 from orchestrator.cli.desk.retyped import leaving_out
-from orchestrator.events import Stamped
-from orchestrator.model import Fold
+from orchestrator.errors import ExitStatus
+from orchestrator.events import CheckReported, HostFailed, PairReported, RunEnded, Stamped
+from orchestrator.model import Fold, Host
 from orchestrator.ranges import fold
 from orchestrator.render import Look, choose
 from orchestrator.store import RunFolder, RunReader
@@ -58,3 +59,31 @@ def _without(total: int, out: Collection[str], arguments: argparse.Namespace) ->
     """The line for the other hosts. Not that they are ready: they were perhaps not looked at any more."""
     line = leaving_out(out, arguments.ours, arguments.exclude, arguments.command)
     return f"on the other {total - len(out)} of {count(total, 'host')}, without {fold(out)}: `{line}`"
+
+
+class Readiness:
+    """Which hosts kept a run from its start, as its events tell it."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        self._checks: list[CheckReported] = []
+        self._pairs: list[PairReported] = []
+        self._failed: set[str] = set()
+        self._never_began = False
+
+    def hear(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case CheckReported() as check:
+                self._checks.append(check)
+            case PairReported() as pair:
+                self._pairs.append(pair)
+            case HostFailed(host=host):
+                self._failed.add(host)
+            case RunEnded(status=status):
+                self._never_began = status == ExitStatus.CLUSTER
+
+    def out(self) -> tuple[str, ...]:
+        """The hosts without which it could have begun; () where there is no such way, or it did begin."""
+        if not self._never_began:
+            return ()
+        return without(self._hosts, self._checks, self._pairs, self._failed)

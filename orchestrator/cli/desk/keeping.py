@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator import timings
+from orchestrator.cli.desk.asking import logins
 from orchestrator.cli.desk.debuglog import log_to_stderr, open_debug_log
-from orchestrator.cli.desk.logins import logins
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError, UsageError
 from orchestrator.model import Order, RunPlan

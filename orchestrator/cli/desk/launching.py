@@ -45,9 +45,9 @@ def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: b
 
     planned, project, found = make_plan(inventory, arguments, run, now)
     wanted_tasks(arguments.task, planned, "the run")
-    planned = dataclasses.replace(planned, notes=(*planned.notes, *map(str, found)))
     admission = dataclasses.replace(planned.admission, other_ports=other_ports)
-    planned = dataclasses.replace(planned, admission=admission)
+    notes = (*planned.notes, *map(str, found))
+    planned = dataclasses.replace(planned, notes=notes, admission=admission)
     told = notified.command(inventory.job, getattr(arguments, "notify", None))
     secrets = environ.secret_values(inventory.job.secrets, os.environ)
     key = own_key()

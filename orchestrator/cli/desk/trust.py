@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.desk.asking import new_fleet
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import HostError
 from orchestrator.model import Host
@@ -27,15 +27,11 @@ def connect(
     `accept(number of keys)` is asked once all new keys of a round are shown. A key that differs from the one
     that is known is never offered.
     """
-    from orchestrator import timings
-    from orchestrator.connectors import connectors
-    from orchestrator.fleet import Fleet
     from orchestrator.ssh.hostkeys import KnownHosts
 
-    waits = timings.read(os.environ)
     seen: set[bytes] = set()
     for _ in range(_ROUNDS):
-        fleet = Fleet(connectors(secrets), lambda _frame: None, waits)
+        fleet = new_fleet(secrets)
         bad = fleet.connect(hosts)
         new = {name: refusal for name, refusal in _unknown(bad).items() if refusal.blob not in seen}
         if not new:

@@ -188,20 +188,21 @@ class _Watch:
             idle = min(1.2 * idle, _QUIET)
 
     def _close(self) -> None:
-        if self._shown:
-            try:
-                self.renderer.close()
-            except OSError as error:
-                self._gone(error)
-            self._shown = False
-
-    def _gone(self, error: OSError) -> None:
-        """Nobody sees what we write any more; raise what is no reason for that."""
-        if is_full(error):
-            self._full = error.strerror or str(error)
-        elif not isinstance(error, DisplayGoneError):  # `| head` has seen enough
-            raise error
+        self._display(self.renderer.close)
         self._shown = False
+
+    def _display(self, act: Callable[..., None], *what: Stamped) -> None:
+        """Have the renderer act while somebody sees it; raise an error that is no reason for its end."""
+        if not self._shown:
+            return
+        try:
+            act(*what)
+        except OSError as error:
+            if is_full(error):
+                self._full = error.strerror or str(error)
+            elif not isinstance(error, DisplayGoneError):  # `| head` has seen enough
+                raise
+            self._shown = False
 
     def _incomplete(self, status: int) -> int:
         """A copy that lacks its end is no success of ours, whatever becomes of the run."""
@@ -228,8 +229,6 @@ class _Watch:
                     self.stop()
                 case KeyAction.STACKS:
                     self.folder.ask_keeper(Order.STACKS)
-                case None:
-                    pass
 
     def _measure(self, board: Board) -> None:
         """Let the keeper know that somebody looks, and hand over what it finds out then."""
@@ -255,11 +254,7 @@ class _Watch:
                 self._hear(stamped)
             if self.leave():
                 break
-        if self._shown:
-            try:
-                self.renderer.tick()
-            except OSError as error:
-                self._gone(error)
+        self._display(self.renderer.tick)
         return drawn
 
     def _hear(self, stamped: Stamped) -> None:
@@ -279,11 +274,7 @@ class _Watch:
         self._show(stamped)
 
     def _show(self, stamped: Stamped) -> None:
-        if self._shown:
-            try:
-                self.renderer.handle(stamped)
-            except OSError as error:
-                self._gone(error)
+        self._display(self.renderer.handle, stamped)
 
     def _name_who_does_not_stop_it(self) -> None:
         """Once: a keeper that is frozen holds the run, and nobody can take its place."""
