@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.errors import HostError
 from orchestrator.model import Host
+from orchestrator.node.base.fault import reason
 
 _TAIL = 4096
 
@@ -55,7 +56,7 @@ class LocalLink:
                 self._host,
                 f"cannot run {argv[0]}",
                 kind="command",
-                why=error.strerror or str(error),
+                why=reason(error),
                 hint=f"`which {shlex.quote(argv[0])}`",
             ) from error
         channel = LocalChannel(self._host, process)

@@ -142,6 +142,11 @@ def shell_signal(code: int | None) -> int:
     return code - 128 if code is not None and 128 < code <= 128 + _MOST_SIGNALS else 0
 
 
+def endpoint(host: str, port: int | str | None) -> str:
+    """`gpu-1:22`, `[fd00::1]:22`; the host as it is without a port."""
+    return f"[{host}]:{port}" if ":" in host and port else f"{host}:{port}" if port else host
+
+
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 host`, `1,234 hosts`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

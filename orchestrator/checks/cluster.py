@@ -10,6 +10,7 @@ from operator import attrgetter
 from orchestrator.checks.limits import of_processors
 from orchestrator.checks.seen import IpKind, Needs, Seen, kinds_of, minor
 from orchestrator.checks.states import SAME_STATE, other_state, same_state
+from orchestrator.config.targets import is_loopback
 from orchestrator.events import Check, CheckReported, Level
 from orchestrator.groups import grouped
 from orchestrator.model import Role
@@ -140,7 +141,7 @@ def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
     if len({one.machine for one in seen}) < 2:
         return
     for one in seen:
-        if _is_loopback(one.host.address):
+        if is_loopback(one.host.address):
             why = "the tasks on the other machines would connect to themselves"
             hint = "set `address` to one that the others reach, such as " + _own_address(one)
             yield one.says(Check.ADDRESS, Level.FAIL, f"{one.host.address} is a loopback address", why, hint)
@@ -191,9 +192,5 @@ def _per_task(seen: Seen) -> int:
 
 
 def _own_address(seen: Seen) -> str:
-    own = [ip for ip in seen.ips if not _is_loopback(ip) and ":" not in ip]
+    own = [ip for ip in seen.ips if IpKind.LOOPBACK not in kinds_of(ip) and ":" not in ip]
     return own[0] if own else "its address in the cluster's network"
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "localhost" or address.endswith(".localhost") or IpKind.LOOPBACK in kinds_of(address)

@@ -17,6 +17,7 @@ from orchestrator import ranges
 from orchestrator.cli.args import readings
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, HostError, HostfileError, SeveralErrors, UsageError
+from orchestrator.node.base.fault import reason
 from orchestrator.text import count, size
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _replace(file: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
         new.replace(file)
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason(error)
         raise UsageError(f"cannot write {file}", why=why, hint="name another place with --to") from error
     finally:
         new.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from orchestrator.cli.args import options, readings
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.cli.desk.retyped import leaving_out
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
+from orchestrator.node.base.fault import reason
 from orchestrator.ranges import fold
 from orchestrator.text import count, plain
 
@@ -217,7 +218,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"cannot write {path}", why=error.strerror or str(error), hint="name another file: `--html FILE`"
+            f"cannot write {path}", why=reason(error), hint="name another file: `--html FILE`"
         ) from error
 
 

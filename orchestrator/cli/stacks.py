@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, HostError, RunError, SeveralErrors, UsageError
+from orchestrator.node.base.fault import reason
 
 if TYPE_CHECKING:
     from orchestrator import wire
@@ -59,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise RunError(
             f"the stacks cannot be kept in {folder.stacks}",
-            why=error.strerror or str(error),
+            why=reason(error),
             hint="make room on this machine",
         ) from error
     if arguments.json:

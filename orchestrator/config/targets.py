@@ -12,6 +12,7 @@ from orchestrator.model import LOCAL
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost"}
 _TRAILING_PORT = re.compile(r"(.*):([0-9]+)")
 
 
@@ -83,10 +84,9 @@ def is_address(text: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    ip = ip_of(address)
-    return (
-        ip.is_loopback if ip else address.lower() in {"localhost", "localhost.localdomain", "ip6-localhost"}
-    )
+    """Whether it leads a machine to itself, as an IP address or by its name (RFC 6761, /etc/hosts)."""
+    ip, name = ip_of(address), address.lower()
+    return ip.is_loopback if ip else name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
 
 def ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.text import endpoint
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -18,5 +20,4 @@ class Candidate:
 
 def login(host: str, user: str = "", port: str = "") -> str:
     """`user@host:port`, with the parts that are known."""
-    bracketed = f"[{host}]" if ":" in host and port else host
-    return (f"{user}@" if user else "") + bracketed + (f":{port}" if port else "")
+    return (f"{user}@" if user else "") + endpoint(host, port)

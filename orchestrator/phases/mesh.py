@@ -15,6 +15,7 @@ from orchestrator.events import Closed, PairReported
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.phases.listening import listen
+from orchestrator.text import endpoint
 
 R = TypeVar("R", bound=wire.Reply)
 
@@ -228,12 +229,10 @@ def _key(pair: PairReported) -> tuple[str, str, str]:
 
 
 def _pair(source: str, target: wire.ProbeTarget, found: wire.Probed) -> PairReported:
-    address = target.address
-    shown = f"[{address}]" if ":" in address else address
     return PairReported(
         source=source,
         target=target.host,
-        address=f"{shown}:{target.port}",
+        address=endpoint(target.address, target.port),
         tcp=found.tcp,
         tcp_ms=found.tcp_ms,
         icmp=found.icmp,

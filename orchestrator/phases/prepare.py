@@ -18,6 +18,7 @@ from orchestrator.errors import ClusterError, HostError, Trouble, UsageError
 from orchestrator.events import DataStepped
 from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Data, Host, Role
+from orchestrator.node.base.fault import reason
 from orchestrator.phases.context import Emit
 from orchestrator.phases.mend import end_of
 from orchestrator.plainfile import at_home, make_folder
@@ -151,7 +152,7 @@ def _alone(kept: Path) -> Iterator[None]:
     except OSError as error:
         raise ClusterError(
             f"cannot write {kept.parent}",
-            why=error.strerror or str(error),
+            why=reason(error),
             hint="set XDG_CACHE_HOME to a folder of yours on a disk with space",
         ) from error
     with lock:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
 
 from orchestrator import wire
@@ -22,6 +21,7 @@ from orchestrator.model import Host
 from orchestrator.phases.context import Emit, log
 from orchestrator.planning import spread
 from orchestrator.sync import Dataset, Throttle, one_time_key
+from orchestrator.sync.conversation import RequestWindow
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _WINDOW = 2  # pieces that are on their way to one host
@@ -200,27 +200,25 @@ class Transfer:
             )
 
     def _send(self, session: Session, pieces: Sequence[int]) -> None:
-        flying: deque[Future[wire.Nothing]] = deque()
+        window = RequestWindow(session, wire.DataPiece, _WINDOW, _LIMIT)
         for piece in pieces:
             if self._broken.is_set():
                 break
-            if len(flying) >= _WINDOW:
-                session.wait(flying.popleft(), wire.DataPiece.OP, _LIMIT)
+            if window.full:
+                window.take()
                 self._look(session)
             self._throttle.wait(self._data.length(piece))
             self._flying.acquire()
             try:
                 data = self._data.read(piece)
-                future = session.submit(wire.DataPiece(digest=self._data.digest, piece=piece), data)
+                future = window.submit(wire.DataPiece(digest=self._data.digest, piece=piece), data)
             except BaseException:
                 self._flying.release()
                 raise
             future.add_done_callback(lambda _: self._flying.release())
-            flying.append(future)
             with self._lock:
                 self._sent[session.host.name] = self._sent.get(session.host.name, 0) + len(data)
-        while flying:
-            session.wait(flying.popleft(), wire.DataPiece.OP, _LIMIT)
+        window.finish()
 
     def _await(self, session: Session, sends: Sequence[int], pulls: Mapping[str, Sequence[int]]) -> None:
         """Until the host has done its part of the plan; a peer that gave nothing is not asked again."""

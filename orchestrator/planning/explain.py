@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestrator import ranges
 from orchestrator.model import Completion, Host, RunPlan, TaskSpec
 from orchestrator.planning.environ import TF_CONFIG
-from orchestrator.text import count
+from orchestrator.text import count, endpoint
 
 
 def dry_run(plan: RunPlan) -> str:
@@ -67,10 +67,8 @@ def _task(plan: RunPlan, task: TaskSpec, common: Mapping[str, str]) -> Iterator[
 def _ssh(host: Host) -> str:
     if host.is_local:
         return "local (this machine, without SSH)"
-    target = f"[{host.ssh}]" if ":" in host.ssh else host.ssh
     user = f"{host.user}@" if host.user else ""
-    port = f":{host.port}" if host.port else ""
-    return f"{user}{target if port else host.ssh}{port}"
+    return user + endpoint(host.ssh, host.port)
 
 
 def _ending(plan: RunPlan) -> str:

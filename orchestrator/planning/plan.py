@@ -25,6 +25,7 @@ from orchestrator.model import (
 from orchestrator.planning import environ as env_rules
 from orchestrator.planning import tfconfig
 from orchestrator.program import keras
+from orchestrator.text import endpoint
 
 WORKER_ENTRY = ("-m", "worker_entry")
 CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
@@ -41,8 +42,7 @@ class _Seat:
 
     @property
     def address(self) -> str:
-        address = f"[{self.host.address}]" if ":" in self.host.address else self.host.address
-        return f"{address}:{self.port}"
+        return endpoint(self.host.address, self.port)
 
 
 def assign(

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from orchestrator.errors import ClusterError
+from orchestrator.text import endpoint
 
 MOST_ADDRESSES = 16  # what one sshd listens on
 
@@ -86,7 +87,7 @@ def write(server: SshServer, authorized_keys: Path) -> None:
         **server.options,
         **{k: v for k, v in _settings(server, authorized_keys) if k not in server.options},
     }
-    lines = [f"ListenAddress {_bracketed(address)}:{server.port}" for address in server.addresses]
+    lines = [f"ListenAddress {endpoint(address, server.port)}" for address in server.addresses]
     lines += [f"{keyword} {value}" for keyword, value in settings.items()]
     (server.folder / "sshd_config").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -142,7 +143,3 @@ def split(items: Sequence[str], parts: int) -> list[tuple[str, ...]]:
     size, more = divmod(len(items), parts)
     bounds = [index * size + min(index, more) for index in range(parts + 1)]
     return [tuple(items[start:end]) for start, end in pairwise(bounds)]
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -19,6 +19,7 @@ import msgspec
 from orchestrator.errors import RunError, UsageError
 from orchestrator.model import Order, RunPlan
 from orchestrator.names import AttemptName, RunId, TaskSlug
+from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import (
     make_folder,
     make_way,
@@ -36,12 +37,32 @@ _MOST_VITALS = 8 << 20
 NEW = ".new"  # holds the folders that are not whole yet
 
 
+class _Inside:
+    """A path of every run's folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, _: type[RunFolder]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """`~/.local/state/orchestrate/runs/<id>/`; 0700, files 0600."""
 
     root: Path
     id: RunId  # a run's name may come from a node: only what is one leads to a folder
+
+    plan = _Inside("plan.json")
+    events = _Inside("events.jsonl")
+    debug_log = _Inside("debug.log")
+    lock = _Inside("keeper.lock")
+    control = _Inside("control")
+    logs = _Inside("logs")
+    stacks = _Inside("stacks")  # a file per taking of the tasks' stacks
+    vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
+    reserve = _Inside("reserve")  # room for the last events on a disk that is full
 
     @property
     def path(self) -> Path:
@@ -50,36 +71,6 @@ class RunFolder:
     @property
     def run(self) -> str:
         return str(self.id)
-
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def debug_log(self) -> Path:
-        return self.path / "debug.log"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "keeper.lock"
-
-    @property
-    def control(self) -> Path:
-        return self.path / "control"
-
-    @property
-    def reserve(self) -> Path:
-        """Room for the last events on a disk that is full."""
-        return self.path / "reserve"
-
-    @property
-    def vitals(self) -> Path:
-        """What the tasks do right now, for viewers."""
-        return self.path / "vitals.json"
 
     def write_vitals(self, data: bytes) -> None:
         """Replace what was written before; raise OSError."""
@@ -92,15 +83,6 @@ class RunFolder:
             return read_plain(self.vitals, _MOST_VITALS)
         except OSError:
             return b""
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def stacks(self) -> Path:
-        """A file per taking of the tasks' stacks."""
-        return self.path / "stacks"
 
     def write_notify(self, argv: Sequence[str]) -> None:
         """Keep what `--notify` names; it is of this machine, so that no plan holds it."""
@@ -166,7 +148,7 @@ class RunFolder:
                 shutil.rmtree(making.path, ignore_errors=True)
             raise UsageError(
                 f"cannot make the run's folder {self.path}",
-                why=error.strerror or str(error),
+                why=reason(error),
                 hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
             ) from error
 

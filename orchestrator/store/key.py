@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 from orchestrator.errors import UsageError
+from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder
 from orchestrator.planning.seal import KEY_BYTES
 
@@ -34,7 +35,7 @@ def read_key() -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _unusable(path, error.strerror or str(error), f"`ls -l {quoted}` shows what it is") from error
+        raise _unusable(path, reason(error), f"`ls -l {quoted}` shows what it is") from error
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.names import NotANameError, RunId
+from orchestrator.node.base.fault import reason
 from orchestrator.store.folder import RunFolder
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike; in the order in which they sort
@@ -54,7 +55,7 @@ def run_folders(base: Path) -> list[RunFolder]:
     except OSError as error:
         raise UsageError(
             f"cannot read {base}, where this machine keeps its runs",
-            why=error.strerror or str(error),
+            why=reason(error),
             hint="make it a folder of yours, or set XDG_STATE_HOME to another one",
         ) from error
     found = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import UsageError
+from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, make_way, read_plain, write_atomically
 from orchestrator.store.known import state_root
 
@@ -29,7 +30,7 @@ def write_lock(name: str, text: str) -> None:
     except OSError as error:
         raise UsageError(
             f"cannot keep the lock of the environment in {path.parent}",
-            why=error.strerror or str(error),
+            why=reason(error),
             hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
         ) from error
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import struct
 from collections.abc import Iterable
 from itertools import starmap
 from pathlib import Path
 
 from orchestrator.node.base.writing import write_all
+from orchestrator.node.task.logfile import RECORD
 from orchestrator.plainfile import make_way, open_plain
 from orchestrator.store.folder import RunFolder
 
 ROOM = 256 << 10  # bytes that logs leave free on the disk: the run's story and its end need some
-INDEX_RECORD = struct.Struct("<QQ")  # offset, node time in ns
 
 
 class Mirror:
@@ -59,7 +58,7 @@ class Mirror:
         if not new:
             return
         try:
-            self._times.append(b"".join(starmap(INDEX_RECORD.pack, new)), whole=INDEX_RECORD.size)
+            self._times.append(b"".join(starmap(RECORD.pack, new)), whole=RECORD.size)
         except OSError:
             self._timed = _last_record(self._times.path)
             raise
@@ -136,12 +135,12 @@ def _last_record(times: Path) -> int:
     """The offset in the last whole record of an index; -1 where none can be read."""
     try:
         with os.fdopen(open_plain(times, os.O_RDONLY), "rb") as file:
-            end = file.seek(0, os.SEEK_END) // INDEX_RECORD.size * INDEX_RECORD.size
-            file.seek(max(0, end - INDEX_RECORD.size))
-            found = file.read(INDEX_RECORD.size)
+            end = file.seek(0, os.SEEK_END) // RECORD.size * RECORD.size
+            file.seek(max(0, end - RECORD.size))
+            found = file.read(RECORD.size)
     except OSError:
         return -1
-    return int(INDEX_RECORD.unpack(found)[0]) if len(found) == INDEX_RECORD.size else -1
+    return int(RECORD.unpack(found)[0]) if len(found) == RECORD.size else -1
 
 
 def has_room(folder: Path) -> bool:

@@ -37,10 +37,10 @@ from orchestrator.events import (
     TaskStarted,
 )
 from orchestrator.model import TaskId
+from orchestrator.node.task.logfile import RECORD
 from orchestrator.plainfile import open_plain
 from orchestrator.run.lines import Splitter
 from orchestrator.store.folder import RunFolder
-from orchestrator.store.mirror import INDEX_RECORD
 
 _CHUNK = 1 << 18  # bytes of a log that are read at once
 _LONGEST = 16 << 20  # bytes of an event
@@ -269,9 +269,9 @@ def _new_times(log: _Log) -> list[tuple[int, int]]:
             data = file.read(_MOST_TIMES)
     except OSError:  # without it the lines have no times
         return []
-    whole = len(data) - len(data) % INDEX_RECORD.size
+    whole = len(data) - len(data) % RECORD.size
     log.times_offset += whole
-    return [(offset, when) for offset, when in INDEX_RECORD.iter_unpack(data[:whole])]
+    return [(offset, when) for offset, when in RECORD.iter_unpack(data[:whole])]
 
 
 def _record_of(times: Path, offset: int) -> int:
@@ -283,12 +283,12 @@ def _record_of(times: Path, offset: int) -> int:
     except OSError:
         return 0
     try:
-        low, high = 0, os.fstat(fd).st_size // INDEX_RECORD.size
+        low, high = 0, os.fstat(fd).st_size // RECORD.size
         while high - low > 1:
             middle = (low + high) // 2
-            record = os.pread(fd, INDEX_RECORD.size, middle * INDEX_RECORD.size)
-            low, high = (middle, high) if INDEX_RECORD.unpack(record)[0] <= offset else (low, middle)
-        return low * INDEX_RECORD.size
+            record = os.pread(fd, RECORD.size, middle * RECORD.size)
+            low, high = (middle, high) if RECORD.unpack(record)[0] <= offset else (low, middle)
+        return low * RECORD.size
     finally:
         os.close(fd)
 

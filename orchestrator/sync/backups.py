@@ -15,8 +15,8 @@ from pathlib import Path
 
 from orchestrator.errors import HostError, Trouble
 from orchestrator.node.disk.removing import remove as discard
+from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import Fetched, alike, fetch, look, look_here, our_disk, put, remove
-from orchestrator.sync.push import Conversation
 
 _AT_ONCE = 8  # hosts; the line of this machine is shared by all of them
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ClusterError, OrchestrateError, UsageError
+from orchestrator.node.base.fault import reason
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
 from orchestrator.sync.manifest import MOST_FILES, File, Manifest, too_long
 
@@ -238,7 +239,7 @@ def _unreadable(path: Path, error: OSError) -> OrchestrateError:
         )
     return UsageError(
         f"cannot read {path}, which is part of [data]",
-        why=error.strerror or str(error),
+        why=reason(error),
         hint="correct its permissions, or leave it out",
     )
 

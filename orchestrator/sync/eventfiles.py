@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import wire
+from orchestrator.node.base.fault import reason
 from orchestrator.node.disk.below import Below, parts_of
 from orchestrator.node.look.eventfiles import MOST
 from orchestrator.sync.admit import unasked
+from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import our_disk
-from orchestrator.sync.push import Conversation
 
 MOST_BYTES = 4 << 30  # of one host
 LEAST_ROOM = 1 << 29  # bytes that stay free on our disk
@@ -83,7 +84,7 @@ class EventMirror:
                     self._put(top, one, memoryview(reply.payload)[at : at + one.length])
                 except OSError as error:
                     if error.errno in _NAMES:
-                        raise unasked(host, one.path, error.strerror or str(error)) from None
+                        raise unasked(host, one.path, reason(error)) from None
                     raise
                 at += one.length
                 self.known[one.path] = one.offset + one.length

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError, Trouble
-from orchestrator.node.base.fault import NodeError
+from orchestrator.node.base.fault import NodeError, reason
 from orchestrator.node.disk import archive, replace
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import shortened
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.sync.admit import Links, admit, is_unwelcome
-from orchestrator.sync.push import Conversation
+from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.streams import Told, receive, send
 
 _PATIENCE = 600.0
@@ -201,6 +201,6 @@ def our_disk(local: Path, *, writes: bool) -> Iterator[None]:
     except OSError as error:
         raise ClusterError(
             f"cannot {'write' if writes else 'read'} {error.filename or local}",
-            why=error.strerror or str(error),
+            why=reason(error),
             hint="make room here, or look at who may write" if writes else "",
         ) from error

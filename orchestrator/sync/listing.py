@@ -18,6 +18,7 @@ from pathlib import Path
 import pathspec
 
 from orchestrator.errors import UsageError
+from orchestrator.node.base.fault import reason
 from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
 
 OURS = ".orchestrateignore"
@@ -284,6 +285,6 @@ def _spec(file: Path) -> pathspec.GitIgnoreSpec:
 def unreadable(path: str, error: OSError) -> UsageError:
     return UsageError(
         f"cannot read {path}",
-        why=error.strerror or str(error),
+        why=reason(error),
         hint=f"make it readable, or list it in {OURS}",
     )

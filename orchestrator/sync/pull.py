@@ -17,8 +17,8 @@ from pathlib import Path
 from orchestrator.node.disk import archive
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import Below
+from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import Fetched, HostListing, look, missing, our_disk
-from orchestrator.sync.push import Conversation
 from orchestrator.sync.streams import Told
 from orchestrator.sync.taking import Part, Taking, parents, read_record, write_record
 

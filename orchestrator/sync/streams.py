@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,10 +15,9 @@ from orchestrator.node.disk import archive
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import shortened
 from orchestrator.sync.admit import Links, garbled, unasked
-from orchestrator.sync.push import Conversation
+from orchestrator.sync.conversation import Conversation, RequestWindow
 
 _WINDOW = 4  # pieces that are on their way at once
-_PATIENCE = 600.0
 _LOOK_EVERY = 64 << 20  # bytes
 
 Told: TypeAlias = Callable[[int], None]  # bytes that have come or gone, piece by piece
@@ -116,14 +113,16 @@ class _Pieces:
         self._unlooked = 0  # bytes since we looked at our disk
         payload = json.dumps([(one.path, one.size) for one in wanted.values()]).encode()
         self._stream = session.request(wire.FilesOpen(root=root, growing=growing), payload).stream
-        self._flying: deque[Future[wire.Piece]] = deque(self._ask() for _ in range(_WINDOW))
+        self._window = RequestWindow(session, wire.FilesMore, _WINDOW)
+        for _ in range(_WINDOW):
+            self._ask()
         self._buffer = bytearray()
         self._ended = False
 
     def read(self, size: int) -> bytes:
         """As `file.read`: fewer bytes only at the end."""
         while len(self._buffer) < size and not self._ended:
-            reply = self._session.wait(self._flying.popleft(), wire.FilesMore.OP, _PATIENCE)
+            reply = self._window.take()
             if reply.end:
                 self._ended = True
                 self.gone = frozenset(reply.gone)
@@ -148,22 +147,21 @@ class _Pieces:
             self._unlooked = 0
             _check_room(host, len(data), self._target)
         self._buffer += data
-        self._flying.append(self._ask())
+        self._ask()
         self._told(len(data))
 
-    def _ask(self) -> Future[wire.Piece]:
-        return self._session.submit(wire.FilesMore(stream=self._stream))
+    def _ask(self) -> None:
+        self._window.submit(wire.FilesMore(stream=self._stream))
 
 
 class _Sender:
     """The way in, as something to write to: pieces, some ahead of their answers."""
 
     def __init__(self, session: Conversation, incoming: str, told: Told) -> None:
-        self._session = session
         self._incoming = incoming
         self._told = told
         self._buffer = bytearray()
-        self._flying: deque[Future[wire.Nothing]] = deque()
+        self._window = RequestWindow(session, wire.FilesPut, _WINDOW)
 
     def write(self, data: bytes) -> None:
         self._buffer += data
@@ -173,16 +171,10 @@ class _Sender:
     def close(self) -> None:
         """The end of the stream; raise what the far end has to say."""
         self._give(more=False)
-        while self._flying:
-            self._wait()
+        self._window.finish()
 
     def _give(self, *, more: bool) -> None:
-        if len(self._flying) >= _WINDOW:
-            self._wait()
         data = bytes(self._buffer)
         self._buffer.clear()
-        self._flying.append(self._session.submit(wire.FilesPut(incoming=self._incoming, more=more), data))
+        self._window.submit(wire.FilesPut(incoming=self._incoming, more=more), data)
         self._told(len(data))
-
-    def _wait(self) -> None:
-        self._session.wait(self._flying.popleft(), wire.FilesPut.OP, _PATIENCE)

@@ -18,8 +18,8 @@ from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import Below, is_no_folder, parts_of
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.plainfile import make_way, read_plain, write_atomically
+from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import look
-from orchestrator.sync.push import Conversation
 from orchestrator.sync.streams import Told, receive
 from orchestrator.text import plain
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.errors import UsageError
-from orchestrator.node.base.fault import NodeError
+from orchestrator.node.base.fault import NodeError, reason
 from orchestrator.node.disk.below import parts_of, shortened
 from orchestrator.node.disk.removing import remove
 from orchestrator.plainfile import at_home, read_plain
@@ -196,7 +196,7 @@ def _records(path: Path) -> Iterator[bytes]:
             while head := file.read(_FRAME):
                 yield head + _rest(file, head, path)
     except OSError as error:
-        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+        raise UsageError(f"cannot read {path}", why=reason(error)) from error
 
 
 def _rest(file: IO[bytes], head: bytes, path: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.model import Host
-from orchestrator.sync.push import Conversation
+from orchestrator.sync.conversation import Conversation
 
 R = TypeVar("R", bound=wire.Reply)
 

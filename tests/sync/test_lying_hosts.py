@@ -18,8 +18,8 @@ from orchestrator.node.disk import archive
 from orchestrator.node.disk.below import stays_inside
 from orchestrator.node.disk.removing import remove
 from orchestrator.sync import carry, fetch, pull
+from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import look, look_here
-from orchestrator.sync.push import Conversation
 from orchestrator.sync.taking import RECORD, Part, read_record
 from tests.sync.liar import Liar, file, folder, link, member, tar, with_sum
 

@@ -22,11 +22,12 @@ from orchestrator.events import (
 )
 from orchestrator.model import Completion, Order, RunPlan
 from orchestrator.names import RunId
+from orchestrator.node.task.logfile import RECORD
 from orchestrator.store import RunFolder, RunReader, find, new_run_id
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.memory import Memory
-from orchestrator.store.mirror import INDEX_RECORD, Mirror
+from orchestrator.store.mirror import Mirror
 from orchestrator.store.prune import prune
 from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_lines
@@ -214,7 +215,7 @@ def test_a_time_whose_bytes_found_no_room_is_noted_once(folder: RunFolder) -> No
         one.add_log(96, b"one\ntwo\n", [(96, 2), (100, 3)])
         one.close()
     assert folder.log("1", "worker-0").read_bytes()[96:] == b"one\ntwo\n"
-    assert list(INDEX_RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
+    assert list(RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
         (0, 1),
         (96, 2),
         (100, 3),
@@ -224,9 +225,9 @@ def test_a_time_whose_bytes_found_no_room_is_noted_once(folder: RunFolder) -> No
 def test_half_a_time_that_a_killed_keeper_left_spoils_no_other(folder: RunFolder) -> None:
     Mirror(folder, "1", "worker-0").add_log(0, b"one\n", [(0, 10**9)])
     with folder.times("1", "worker-0").open("ab") as file:
-        file.write(INDEX_RECORD.pack(4, 2 * 10**9)[:5])  # on a full disk, or as the power failed
+        file.write(RECORD.pack(4, 2 * 10**9)[:5])  # on a full disk, or as the power failed
     Mirror(folder, "1", "worker-0").add_log(4, b"two\nthree\n", [(4, 2 * 10**9), (8, 3 * 10**9)])
-    assert list(INDEX_RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
+    assert list(RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
         (0, 10**9),
         (4, 2 * 10**9),
         (8, 3 * 10**9),

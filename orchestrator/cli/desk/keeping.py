@@ -20,6 +20,7 @@ from orchestrator.cli.desk.debuglog import log_to_stderr, open_debug_log
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError, UsageError
 from orchestrator.model import Order, RunPlan
+from orchestrator.node.base.descriptors import close_others
 from orchestrator.store import RunFolder
 from orchestrator.store.key import read_key
 
@@ -180,7 +181,7 @@ def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[i
         os.dup2(null, 0)
         os.dup2(debug, 1)
         os.dup2(debug, 2)
-        _close_others({0, 1, 2, lock, control})
+        close_others({0, 1, 2, lock, control})
         # Ours may have been others, whose numbers are free now and soon somebody else's.
         _kept.extend((sys.stdout, sys.stderr))  # let go of, they might close 1 and 2
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
@@ -208,12 +209,3 @@ def _allow_files() -> None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             return
-
-
-def _close_others(kept: set[int]) -> None:
-    """Close whatever the viewer had open, so that its terminal and pipes see it go."""
-    for name in os.listdir("/dev/fd"):
-        fd = int(name)
-        if fd not in kept:
-            with contextlib.suppress(OSError):
-                os.close(fd)

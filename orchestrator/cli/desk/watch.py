@@ -32,6 +32,7 @@ from orchestrator.events import (
     StopRequested,
 )
 from orchestrator.model import Order
+from orchestrator.node.base.fault import reason
 from orchestrator.render import Board, DisplayGoneError, KeyAction, Renderer, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
@@ -199,7 +200,7 @@ class _Watch:
             act(*what)
         except OSError as error:
             if is_full(error):
-                self._full = error.strerror or str(error)
+                self._full = reason(error)
             elif not isinstance(error, DisplayGoneError):  # `| head` has seen enough
                 raise
             self._shown = False

@@ -18,11 +18,16 @@ class NodeError(Exception):
         return {"kind": self.kind, "what": self.what, "why": self.why, "hint": self.hint}
 
 
+def reason(error: OSError) -> str:
+    """What the system says of it, without its number and the path."""
+    return error.strerror or str(error)
+
+
 def unwritable(path: str, error: OSError) -> NodeError:
     """A working folder in which nothing can be written, or no more."""
     return NodeError(
         "workdir",
         f"cannot write {path}",
-        error.strerror or str(error),
+        reason(error),
         "make room, or set `workdir` to a folder that this user may write",
     )

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 
-from .fault import NodeError
+from .fault import NodeError, reason
 from .tuples import NamedTuple
 
 # Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
@@ -164,7 +164,7 @@ def open_root(path: str | None = None) -> Paths:
         raise NodeError(
             "state",
             f"the state folder {root} cannot be used",
-            error.strerror or str(error),
+            reason(error),
             "make room or set `state` to a folder on a local disk",
         ) from None
     return Paths(root)

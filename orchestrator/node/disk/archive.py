@@ -12,6 +12,7 @@ import stat
 
 from ..base.fault import NodeError
 from ..base.tuples import NamedTuple
+from ..base.writing import write_all
 from .below import MOST_LEVELS, Below, is_no_folder, parts_of, shortened, stays_inside
 from .tarstream import BLOCK, CHUNK, FILE, FOLDER, LINK, NS, Member, Reader, UnaskedError
 
@@ -269,9 +270,7 @@ def _place(reader: Reader, member: Member, top: Below) -> None:
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(parts[-1], flags, member.mode & 0o777 | 0o600, dir_fd=folder)  # less the user's umask
-    with os.fdopen(fd, "wb", buffering=0) as file:
+    with os.fdopen(fd, "wb", buffering=0):
         for data in iter(reader.read, b""):
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
+            write_all(fd, data)
         os.utime(fd, ns=(member.mtime_ns, member.mtime_ns))  # by size and time is told what has changed

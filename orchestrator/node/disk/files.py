@@ -11,7 +11,7 @@ import os
 from collections import deque
 
 from ..base import lenient
-from ..base.fault import NodeError
+from ..base.fault import NodeError, reason
 from ..base.paths import absolute, nearest
 from ..serve.frames import MAX_PAYLOAD
 from ..serve.jobs import failure
@@ -222,9 +222,9 @@ def _near(path: str) -> dict[str, Any]:
 
 
 def _unreadable(path: str, error: OSError) -> NodeError:
-    return NodeError("files", f"cannot read {path}", error.strerror or str(error))
+    return NodeError("files", f"cannot read {path}", reason(error))
 
 
 def _unwritable(path: str, error: OSError) -> NodeError:
-    why = error.strerror or str(error)
+    why = reason(error)
     return NodeError("files", f"cannot write {path}", why, "make room there, or look at who may write")

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 
+from ..base.fault import reason
 from .call import unacknowledged
 
 TYPE_CHECKING = False
@@ -32,7 +33,7 @@ def measure(_agent: Agent, request: Request) -> dict[str, Any]:
                 return {"rate": None, "why": "answered by something else"}
             return {"rate": _rate(peer), "why": ""}
     except OSError as error:
-        return {"rate": None, "why": error.strerror or str(error)}
+        return {"rate": None, "why": reason(error)}
 
 
 def _rate(peer: socket.socket) -> float | None:

@@ -9,6 +9,8 @@ import socket
 import struct
 import time
 
+from ..base.fault import reason
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -227,4 +229,4 @@ def _reason(error: OSError) -> str:
         return "timed out"
     if error.errno in _NO_ROUTE:
         return "no route"
-    return error.strerror or str(error)
+    return reason(error)

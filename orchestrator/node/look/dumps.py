@@ -11,6 +11,7 @@ import subprocess
 import time
 
 from ..base import ending, locks, procs
+from ..base.fault import reason
 from ..hook.site import SIGNAL
 from ..task import environ
 
@@ -56,7 +57,7 @@ def ask_py_spy(spy: str, pid: int, *, stopped: bool, seconds: float) -> tuple[st
     except subprocess.TimeoutExpired:
         return "", f"no answer within {seconds:g} s"
     except OSError as error:
-        return "", error.strerror or str(error)
+        return "", reason(error)
     except (ValueError, TypeError, KeyError, AttributeError):
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         said = [line.strip() for line in lines if line.strip()]
@@ -95,7 +96,7 @@ def ask_by_signal(process: procs.Process, name: str, seconds: float) -> tuple[st
     try:
         fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        return "", error.strerror or str(error)
+        return "", reason(error)
     try:
         if not locks.take(fd, deadline - time.monotonic()):
             return "", "somebody else is taking its stacks"

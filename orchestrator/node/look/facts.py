@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..base import lenient, procs
+from ..base.fault import reason
 from ..base.paths import absolute, free_bytes
 from ..base.program import GPU_SECONDS, run_program
 from ..task import environ
@@ -50,7 +51,7 @@ def _workdir(path: str) -> dict[str, Any]:
         os.makedirs(path, exist_ok=True)
         _write_something(path)
     except OSError as trouble:
-        error = trouble.strerror or str(trouble)
+        error = reason(trouble)
     return {"path": path, "writable": not error, "error": error, "free": free_bytes(path)}
 
 

@@ -17,7 +17,7 @@ import struct
 import time
 
 from ..base import tcp, turnstile
-from ..base.fault import NodeError
+from ..base.fault import NodeError, reason
 from ..serve.loop import READ, WRITE
 from ..task.leases import leased
 from .ports import holder
@@ -59,7 +59,7 @@ class Mesh:
             os.close(turn)
             if error.errno == errno.EADDRINUSE:
                 return False
-            raise NodeError("port", f"cannot listen on port {port}", error.strerror or str(error)) from None
+            raise NodeError("port", f"cannot listen on port {port}", reason(error)) from None
         self._turns.append(turn)
         self._serve(listener)
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ..base import lenient, trust
-from ..base.fault import NodeError
+from ..base.fault import NodeError, reason
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
 
@@ -78,6 +78,6 @@ def _unusable(workdir: str, error: OSError) -> NodeError:
     return NodeError(
         "workdir",
         f"the working folder {workdir} cannot be used",
-        error.strerror or str(error),
+        reason(error),
         "set `workdir` to a folder that this user may write",
     )

@@ -14,8 +14,10 @@ import signal
 import time
 
 from ..base import prctl
-from ..base.fault import NodeError
+from ..base.descriptors import close_others
+from ..base.fault import NodeError, reason
 from ..base.lenient import FULL
+from ..base.writing import write_all
 from . import frames
 from .loop import READ, WRITE
 
@@ -116,7 +118,7 @@ class Jobs:
             raise NodeError(
                 "machine",
                 f"cannot start a process for `{name}`",
-                error.strerror or str(error),
+                reason(error),
                 "the machine is short of memory, or this user has too many processes (ulimit -u)",
             ) from None
         finally:
@@ -177,7 +179,7 @@ def failure(error: BaseException) -> Reply:
     if isinstance(error, OSError) and error.errno in _MACHINE:
         full = "make room where `state` and `workdir` of this host are: df -h, orchestrate clean"
         hint = full if error.errno in FULL else ""
-        error = NodeError("machine", error.strerror or str(error), str(error.filename or ""), hint)
+        error = NodeError("machine", reason(error), str(error.filename or ""), hint)
     if not isinstance(error, NodeError):
         import traceback
 
@@ -239,12 +241,7 @@ def _end_group(*_: object) -> None:
 def _forget_descriptors(keep: set[int]) -> None:
     """Nothing of the agent's is held: neither the way to the controller nor another task's port."""
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
-        if fd > 2 and fd not in keep:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # the one that listed them
+    close_others({0, 1, 2, *keep})
 
 
 def _write(writer: int, work: Work) -> None:
@@ -257,6 +254,4 @@ def _write(writer: int, work: Work) -> None:
     except ValueError:
         why = f"{len(payload) or len(json.dumps(header)):,} bytes"
         answer = frames.encode(*failure(NodeError("agent", "has more to say than a message can hold", why)))
-    view = memoryview(answer)
-    while view:
-        view = view[os.write(writer, view) :]
+    write_all(writer, answer)

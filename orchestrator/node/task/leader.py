@@ -8,6 +8,7 @@ import os
 import signal
 
 from ..base import prctl, trust
+from ..base.fault import reason
 from .launch import Launch
 
 TYPE_CHECKING = False
@@ -44,7 +45,7 @@ def cannot_fork(error: OSError) -> dict[str, str]:
     """The refusal when no process could be made."""
     return _error(
         "no process could be made for it",
-        error.strerror or str(error),
+        reason(error),
         "the machine is short of memory, or this user has too many processes (ulimit -u)",
     )
 
@@ -75,7 +76,7 @@ def _become(launch: Launch, output: int, parent: int) -> dict[str, str]:
     except OSError as error:
         return _error(
             f"its working folder {launch.cwd} cannot be entered",
-            error.strerror or str(error),
+            reason(error),
             "sync the code again, or check `workdir` of this host",
         )
     _reset_signals()

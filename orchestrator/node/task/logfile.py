@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import struct
 
+from ..base.fault import reason
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     Gap = dict[str, Any]  # {"offset", "bytes", "ns", "why"}: so many bytes are missing at that offset
 
 
-RECORD = struct.Struct("<QQ")
+RECORD = struct.Struct("<QQ")  # of output.idx, here and in the copy of the controller
 RECORD_EVERY_NS = 50_000_000
 RETRY_EVERY_NS = 200_000_000
 ROOM_TO_RESUME = 64 << 10  # less would be full again at once, a gap per line
@@ -80,7 +82,7 @@ class LogFile:
                 self.size += count
                 view = view[count:]
         except OSError as error:  # ENOSPC, EDQUOT, EFBIG, EIO
-            return error.strerror or str(error)
+            return reason(error)
         return ""
 
     def _lose(self, count: int, now_ns: int, why: str) -> None:

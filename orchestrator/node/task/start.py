@@ -10,6 +10,7 @@ import signal
 import time
 
 from ..base import lenient, prctl
+from ..base.descriptors import close_others
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder
 from ..hook import site as site_rules
@@ -153,13 +154,7 @@ def _let_go(keep: list[int]) -> None:
     signal.set_wakeup_fd(-1)  # the caller's; its number may soon be another file's
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap for us
     os.chdir("/")
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd > 2 and fd not in keep:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # the listing's own
+    close_others({0, 1, 2, *keep})
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
