@@ -15,20 +15,6 @@ from orchestrator.checks.pairs import of_pairs
 from orchestrator.checks.seen import MODULES, PACKAGES, Needs, Seen
 from orchestrator.events import CheckReported
 
-__all__ = [
-    "BUSY",
-    "MODULES",
-    "PACKAGES",
-    "Needs",
-    "Seen",
-    "not_prepared",
-    "of_data",
-    "of_extra",
-    "of_hosts",
-    "of_network",
-    "of_pairs",
-]
-
 
 def of_hosts(seen: list[Seen], needs: Needs, shared: tuple[tuple[str, ...], ...] = ()) -> list[CheckReported]:
     """Everything that can be said of the hosts; `shared` are the groups that see the same workdir."""

@@ -1,5 +1,3 @@
 """hosts.toml -> Inventory, or one error that lists every mistake in the file."""
 
 from orchestrator.config.load import load, parse
-
-__all__ = ["load", "parse"]

@@ -2,5 +2,3 @@
 
 from orchestrator.envs.lock import Lock, name_of, named, recipe_digest, resolve, with_python
 from orchestrator.envs.wheels import Platform, fetch
-
-__all__ = ["Lock", "Platform", "fetch", "name_of", "named", "recipe_digest", "resolve", "with_python"]

@@ -10,5 +10,3 @@ rows in tests/unit/test_findings.py. No program of tests/scripts may have a fals
 from orchestrator.findings.codes import CODES, PACKAGES, PATH, PROGRAM
 from orchestrator.findings.look import Finding, Scene
 from orchestrator.findings.tell import find, is_silent
-
-__all__ = ["CODES", "PACKAGES", "PATH", "PROGRAM", "Finding", "Scene", "find", "is_silent"]

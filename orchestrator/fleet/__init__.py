@@ -2,5 +2,3 @@
 
 from orchestrator.fleet.fleet import Answers, Fleet
 from orchestrator.fleet.session import Cancelled, Lost, Session, TaskNews
-
-__all__ = ["Answers", "Cancelled", "Fleet", "Lost", "Session", "TaskNews"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from orchestrator.errors import FOREIGN, ClusterError, HostError, Trouble
-from orchestrator.fleet.noagent import no_agent
 from orchestrator.model import Host
 from orchestrator.wire import Failure, printable
 
@@ -31,19 +30,6 @@ _OF_NODES = frozenset(
 
 
 THREADS = "compare `ulimit -u` with `ps -eLf | wc -l` on this machine, or give its container more processes"
-
-__all__ = [
-    "THREADS",
-    "foreign",
-    "is_no_thread",
-    "lost",
-    "no_agent",
-    "no_thread",
-    "no_threads",
-    "noise",
-    "refused",
-    "silent",
-]
 
 
 def lost(host: Host, why: str) -> HostError:

@@ -16,6 +16,7 @@ from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import problems
 from orchestrator.fleet.backlog import Backlog
+from orchestrator.fleet.noagent import no_agent
 from orchestrator.model import Host
 from orchestrator.node.serve import bootstrap, frames
 from orchestrator.timings import DEFAULT
@@ -109,7 +110,7 @@ class Session:
             hello = self._greeted.result(timeout)
         except FutureTimeoutError:
             why = f"no answer from our agent within {timeout:.0f} s"
-            error = problems.no_agent(self.host, why, None, self.link.stalled())
+            error = no_agent(self.host, why, None, self.link.stalled())
             self.close()
             raise error from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
@@ -312,7 +313,7 @@ class Session:
         """The end of the stream."""
         if not self._greeted.done():
             said = problems.noise(self._stream.noise, channel.stderr_tail())
-            error = problems.no_agent(self.host, said, channel.wait(2.0), self.link.stalled())
+            error = no_agent(self.host, said, channel.wait(2.0), self.link.stalled())
             settle(self._greeted, error=error)
         self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 

@@ -1,5 +1,3 @@
 """The embedded cluster: real private sshd's on loopback, for `rehearse`, tests and benchmarks."""
 
 from orchestrator.rehearsal.cluster import Cluster
-
-__all__ = ["Cluster"]

@@ -13,8 +13,6 @@ from orchestrator.render.plain import Plain
 from orchestrator.render.sink import DisplayGoneError, is_full
 from orchestrator.run.vitals import Vitals
 
-__all__ = ["Board", "DisplayGoneError", "KeyAction", "Look", "Renderer", "choose", "is_full"]
-
 _DUMB = ("dumb", "unknown")  # terminals on which rich draws nothing over
 
 

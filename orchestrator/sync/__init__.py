@@ -9,23 +9,3 @@ from orchestrator.sync.push import TreeResult, push
 from orchestrator.sync.tarball import ChangedError
 from orchestrator.sync.throttle import Throttle
 from orchestrator.sync.tree import Tree, read_folder, read_package, read_tree
-
-__all__ = [
-    "BackupOrigin",
-    "ChangedError",
-    "DataPath",
-    "Dataset",
-    "Links",
-    "Throttle",
-    "Tree",
-    "TreeResult",
-    "carry",
-    "fetch",
-    "one_time_key",
-    "push",
-    "put",
-    "read_dataset",
-    "read_folder",
-    "read_package",
-    "read_tree",
-]

@@ -32,7 +32,6 @@ class Pipe(StrEnum):
 
 class Exec(Request[CommandEnd], frozen=True):
     OP = "exec"
-    REPLY = CommandEnd
     PAYLOAD = 64 << 10  # of a frame of its output
 
     argv: tuple[str, ...]
@@ -44,4 +43,3 @@ class Running(Reply, frozen=True):
 
 class ExecEnd(Request[Running], frozen=True):
     OP = "exec_end"
-    REPLY = Running

@@ -35,7 +35,6 @@ class DataLook(Request[DataLooked], frozen=True, kw_only=True):
     """Whether data is there, by sizes and times; with `thorough` by all its bytes."""
 
     OP = "data_look"
-    REPLY = DataLooked
     workdir: str
     digest: str
     thorough: bool
@@ -59,7 +58,6 @@ class DataBegin(Request[DataBegun], frozen=True, kw_only=True):
     """
 
     OP = "data_begin"
-    REPLY = DataBegun
     workdir: str
     digest: str
     run: str
@@ -78,7 +76,6 @@ class DataPiece(Request[Nothing], frozen=True, kw_only=True):
     """A piece, as payload."""
 
     OP = "data_piece"
-    REPLY = Nothing
     digest: str
     piece: int
 
@@ -96,7 +93,6 @@ class DataPeers(Request[Nothing], frozen=True, kw_only=True):
     """Take pieces from peers; what an earlier plan said is over."""
 
     OP = "data_peers"
-    REPLY = Nothing
     digest: str
     plan: int
     sources: Sequence[DataSource]
@@ -118,7 +114,6 @@ class DataHeld(Reply, frozen=True):
 
 class DataHave(Request[DataHeld], frozen=True, kw_only=True):
     OP = "data_have"
-    REPLY = DataHeld
     digest: str
     pieces: int
 
@@ -135,7 +130,6 @@ class DataSeal(Request[DataSealed], frozen=True, kw_only=True):
     """Give what is complete its name."""
 
     OP = "data_seal"
-    REPLY = DataSealed
     digest: str
 
 
@@ -143,5 +137,4 @@ class DataDrop(Request[Nothing], frozen=True, kw_only=True):
     """End a transfer; what has come stays for the next one."""
 
     OP = "data_drop"
-    REPLY = Nothing
     digest: str

@@ -24,7 +24,6 @@ class EnvLooked(Reply, frozen=True):
 
 class EnvLook(Request[EnvLooked], frozen=True, kw_only=True):
     OP = "env_look"
-    REPLY = EnvLooked
     workdir: str
     name: str
 
@@ -39,7 +38,6 @@ class EnvFind(Request[Interpreter], frozen=True, kw_only=True):
     """The interpreter that fits `python`, a version or a program, by the search of the uv at a path."""
 
     OP = "env_find"
-    REPLY = Interpreter
     uv: str
     python: str
 
@@ -61,7 +59,6 @@ class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
     """
 
     OP = "env_make"
-    REPLY = EnvMade
     workdir: str
     name: str
     uv: str
@@ -79,6 +76,5 @@ class EnvSteps(Reply, frozen=True):
 
 class EnvProgress(Request[EnvSteps], frozen=True, kw_only=True):
     OP = "env_progress"
-    REPLY = EnvSteps
     workdir: str
     name: str

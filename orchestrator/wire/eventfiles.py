@@ -50,7 +50,6 @@ class EventFilesOf(Request[EventFiles], frozen=True, kw_only=True):
     """What is new below `root` to whom has `known` (path -> size)."""
 
     OP = "event_files"
-    REPLY = EventFiles
     HEAD = LARGE
     PAYLOAD = CHUNK
     root: str

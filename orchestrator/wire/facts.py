@@ -76,7 +76,6 @@ class MachineFacts(Reply, frozen=True):
 
 class Facts(Request[MachineFacts], frozen=True, kw_only=True):
     OP = "facts"
-    REPLY = MachineFacts
     python: str
     r: bool
     workdir: str
@@ -97,7 +96,6 @@ class HostFingerprint(Reply, frozen=True):
 
 class Fingerprint(Request[HostFingerprint], frozen=True, kw_only=True):
     OP = "fingerprint"
-    REPLY = HostFingerprint
     python: str
     setup: str | None
     env: Mapping[str, str]

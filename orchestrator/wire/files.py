@@ -43,7 +43,6 @@ class FilesList(Request[Listed], frozen=True, kw_only=True):
     """What is at a path (`~` is expanded there)."""
 
     OP = "files_list"
-    REPLY = Listed
     PAYLOAD = MAX_PAYLOAD
     path: str
 
@@ -59,7 +58,6 @@ class FilesOpen(Request[Opened], frozen=True, kw_only=True):
     """
 
     OP = "files_open"
-    REPLY = Opened
     root: str
     growing: bool
 
@@ -74,7 +72,6 @@ class Piece(Reply, frozen=True):
 
 class FilesMore(Request[Piece], frozen=True, kw_only=True):
     OP = "files_more"
-    REPLY = Piece
     HEAD = LARGE
     PAYLOAD = CHUNK
     stream: int
@@ -82,7 +79,6 @@ class FilesMore(Request[Piece], frozen=True, kw_only=True):
 
 class FilesClose(Request[Nothing], frozen=True, kw_only=True):
     OP = "files_close"
-    REPLY = Nothing
     stream: int
 
 
@@ -95,7 +91,6 @@ class FilesBegin(Request[Begun], frozen=True, kw_only=True):
     """Make the hidden folder that is to become `target`."""
 
     OP = "files_begin"
-    REPLY = Begun
     target: str
 
 
@@ -103,7 +98,6 @@ class FilesPut(Request[Nothing], frozen=True, kw_only=True):
     """A piece of a tar stream, as payload."""
 
     OP = "files_put"
-    REPLY = Nothing
     incoming: str
     more: bool
 
@@ -112,7 +106,6 @@ class FilesSwap(Request[Nothing], frozen=True, kw_only=True):
     """Put the incoming folder (or the `single` file in it) in its place, with what is kept (payload)."""
 
     OP = "files_swap"
-    REPLY = Nothing
     target: str
     incoming: str
     single: str | None
@@ -120,5 +113,4 @@ class FilesSwap(Request[Nothing], frozen=True, kw_only=True):
 
 class FilesRemove(Request[Nothing], frozen=True, kw_only=True):
     OP = "files_remove"
-    REPLY = Nothing
     target: str

@@ -49,7 +49,6 @@ class Stacks(Request[StacksOf], frozen=True, kw_only=True):
     """Where the living tasks stand; of one attempt, or of some tasks, where those are given."""
 
     OP = "stacks"
-    REPLY = StacksOf
     HEAD = LARGE
     run: str
     attempt: str | None = None
@@ -93,7 +92,6 @@ class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
     """What the living tasks of an attempt use; `closely`: what TERM does to them, and what they saved."""
 
     OP = "vitals"
-    REPLY = Measured
     run: str
     attempt: str
     gpus: bool = False

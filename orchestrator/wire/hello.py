@@ -31,12 +31,10 @@ class Time(Reply, frozen=True):
 
 class Ping(Request[Time], frozen=True):
     OP = "ping"
-    REPLY = Time
 
 
 class Beats(Request[Nothing], frozen=True):
     """From now on a sign of life every `every` seconds."""
 
     OP = "beats"
-    REPLY = Nothing
     every: float

@@ -31,7 +31,6 @@ class Imports(Request[Imported], frozen=True, kw_only=True):
     """Import these modules as a task of the job would."""
 
     OP = "imports"
-    REPLY = Imported
     python: str
     setup: str | None
     env: Mapping[str, str]

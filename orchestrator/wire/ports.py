@@ -52,7 +52,6 @@ class Listen(Request[Listening], frozen=True, kw_only=True):
     """Listen on the task ports that are free; with `extra` also on one that the kernel chooses."""
 
     OP = "listen"
-    REPLY = Listening
     run: str
     ports: Sequence[int]
     nonce: str
@@ -67,7 +66,6 @@ class Listen(Request[Listening], frozen=True, kw_only=True):
 
 class Unlisten(Request[Nothing], frozen=True):
     OP = "unlisten"
-    REPLY = Nothing
 
 
 class ProbeTarget(Struct, frozen=True):
@@ -98,7 +96,6 @@ class Probes(Reply, frozen=True):
 
 class Probe(Request[Probes], frozen=True, kw_only=True):
     OP = "probe"
-    REPLY = Probes
     HEAD = 16 << 20
     nonce: str
     timeout: float
@@ -119,7 +116,6 @@ class Bandwidth(Request[Rate], frozen=True, kw_only=True):
     """Send to a host that listens, for a second at most."""
 
     OP = "bandwidth"
-    REPLY = Rate
     SECONDS: ClassVar[float] = 1.0
     nonce: str
     target: ProbeTarget
@@ -137,7 +133,6 @@ class Lease(Request[Leased], frozen=True, kw_only=True):
     """Take these ports (as text, each with its task) for a run: all, or none."""
 
     OP = "lease"
-    REPLY = Leased
     run: str
     owner: str
     ports: Mapping[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -34,9 +34,13 @@ class Request(Struct, Generic[R], frozen=True, kw_only=True):
     """One operation: its fields are what is sent, its class says what may come back."""
 
     OP: ClassVar[str]
-    REPLY: ClassVar[type[Any]]  # R
+    REPLY: ClassVar[type[Any]]  # R, taken from `Request[R]`
     HEAD: ClassVar[int] = HEAD  # bytes of the reply's header,
     PAYLOAD: ClassVar[int] = 0  # and of its payload
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        (cls.REPLY,) = get_args(vars(cls)["__orig_bases__"][0])
 
     def check(self, reply: R, /) -> None:
         """Raise ValueError for a reply that answers another question; override where one can tell."""

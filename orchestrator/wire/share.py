@@ -10,7 +10,6 @@ class ShareWrite(Request[Nothing], frozen=True, kw_only=True):
     """Leave the host's name in the working folder, for all that see the same one."""
 
     OP = "share_write"
-    REPLY = Nothing
     workdir: str
     nonce: str
     host: str
@@ -22,13 +21,11 @@ class Sharers(Reply, frozen=True):
 
 class ShareRead(Request[Sharers], frozen=True, kw_only=True):
     OP = "share_read"
-    REPLY = Sharers
     workdir: str
     nonce: str
 
 
 class ShareClean(Request[Nothing], frozen=True, kw_only=True):
     OP = "share_clean"
-    REPLY = Nothing
     workdir: str
     nonce: str

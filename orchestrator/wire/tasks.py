@@ -114,7 +114,6 @@ class Started(Reply, frozen=True):
 
 class Start(Request[Started], frozen=True, kw_only=True):
     OP = "start"
-    REPLY = Started
     run: str
     attempt: str
     task: str
@@ -141,7 +140,6 @@ class Stop(Request[Stopped], frozen=True, kw_only=True):
     """End tasks; `final`: from now on nothing of the run is started."""
 
     OP = "stop"
-    REPLY = Stopped
     run: str
     attempt: str | None = None
     tasks: Sequence[str] | None = None
@@ -164,7 +162,6 @@ class Sweep(Request[Swept], frozen=True, kw_only=True):
     """Kill what ended tasks of a run have left; `alive` are those that have not ended."""
 
     OP = "sweep"
-    REPLY = Swept
     run: str
 
 
@@ -184,7 +181,6 @@ class Follow(Request[Unknown], frozen=True, kw_only=True):
     """Have the tasks' logs, reports and states sent as they grow; `missing` are not on that node."""
 
     OP = "follow"
-    REPLY = Unknown
     run: str
     attempt: str
     tasks: Sequence[From]
@@ -198,7 +194,6 @@ class Unfollow(Request[Nothing], frozen=True, kw_only=True):
     """End a stream that a `follow` began; what is on its way of it still comes."""
 
     OP = "unfollow"
-    REPLY = Nothing
     target: int  # the id of the `follow`
 
 
@@ -253,7 +248,6 @@ class Keep(Request[Keeping], frozen=True, kw_only=True):
     """Become the run's keeper on that node; `plan` is kept there for whoever takes over."""
 
     OP = "keep"
-    REPLY = Keeping
     run: str
     who: str
     plan: str | None = None
@@ -294,7 +288,6 @@ class States(Request[Runs], frozen=True, kw_only=True):
     """What is known of the tasks of one run; of all without one."""
 
     OP = "states"
-    REPLY = Runs
     HEAD = LARGE
     run: str | None
 

@@ -16,7 +16,6 @@ class RunsHere(Reply, frozen=True):
 
 class CleanLook(Request[RunsHere], frozen=True):
     OP = "clean_look"
-    REPLY = RunsHere
 
 
 class Settled(Reply, frozen=True):
@@ -53,7 +52,6 @@ class GpuHeld(Request[GpusHeld], frozen=True, kw_only=True):
     """What of a run's ended tasks still holds memory of a GPU."""
 
     OP = "gpu_held"
-    REPLY = GpusHeld
     run: str
 
 
@@ -113,7 +111,6 @@ class Clean(Request[Cleaned], frozen=True, kw_only=True):
     """Remove what may go; `alive` and `known` are runs as all hosts together know them."""
 
     OP = "clean"
-    REPLY = Cleaned
     HEAD = 16 << 20
     workdir: str
     alive: Sequence[str]

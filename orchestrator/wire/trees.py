@@ -73,7 +73,6 @@ class TreeBegin(Request[Incoming], frozen=True, kw_only=True):
     """
 
     OP = "tree_begin"
-    REPLY = Incoming
     HEAD = LARGE
     workdir: str
     digest: str
@@ -93,7 +92,6 @@ class TreeTar(Request[Nothing], frozen=True, kw_only=True):
     """A piece of a tar stream, as payload: what the seal adds to what is there."""
 
     OP = "tree_tar"
-    REPLY = Nothing
     workdir: str
     digest: str
     more: bool
@@ -103,7 +101,6 @@ class TreeSeal(Request[Sealed], frozen=True, kw_only=True):
     """Verify what has come against the manifest of `tree_begin`, and give it its name."""
 
     OP = "tree_seal"
-    REPLY = Sealed
     workdir: str
     digest: str
     work: ForRun | None = None
@@ -116,7 +113,6 @@ class TreeDrop(Request[Nothing], frozen=True, kw_only=True):
     """Remove what came of a tree that was given up."""
 
     OP = "tree_drop"
-    REPLY = Nothing
     workdir: str
     digest: str
 
@@ -129,7 +125,6 @@ class WorkMake(Request[Work], frozen=True, kw_only=True):
     """
 
     OP = "work_make"
-    REPLY = Work
     workdir: str
     run: str
     digests: Sequence[str]
