@@ -8,13 +8,10 @@ import sys
 import time
 
 from .base import lenient, trust
+from .base.annotations import Any
 from .disk import incoming
 from .serve import frames, ops
 from .serve.agent import Agent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 PROTOCOL = 1
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from .annotations import Collection
 
 _OPEN = "/proc/self/fd"
 _OPEN_ELSEWHERE = "/dev/fd"  # on macOS, which a controller may run

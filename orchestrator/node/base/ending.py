@@ -7,13 +7,9 @@ import signal
 import time
 
 from . import procs
+from .annotations import Any, Callable
 from .fault import NodeError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from .procs import Process
+from .procs import Process
 
 
 class UnkillableError(NodeError):

@@ -8,11 +8,8 @@ import shlex
 import time
 
 from . import procs
+from .annotations import Callable
 from .fault import NodeError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 GLANCE = 0.02  # seconds; whoever only looks who holds a lock has it for less
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 
+from .annotations import Any
 from .fault import NodeError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _SET_PDEATHSIG = 1
 _SET_NAME = 15

@@ -9,11 +9,8 @@ from __future__ import annotations
 import os
 
 from . import lenient
+from .annotations import Iterable, Iterator
 from .tuples import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Iterator
 
 _PIECE = 1 << 14  # bytes; for much more the kernel would map and clear memory at each read
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import stat
 
+from .annotations import TypeAlias
 from .fault import NodeError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Groups = dict[int, bool]
+Groups: TypeAlias = "dict[int, bool]"
 
 _user_mask: int | None = None  # before we made it stricter
 

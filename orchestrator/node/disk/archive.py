@@ -10,17 +10,14 @@ import errno
 import os
 import stat
 
+from ..base.annotations import Any, Iterator, Mapping, Sequence, TypeAlias
 from ..base.fault import NodeError
 from ..base.tuples import NamedTuple
 from ..base.writing import write_all
 from .below import MOST_LEVELS, Below, is_no_folder, parts_of, shortened, stays_inside
 from .tarstream import BLOCK, CHUNK, FILE, FOLDER, LINK, NS, Member, Reader, UnaskedError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator, Mapping, Sequence
-
-    Wanted = Sequence[tuple[str, int]]  # names, and of a file the size that it was listed with
+Wanted: TypeAlias = "Sequence[tuple[str, int]]"  # names, and of a file the size that it was listed with
 
 __all__ = [
     "CHUNK",

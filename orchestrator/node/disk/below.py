@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+from types import TracebackType
 
+from ..base.annotations import Sequence
 from ..base.fault import NodeError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Sequence
 
 MOST_LEVELS = 200  # folders in each other
 _MOST_BYTES = 4095  # PATH_MAX

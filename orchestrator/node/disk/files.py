@@ -11,22 +11,18 @@ import os
 from collections import deque
 
 from ..base import lenient
+from ..base.annotations import Any
 from ..base.fault import NodeError, reason
 from ..base.paths import absolute, nearest
+from ..serve.agent import Agent, Request
 from ..serve.frames import MAX_PAYLOAD
 from ..serve.jobs import failure
 from ..serve.loop import READ
 from . import archive, replace
 from . import incoming as receiving
+from .archive import Wanted
 from .removing import remove
 from .untar import Stream
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
-    from .archive import Wanted
 
 _SECONDS = 24 * 3600.0  # a large checkpoint on a slow line takes hours
 _SHOWN = 8  # names

@@ -11,17 +11,12 @@ from __future__ import annotations
 import os
 
 from ..base import locks
+from ..base.annotations import Iterator
 from ..base.fault import NodeError
 from ..base.lenient import discard
-from ..base.paths import make_private
+from ..base.paths import Paths, make_private
+from ..serve.agent import Agent
 from .removing import remove
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
-
-    from ..base.paths import Paths
-    from ..serve.agent import Agent
 
 
 def hold(agent: Agent | None, folder: str) -> None:

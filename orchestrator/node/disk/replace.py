@@ -10,12 +10,9 @@ import os
 import shutil
 import stat
 
+from ..base.annotations import Sequence
 from .below import Below, parts_of
 from .removing import remove, remove_stale
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Sequence
 
 _STALE = 24 * 3600.0  # seconds after which what is hidden there was given up
 _RACES = 8  # others that may replace the same folder meanwhile: several hosts on one shared disk

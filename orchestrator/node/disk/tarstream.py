@@ -6,13 +6,10 @@ what is not plainly a file, a folder or a symbolic link ends the stream with an 
 
 from __future__ import annotations
 
+from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
 from ..base.tuples import NamedTuple
 from .below import shortened
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
 
 FILE, FOLDER, LINK = "file", "folder", "link"
 CHUNK = 1 << 20

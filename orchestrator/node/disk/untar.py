@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import os
 
+from ..base.annotations import Any
 from ..base.fault import NodeError, unwritable
+from ..serve.agent import Agent, Request
 from ..serve.jobs import Feed
 from . import archive
 from .removing import remove
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 _SECONDS = 24 * 3600.0  # a large checkpoint on a slow line takes hours
 

@@ -7,14 +7,10 @@ import select
 import socket
 import time
 
+from ..base.annotations import Any
 from ..base.fault import reason
+from ..serve.agent import Agent, Request
 from .call import unacknowledged
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 _PIECE = 1 << 20
 _MOST = 2 << 30  # bytes; a line on which that takes less than a second is fast enough

@@ -9,13 +9,10 @@ import socket
 import struct
 import time
 
+from ..base.annotations import Any, TypeAlias
 from ..base.fault import reason
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    Addresses = list[tuple[int, tuple[Any, ...]]]  # family and socket address
+Addresses: TypeAlias = "list[tuple[int, tuple[Any, ...]]]"  # family and socket address
 
 _MTU, _RTT = 60, 68  # of tcpi_pmtu (bytes) and tcpi_rtt (microseconds) in struct tcp_info
 _SIOCOUTQ = 0x5411  # bytes that the peer's kernel has not acknowledged

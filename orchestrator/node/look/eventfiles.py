@@ -9,14 +9,10 @@ from __future__ import annotations
 import os
 import stat
 
+from ..base.annotations import Any, Iterator
 from ..disk.below import MOST_LEVELS, Below, is_no_folder
 from ..disk.tarstream import CHUNK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from ..serve.agent import Agent, Request
+from ..serve.agent import Agent, Request
 
 MARK = "tfevents"  # TensorBoard reads whatever has it in its name
 MOST = 4096  # files of a run on one host

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 
 from ..base import lenient, procs
+from ..base.annotations import Any
 from ..base.fault import reason
 from ..base.paths import absolute, free_bytes
 from ..base.program import GPU_SECONDS, run_program
+from ..serve.agent import Agent, Request
 from ..task import environ
 from . import interfaces, processors, python, rscript
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 
 def facts(agent: Agent, request: Request) -> dict[str, Any]:

@@ -9,14 +9,10 @@ import hashlib
 import os
 
 from ..base import procs
+from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
+from ..serve.agent import Agent, Request
 from . import question
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from ..serve.agent import Agent, Request
 
 # Run by the training Python in the job's own environment: MARK, how many of each kind, folders of data. Of a
 # package it takes what an installer writes and `__init__.py`; the time of its folder says nothing, since a

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ..base.annotations import Any, Callable
 from ..task import environ
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
 
 _FIND = 'printf "%s%s%s" "$1" "$(command -v -- "$2")" "$1"'
 _PACKAGES = """

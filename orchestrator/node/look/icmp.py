@@ -11,12 +11,10 @@ import subprocess
 import threading
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable
+from ..base.annotations import Iterable, TypeAlias
 
-    Address = tuple[int, str]  # family and numeric address
-    Result = tuple[bool | None, float | None]  # None: not measured; and milliseconds
+Address: TypeAlias = "tuple[int, str]"  # family and numeric address
+Result: TypeAlias = "tuple[bool | None, float | None]"  # None: not measured; and milliseconds
 
 _ICMPV6 = 58
 _KINDS = {socket.AF_INET: (8, 0), socket.AF_INET6: (128, 129)}  # echo request and reply

@@ -9,14 +9,10 @@ from __future__ import annotations
 import json
 import os
 
+from ..base.annotations import Any
 from ..base.program import listen
+from ..serve.agent import Agent, Request
 from ..task import environ
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 _SECONDS = 170.0  # a first import from a network file system takes a minute
 _LINES = 3

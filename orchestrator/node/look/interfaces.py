@@ -9,10 +9,7 @@ import socket
 import struct
 
 from ..base import procs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
+from ..base.annotations import Iterator
 
 _GETADDR, _DONE, _ERROR = 22, 3, 2
 _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP

@@ -17,16 +17,12 @@ import struct
 import time
 
 from ..base import tcp, turnstile
+from ..base.annotations import Any
 from ..base.fault import NodeError, reason
+from ..serve.agent import Agent, Request
 from ..serve.loop import READ, WRITE
 from ..task.leases import leased
 from .ports import holder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 _PEERS = 512  # connections at a time; more than that are no peers
 _PATIENCE = 30.0  # seconds for one of them

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from ..base import lenient, procs
+from ..base.annotations import Any
+from ..base.paths import Paths
 from ..task import leases
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import Paths
 
 _LISTEN = "0A"
 

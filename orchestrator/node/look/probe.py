@@ -8,15 +8,10 @@ import socket
 import threading
 import time
 
+from ..base.annotations import Any
+from ..serve.agent import Agent, Request
 from . import icmp
-from .call import Call
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
-    from .call import Addresses
+from .call import Addresses, Call
 
 _LARGE_SECONDS = 3.0  # for the large packets of one pair; a kernel has sent them again four times by then
 _GLANCE = 0.01  # seconds between two looks whether the last bytes were acknowledged

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from ..base.annotations import Any
 from . import question
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Any Python can run it, so that an old one can be named. It reads the names of the folders that pip
 # leaves beside each package: importlib.metadata would cost four times the rest of the question.

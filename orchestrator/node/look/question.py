@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 
-from ..base.program import listen
+from ..base.annotations import Callable
+from ..base.program import Said, listen
 from ..task import environ
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
-
-    from ..base.program import Said
 
 _SECONDS = 45.0  # a cold network file system, and a user's setup
 

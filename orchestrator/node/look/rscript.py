@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from ..base.annotations import Any
 from . import question
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _QUESTION = """
 mark <- commandArgs(TRUE)[1]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from ..base.annotations import Any
 
 _ENDINGS = (".index", ".keras", ".h5", ".hdf5", ".ckpt")  # `.index` ends a checkpoint of TensorFlow
 _MOST = 20_000  # entries that are looked at

@@ -8,15 +8,11 @@ from __future__ import annotations
 import os
 
 from ..base import lenient, trust
+from ..base.annotations import Any
 from ..base.fault import NodeError, reason
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
+from ..serve.agent import Agent, Request
 
 _STALE = 3600.0  # seconds after which a look that was never cleaned up is
 

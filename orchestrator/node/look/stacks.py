@@ -6,15 +6,11 @@ import os
 import time
 
 from ..base import lenient, procs
+from ..base.annotations import Any
+from ..base.paths import TaskFolder
+from ..serve.agent import Agent, Request
 from ..task import control, state
 from . import dumps
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import TaskFolder
-    from ..serve.agent import Agent, Request
 
 _SECONDS = 20.0  # for all tasks of a machine; whoever comes too late is told so
 _MOST = 16  # Python processes of one task: a pool of data loaders may have hundreds

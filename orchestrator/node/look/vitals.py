@@ -6,15 +6,11 @@ import os
 import signal
 
 from ..base import procs
+from ..base.annotations import Any
+from ..base.paths import TaskFolder
+from ..serve.agent import Agent, Request
 from ..task import control, state
 from . import saved
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import TaskFolder
-    from ..serve.agent import Agent, Request
 
 _TERM = 1 << (signal.SIGTERM - 1)  # its bit in the masks of /proc/*/status
 

@@ -9,16 +9,12 @@ import os
 import sys
 import time
 
+from ..base.annotations import Any, Callable
 from ..base.fault import NodeError
+from ..base.paths import Paths
 from . import frames
 from .jobs import Jobs, failure
 from .loop import READ, Loop, Outbox
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from ..base.paths import Paths
 
 IDLE = 120.0  # seconds without a byte from the controller, after which it is gone
 READ_SIZE = 1 << 20

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import struct
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from ..base.annotations import Any, TypeAlias
 
-    Frame = tuple[dict[str, Any], bytes]
+Frame: TypeAlias = "tuple[dict[str, Any], bytes]"
 
 MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
 MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files

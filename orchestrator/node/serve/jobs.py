@@ -14,22 +14,17 @@ import signal
 import time
 
 from ..base import prctl
+from ..base.annotations import Callable, Iterable, TypeAlias
 from ..base.descriptors import close_others
 from ..base.fault import NodeError, reason
 from ..base.lenient import FULL
 from ..base.writing import write_all
 from . import frames
-from .loop import READ, WRITE
+from .loop import READ, WRITE, Loop, Timer
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Iterable
-
-    from .loop import Loop, Timer
-
-    Reply = tuple[dict[str, object], bytes]
-    Work = Callable[[], Reply]  # its exceptions are replies too
-    Done = Callable[[Reply], None]
+Reply: TypeAlias = "tuple[dict[str, object], bytes]"
+Work: TypeAlias = "Callable[[], Reply]"  # its exceptions are replies too
+Done: TypeAlias = "Callable[[Reply], None]"
 
 _MOMENT = 0.5  # seconds to clean up in
 

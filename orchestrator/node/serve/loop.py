@@ -8,9 +8,7 @@ import select
 import time
 from collections import deque
 
-TYPE_CHECKING = False  # in this package nothing imports typing: that is a sixth of an agent's start
-if TYPE_CHECKING:
-    from typing import Any, Callable
+from ..base.annotations import Any, Callable
 
 READ = select.POLLIN
 WRITE = select.POLLOUT

@@ -9,13 +9,9 @@ from __future__ import annotations
 import importlib
 import time
 
+from ..base.annotations import Any
 from ..base.fault import NodeError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .agent import Agent, Request
+from .agent import Agent, Request
 
 HERE = None  # in the loop: must return at once
 

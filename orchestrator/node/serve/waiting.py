@@ -6,9 +6,7 @@ import os
 import select
 import signal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
+from ..base.annotations import Callable
 
 
 class Waiter:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from . import reuse
+from ..base.annotations import Any, Iterator
+from . import reuse
 
 
 def compare(

@@ -14,19 +14,15 @@ from __future__ import annotations
 import os
 
 from ..base import trust
+from ..base.annotations import Any
 from ..base.fault import NodeError
 from ..base.paths import absolute, digest_name, free_bytes
 from ..serve import frames
+from ..serve.agent import Agent, Request
 from ..serve.jobs import Feed
 from ..serve.loop import READ
 from ..task import leases
 from . import receiver, wholeness
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 _SECONDS = 24 * 3600.0  # a large set on a slow line takes hours
 _SHOWN = 5

@@ -14,19 +14,15 @@ import subprocess
 import time
 
 from ..base import locks, trust
+from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard, listed
 from ..base.paths import absolute, free_bytes, plain_name
 from ..base.program import output, run_program
 from ..disk.removing import remove
 from ..look import processors
+from ..serve.agent import Agent, Request
 from . import uv, wheelhouse
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from ..serve.agent import Agent, Request
 
 MAKING = ".making-"
 LOCK = "lock.txt"

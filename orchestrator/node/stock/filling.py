@@ -9,22 +9,18 @@ import io
 import os
 
 from ..base import trust
+from ..base.annotations import Any
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
+from ..base.paths import Paths
 from ..base.tuples import NamedTuple
 from ..disk import archive
 from ..disk import incoming as receiving
 from ..disk.removing import remove, remove_stale
 from ..disk.untar import Stream
+from ..serve.agent import Agent, Request
 from . import lending, reuse, work
 from .trees import drop_it, folder_of, incoming_of, is_there, part_of, seal_it
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import Paths
-    from ..serve.agent import Agent, Request
 
 _SECONDS = 1800.0  # to read, unpack and compare all of a tree
 _STALE = 24 * 3600.0  # an incoming tree that was given up

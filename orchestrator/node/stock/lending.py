@@ -17,17 +17,12 @@ import stat
 import time
 
 from ..base import locks
+from ..base.annotations import Any, Iterator
 from ..base.lenient import discard, listed
-from ..base.paths import filesystem, is_remote
+from ..base.paths import Paths, filesystem, is_remote
 from ..base.tuples import NamedTuple
 from ..base.writing import replace_file
 from ..disk import copies
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from ..base.paths import Paths
 
 LARGE = 16 << 20  # bytes on the disk from which a file is lent
 _LIST = ".large-"

@@ -16,13 +16,9 @@ import struct
 import threading
 
 from ..base import tcp
+from ..base.annotations import Any, Callable, Iterable, Sequence
 from ..base.fault import NodeError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Sequence
-
-    from .pieces import Pieces
+from .pieces import Pieces
 
 _NUMBER = struct.Struct(">Q")
 _WAIT = (1 << 64) - 1  # in the place of a length: not yet

@@ -13,14 +13,11 @@ import os
 import stat
 import threading
 
+from ..base.annotations import Any, Callable, Collection, Iterator, Sequence, TypeAlias
 from ..base.fault import NodeError
 from ..disk.below import Below, parts_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterator, Sequence
-
-    Manifest = Sequence[dict[str, Any]]
+Manifest: TypeAlias = "Sequence[dict[str, Any]]"
 
 DIGEST = 32  # bytes of a sha256
 _PRESENT = 1

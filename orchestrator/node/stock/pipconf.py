@@ -9,9 +9,7 @@ from __future__ import annotations
 import configparser
 import os
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping
+from ..base.annotations import Mapping
 
 _UV = {
     "index-url": "UV_DEFAULT_INDEX",

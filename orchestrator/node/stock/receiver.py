@@ -10,6 +10,7 @@ import signal
 import threading
 
 from ..base import locks, trust
+from ..base.annotations import Any, Iterator, TypeAlias
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import free_bytes
@@ -21,11 +22,7 @@ from ..serve import frames
 from . import reuse, wholeness
 from .pieces import Pieces, map_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    Manifest = list[dict[str, Any]]
+Manifest: TypeAlias = "list[dict[str, Any]]"
 
 INCOMING = ".incoming-"
 _WAIT = 3600.0  # seconds for another transfer of the same data into the same folder

@@ -11,22 +11,16 @@ import json
 import os
 import stat
 
+from ..base.annotations import Any, Iterator, TypeAlias
 from ..base.lenient import discard
 from ..base.tuples import NamedTuple
 from ..base.writing import replace_file
 from ..disk import copies
-from .lending import LARGE
+from .lending import LARGE, Lender
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from .lending import Lender
-
-    Manifest = list[dict[str, Any]]
-    Stat = tuple[int, int, int, int]  # device, inode, size, time
-    # Where there is a file of a content and mode, and what it is like.
-    Held = dict[tuple[str, int], tuple[str, Stat]]
+Manifest: TypeAlias = "list[dict[str, Any]]"
+Stat: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time
+Held: TypeAlias = "dict[tuple[str, int], tuple[str, Stat]]"
 
 _MOST = 64  # trees that are looked through, the newest first
 _MOST_BYTES = 64 << 20  # of their notes

@@ -13,19 +13,15 @@ from __future__ import annotations
 import os
 
 from ..base import locks, trust
+from ..base.annotations import Any
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import absolute, digest_name
 from ..disk import incoming as receiving
 from ..disk.removing import remove
+from ..serve.agent import Agent, Request
 from . import lending, reuse
 from .comparison import compare, walk
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 _PATIENCE = 30.0  # seconds: for a look at all of a tree, and two renames
 _SHOWN = 5  # wrong files that an error names

@@ -6,15 +6,11 @@ import os
 import shlex
 import subprocess
 
+from ..base.annotations import Any
 from ..base.fault import NodeError
 from ..base.lenient import signal_name
+from ..serve.agent import Request
 from .pipconf import in_words_of_uv
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Request
 
 NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
 _LINES = 12  # of uv's words in an error

@@ -7,18 +7,14 @@ import os
 import stat
 
 from ..base import trust
+from ..base.annotations import Any, TypeAlias
 from ..base.lenient import discard
 from ..disk.removing import remove
+from ..serve.agent import Agent
 from . import reuse
 from .comparison import sha256
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent
-
-    Manifest = list[dict[str, Any]]
+Manifest: TypeAlias = "list[dict[str, Any]]"
 
 
 def is_whole(path: str, manifest: Manifest, notes: str | None) -> bool:

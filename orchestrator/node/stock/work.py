@@ -8,20 +8,16 @@ from __future__ import annotations
 import os
 
 from ..base import trust
+from ..base.annotations import Any, Callable
 from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
 from ..base.tuples import NamedTuple
 from ..disk import copies, incoming
 from ..disk.removing import remove
 from ..look import have
+from ..serve.agent import Agent, Request
 from .lending import ChangedError, Lender, is_large, is_whole
 from .trees import folder_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from ..serve.agent import Agent, Request
 
 _SECONDS = 600.0  # for the copies, and for what R says about its packages
 

@@ -13,14 +13,10 @@ import signal
 import time
 
 from ..base import ending, prctl, procs
+from ..base.annotations import Any
 from ..base.fault import NodeError
+from ..serve.agent import Agent, Request
 from ..serve.loop import READ
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..serve.agent import Agent, Request
 
 _LONGEST = 7 * 86_400.0  # seconds; the loop cannot wait for more than 24 days
 _MOMENT = 0.5  # seconds from TERM to KILL

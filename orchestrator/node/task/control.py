@@ -8,13 +8,10 @@ import os
 import time
 
 from ..base import ending, locks, procs
+from ..base.annotations import Iterator
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from . import state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
 
 
 class UnknownTaskError(NodeError):

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import os
 
+from ..base.annotations import Any, Mapping, TypeAlias
 from ..base.procs import COOKIE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping
-
-    Environ = dict[bytes, bytes]
+Environ: TypeAlias = "dict[bytes, bytes]"
 
 
 # A newline first: the setup may end in a comment. PATH again: a login shell's profile may reset it.

@@ -9,14 +9,10 @@ import os
 import signal
 
 from ..base import ending, procs
+from ..base.annotations import Iterable, Iterator
+from ..base.paths import TaskFolder
+from ..base.procs import Process
 from ..base.tuples import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Iterator
-
-    from ..base.paths import TaskFolder
-    from ..base.procs import Process
 
 _NAMES = {"orch-guard": "guard", "orch-supervisor": "supervisor"}
 _STOPPED, _TRACED = "T", "t"

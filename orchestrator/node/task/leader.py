@@ -8,12 +8,9 @@ import os
 import signal
 
 from ..base import prctl, trust
+from ..base.annotations import Any, NoReturn
 from ..base.fault import reason
 from .launch import Launch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 
 def spawn(launch: Launch, output: int) -> tuple[int, int]:

@@ -12,13 +12,9 @@ import os
 import time
 
 from ..base import locks, turnstile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import Paths
-    from ..serve.agent import Agent, Request
+from ..base.annotations import Any
+from ..base.paths import Paths
+from ..serve.agent import Agent, Request
 
 _AGAIN = 1.0  # seconds between two looks at a port that the same run still holds
 _UNKNOWN = {"run": None, "task": None, "owner": None, "since": None}

@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import struct
 
+from ..base.annotations import Any, TypeAlias
 from ..base.fault import reason
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    Gap = dict[str, Any]  # {"offset", "bytes", "ns", "why"}: so many bytes are missing at that offset
+Gap: TypeAlias = "dict[str, Any]"  # {"offset", "bytes", "ns", "why"}: what is missing at that offset
 
 
 RECORD = struct.Struct("<QQ")  # of output.idx, here and in the copy of the controller

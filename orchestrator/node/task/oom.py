@@ -15,10 +15,9 @@ import os
 import time
 
 from ..base import procs
+from ..base.annotations import TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Counts = dict[str, int]  # file -> kills
+Counts: TypeAlias = "dict[str, int]"  # file -> kills
 
 _EVERY = 15.0  # seconds between two looks; a kill is told for one to two of these
 _NO_LIMIT = 1 << 60  # v1 writes the largest number of pages instead

@@ -6,11 +6,7 @@ import os
 import time
 
 from .launch import Launch
-from .logfile import LogFile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .logfile import Gap
+from .logfile import Gap, LogFile
 
 CHUNK = 256 << 10
 

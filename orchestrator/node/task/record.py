@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from ..base.annotations import Any
+from ..base.paths import TaskFolder
 from . import state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import TaskFolder
 
 _EVERY = 0.5  # seconds between two saves of how far a gap grew, or of what found no room
 

@@ -10,16 +10,13 @@ import signal
 import time
 
 from ..base import lenient, prctl
+from ..base.annotations import Any, Callable, Mapping
 from ..base.descriptors import close_others
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder
 from ..hook import site as site_rules
 from . import claim, control, environ, guard, state
 from .launch import Handles, Launch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
 
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
 

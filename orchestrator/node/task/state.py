@@ -10,14 +10,11 @@ import os
 import time
 
 from ..base import lenient
+from ..base.annotations import Any, TypeAlias
 from ..base.paths import TaskFolder
 from ..base.writing import write_all
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    State = dict[str, Any]
+State: TypeAlias = "dict[str, Any]"
 
 SCHEMA = 1
 

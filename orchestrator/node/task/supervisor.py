@@ -10,6 +10,7 @@ import signal
 import time
 
 from ..base import prctl, procs
+from ..base.annotations import Any, NoReturn
 from ..serve import waiting
 from . import control, ending, leader, reaper, state
 from .launch import Handles, Launch
@@ -17,10 +18,6 @@ from .lifeline import Lifeline
 from .oom import Memory
 from .output import Output
 from .record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 CRASHED = 70
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import os
 
 from ..base import ending, lenient
+from ..base.annotations import Any
 from ..base.fault import NodeError
-from ..base.paths import make_private
+from ..base.paths import Paths, TaskFolder, make_private
 from ..base.writing import replace_file
+from ..serve.agent import Agent, Request
 from . import control, holders, leases, state
 from . import start as starting
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import Paths, TaskFolder
-    from ..serve.agent import Agent, Request
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0

@@ -8,18 +8,13 @@ from __future__ import annotations
 import os
 import time
 
+from ..base.annotations import Any
 from ..base.paths import absolute
 from ..disk import incoming
-from ..disk.measuring import measure
+from ..disk.measuring import Folder, measure
+from ..serve.agent import Agent, Request
 from . import leftovers
 from .prune import Rules, prune
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..disk.measuring import Folder
-    from ..serve.agent import Agent, Request
 
 
 def look(agent: Agent, _request: Request) -> dict[str, Any]:

@@ -6,18 +6,13 @@ import functools
 import os
 
 from ..base import ending, locks, procs
+from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
-from ..base.paths import TaskFolder
+from ..base.paths import Paths, TaskFolder
 from ..base.tuples import NamedTuple
 from ..look import ports
+from ..serve.agent import Agent, Request
 from ..task import control, leases, state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from ..base.paths import Paths
-    from ..serve.agent import Agent, Request
 
 _OURS = ("orch-guard", "orch-supervisor")
 _LISTED = 20  # of each kind

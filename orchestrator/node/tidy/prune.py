@@ -10,21 +10,16 @@ import os
 import time
 
 from ..base import locks
+from ..base.annotations import Any, Callable, Collection, Iterable
 from ..base.lenient import changed, listed
+from ..base.paths import Paths
 from ..base.tuples import NamedTuple
-from ..disk.measuring import measure
+from ..disk.measuring import Folder, measure
 from ..disk.removing import remove
 from ..hook import site
 from ..stock import lending, wheelhouse, work
 from ..stock.envs import MAKING
 from . import ours
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterable
-
-    from ..base.paths import Paths
-    from ..disk.measuring import Folder
 
 GONE = ".gone-"  # being removed
 _LOCK = ".lock-"

@@ -10,16 +10,12 @@ import errno
 import os
 
 from ..base import ending
+from ..base.annotations import Any, Callable
 from ..base.fault import NodeError
+from ..serve.agent import Agent, Request
 from ..task import control, state
 from .inotify import LOOK_EVERY, Watcher
 from .tail import Tail
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from ..serve.agent import Agent, Request
 
 _SETTLE_SECONDS = 30.0
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of what others may give back

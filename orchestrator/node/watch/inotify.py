@@ -5,13 +5,8 @@ from __future__ import annotations
 import os
 import struct
 
-from ..serve.loop import READ
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from ..serve.loop import Loop
+from ..base.annotations import Any, Callable
+from ..serve.loop import READ, Loop
 
 LOOK_EVERY = 1.0
 

@@ -7,15 +7,11 @@ import os
 import time
 
 from ..base import ending, lenient, locks
+from ..base.annotations import Any, Iterator
+from ..base.paths import Paths, TaskFolder
+from ..serve.agent import Agent, Request
 from ..task import control, state
 from ..task.tasks import store_plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from ..base.paths import Paths, TaskFolder
-    from ..serve.agent import Agent, Request
 
 _ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a message holds 16 MB
 _WORD_EVERY = 0.25  # seconds between two touches of the keeper's file

@@ -6,16 +6,12 @@ import os
 import time
 from collections import deque
 
+from ..base.annotations import Any, TypeAlias
+from ..base.paths import TaskFolder
 from ..task import state
 from ..task.logfile import RECORD
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.paths import TaskFolder
-
-    Frame = tuple[dict[str, Any], bytes]
+Frame: TypeAlias = "tuple[dict[str, Any], bytes]"
 
 CHUNK = 64 << 10
 TIMES = 2048  # in one frame; a log of single bytes has one for each
