@@ -36,12 +36,33 @@ _MOST_VITALS = 8 << 20
 NEW = ".new"  # holds the folders that are not whole yet
 
 
+class _Inside:
+    """The path of one file or folder inside a run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, _: type[RunFolder]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """`~/.local/state/orchestrate/runs/<id>/`; 0700, files 0600."""
 
     root: Path
     id: RunId  # a run's name may come from a node: only what is one leads to a folder
+
+    plan = _Inside("plan.json")
+    events = _Inside("events.jsonl")
+    debug_log = _Inside("debug.log")
+    lock = _Inside("keeper.lock")
+    control = _Inside("control")
+    reserve = _Inside("reserve")  # room for the last events on a disk that is full
+    vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
+    notify = _Inside("notify.json")
+    logs = _Inside("logs")
+    stacks = _Inside("stacks")  # a file per taking of the tasks' stacks
 
     @property
     def path(self) -> Path:
@@ -50,36 +71,6 @@ class RunFolder:
     @property
     def run(self) -> str:
         return str(self.id)
-
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def debug_log(self) -> Path:
-        return self.path / "debug.log"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "keeper.lock"
-
-    @property
-    def control(self) -> Path:
-        return self.path / "control"
-
-    @property
-    def reserve(self) -> Path:
-        """Room for the last events on a disk that is full."""
-        return self.path / "reserve"
-
-    @property
-    def vitals(self) -> Path:
-        """What the tasks do right now, for viewers."""
-        return self.path / "vitals.json"
 
     def write_vitals(self, data: bytes) -> None:
         """Replace what was written before; raise OSError."""
@@ -93,23 +84,14 @@ class RunFolder:
         except OSError:
             return b""
 
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def stacks(self) -> Path:
-        """A file per taking of the tasks' stacks."""
-        return self.path / "stacks"
-
     def write_notify(self, argv: Sequence[str]) -> None:
         """Keep what `--notify` names; it is of this machine, so that no plan holds it."""
-        write_atomically(self.path / "notify.json", json.dumps(list(argv)).encode())
+        write_atomically(self.notify, json.dumps(list(argv)).encode())
 
     def read_notify(self) -> tuple[str, ...]:
         """The words of the command; () when there is none, or it cannot be read."""
         try:
-            return msgspec.json.decode(read_plain(self.path / "notify.json", MOST), type=tuple[str, ...])
+            return msgspec.json.decode(read_plain(self.notify, MOST), type=tuple[str, ...])
         except (OSError, msgspec.MsgspecError):
             return ()
 
