@@ -23,7 +23,6 @@ import msgspec
 from orchestrator.errors import UsageError
 from orchestrator.eventjson import decode
 from orchestrator.events import (
-    Event,
     GapPlace,
     HostConnected,
     LogGap,
@@ -330,6 +329,3 @@ def _start_of_last(path: Path, count: int) -> int:
 def events_of(folder: RunFolder) -> list[Stamped]:
     """All events of a run that are on disk; raise UsageError when they cannot be read."""
     return list(RunReader(folder, wanted=lambda _task: False).poll())
-
-
-__all__ = ["Event", "RunReader", "events_of"]
