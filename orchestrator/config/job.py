@@ -1,15 +1,23 @@
-"""The [job] table, and what it and the hosts may not both say."""
+"""What is read beside the hosts: [job], and the [env] and [data] that its tasks are supplied with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.config.mistakes import Report
-from orchestrator.config.places import JOB, Place
-from orchestrator.config.tables import read_table
-from orchestrator.model import Host, Job
+from orchestrator.config.places import DATA, DEFAULTS, ENV, JOB, Place
+from orchestrator.config.tables import DATA_KEYS, read_table
+from orchestrator.model import Data, Environment, Host, Job
 from orchestrator.planning.environ import DEVICES
+
+# What worker_entry and the tutorials need: tf-keras is what lets `fit` run on several tasks, scikit-learn has
+# data sets and splits, and tensorflow-datasets prepares data with importlib_resources without declaring it.
+_COMPANIONS = ("tf-keras", "tensorflow-datasets", "importlib_resources", "scikit-learn", "tensorboard")
+_CPU = ("tensorflow-cpu; platform_machine == 'x86_64'", "tensorflow; platform_machine != 'x86_64'")
+_GPU = ("tensorflow[and-cuda]",)
+
+_ORIGINALS = ("mnist", "fashion_mnist")  # the sets that are made from their original idx files
 
 
 def read_job(table: Mapping[str, Any], report: Report) -> Job:
@@ -36,3 +44,43 @@ def check_secrets(secrets: Iterable[str], tables: Mapping[Place, Mapping[str, An
             if isinstance(env, dict) and name in env:
                 what = "is listed in `secrets`; remove the value here, it is read from your environment"
                 report.add(place, f"env.{name}", what)
+
+
+def read_env(
+    table: Mapping[str, Any] | None, hosts: Sequence[Host], defaults: Mapping[str, Any], report: Report
+) -> Environment | None:
+    """The environment that `setup` makes, in place of a `python` of your own; None without [env]."""
+    if table is None:
+        return None
+    good = read_table(table, "env", ENV, report).good
+    if "python" in defaults:
+        report.add(DEFAULTS, "python", "is what [env] makes; remove it here, or remove [env]")
+    named = good.get("requirements", "")
+    if good.get("extras") and (named == "" or named.endswith(".txt")):
+        report.add(ENV, "extras", 'belong to a pyproject.toml; name it: requirements = "pyproject.toml"')
+    if "requirements" not in good and not good.get("packages"):
+        gpus = any(host.devices for host in hosts)
+        good = {**good, "packages": (*(_GPU if gpus else _CPU), *_COMPANIONS)}
+    return Environment(**good)
+
+
+def read_data(table: Mapping[str, Any] | None, report: Report) -> Data | None:
+    """What [data] names, which is brought to every host before tasks start; None without such a table."""
+    if table is None:
+        return None
+    read = read_table(table, "data", DATA, report)
+    good = dict(read.good)
+    named = good.get("sets", ())
+    # A set whose original files are named is wanted, and need not be listed a second time.
+    also = tuple(name for name in _ORIGINALS if name in good and not any(_is(name, one) for one in named))
+    good["sets"] = (*named, *also)
+    named_well = set(table) <= set(DATA_KEYS) and not read.wrong
+    if named_well and not (good["sets"] or good.get("paths") or good.get("keras")):
+        report.add(DATA, "", 'names nothing; write sets = ["mnist"] or paths = ["data"]')
+    if "files_per_worker" in good and not good["sets"]:
+        report.add(DATA, "files_per_worker", "is about the files of prepared sets; name one under `sets`")
+    return Data(**good)
+
+
+def _is(name: str, given: str) -> bool:
+    return given.partition(":")[0] == name

@@ -9,11 +9,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from orchestrator.config import cluster, syntax
-from orchestrator.config.data import read_data
-from orchestrator.config.env import read_env
 from orchestrator.config.foreign import lists_hosts
 from orchestrator.config.hosts import place_of, read_entry
-from orchestrator.config.job import check_devices, check_secrets, read_job
+from orchestrator.config.job import check_devices, check_secrets, read_data, read_env, read_job
 from orchestrator.config.mistakes import Report
 from orchestrator.config.places import DEFAULTS, FILE, JOB
 from orchestrator.config.tables import TABLES, belongs, read_table, unknown
@@ -93,7 +91,8 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     misplaced = [name for name in document if name not in TABLES]
     for name in misplaced:
         report.add(FILE, name, _misplaced(name, document[name]))
-    defaults_table, job_table = _table(document, "defaults", report), _table(document, "job", report)
+    defaults_table = _table(document, "defaults", report) or {}
+    job_table = _table(document, "job", report) or {}
     tables = _host_tables(document, report)
     if not tables and not report:
         report.add_to_file('there is no [[host]]; write one for every machine, and in it ssh = "gpu-01"')
@@ -108,8 +107,8 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     check_secrets(job.secrets, written, report)
     hosts = tuple(host for entry in entries for host in entry.hosts)
     check_devices(job, hosts, report)
-    environment = read_env(document, _table(document, "env", report), hosts, defaults_table, report)
-    data = read_data(document, _table(document, "data", report), report)
+    environment = read_env(_table(document, "env", report), hosts, defaults_table, report)
+    data = read_data(_table(document, "data", report), report)
     return Inventory(hosts, job, source, environment, data)
 
 
@@ -120,9 +119,10 @@ def _misplaced(name: str, value: object) -> str:
     return unknown(name, {name: title for name, (title, _) in TABLES.items()}, "table")
 
 
-def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[str, Any]:
-    value = document.get(name, {})
-    if isinstance(value, dict):
+def _table(document: Mapping[str, Any], name: str, report: Report) -> Mapping[str, Any] | None:
+    """The table of that name; None where the file has none, and no keys where it is something else."""
+    value = document.get(name)
+    if value is None or isinstance(value, dict):
         return value
     title = TABLES[name][0]
     what = f"can come only once; write {title}" if isinstance(value, list) else f"must be a table, {title}"

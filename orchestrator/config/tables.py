@@ -11,7 +11,7 @@ from orchestrator.config import commands, supplies, values
 from orchestrator.config.mistakes import Report, Wrong, listed, nearest
 from orchestrator.config.places import Place
 from orchestrator.config.values import Reader, Wrongs
-from orchestrator.model import MAX_PORT, AutoShard, OnHang, Revalidate, Via
+from orchestrator.model import MAX_PORT, AutoShard, OnHang, Revalidate, Role, Via
 
 MAX_TASKS = 1024
 MAX_RESTARTS = 1_000_000
@@ -29,7 +29,7 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
     "state": values.state,
     "task_port": values.whole(1024, MAX_PORT, below="lower ports belong to root"),
     "tasks": values.whole(1, MAX_TASKS, below="to keep a host out of runs, write spare = true"),
-    "role": values.role,
+    "role": values.one_of(Role, parameter_server="ps", master="chief"),
     "devices": values.devices,
     "spare": values.boolean,
     "env": values.env,

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, nearest, show
 from orchestrator.findings.codes import CODES
-from orchestrator.model import Role
 from orchestrator.planning.environ import name_mistake, value_mistake
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -190,23 +189,15 @@ def user(value: Any) -> str:
     return given
 
 
-def role(value: Any) -> Role:
-    roles = [role.value for role in Role]
-    given = text(value)
-    if given not in roles:
-        meant = nearest(given, [*roles, "parameter_server", "master"])
-        meant = {"parameter_server": "ps", "master": "chief"}.get(meant or "", meant)
-        raise Wrong(f"must be {listed(roles, 'or')}, not {show(given)}{did_you_mean(meant)}")
-    return Role(given)
-
-
-def one_of(choices: type[StrEnum]) -> Reader:
+def one_of(choices: type[StrEnum], **others: str) -> Reader:
+    """`others` are words of other programs, each with the one that stands for it here."""
     words = [one.value for one in choices]
 
     def read(value: Any) -> StrEnum:
         given = text(value)
         if given not in words:
-            meant = nearest(given, words)
+            meant = nearest(given, [*words, *others])
+            meant = others.get(meant or "", meant)
             raise Wrong(f"must be {listed(words, 'or')}, not {show(given)}{did_you_mean(meant)}")
         return choices(given)
 

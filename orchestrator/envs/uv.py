@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import ClusterError, HostError, UsageError
@@ -33,18 +33,15 @@ def binary() -> Path:
         ) from error
 
 
-def run(
-    what: str, arguments: Sequence[str], environ: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> str:
+def run(what: str, arguments: Sequence[str]) -> str:
     """What uv prints; raise ClusterError ("cannot WHAT") with uv's last lines when it fails."""
     done = subprocess.run(
         [str(binary()), *arguments],
-        env=environment(os.environ if environ is None else environ),
+        env=environment(os.environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
-        cwd=cwd,
         check=False,
     )
     if done.returncode:

@@ -59,13 +59,9 @@ class Disagreement:
         return tuple(name for name in self.theirs or () if name in self.ours)
 
 
-def allowed(spec: str, available: Iterable[str]) -> tuple[str, ...]:
-    """The available ones that a list of ssh_config allows: names, patterns, or changes by + - ^."""
-    return _allowed(spec, tuple(available))
-
-
 @lru_cache(maxsize=256)  # every host of a cluster has the same lists, as a rule
-def _allowed(spec: str, available: tuple[str, ...]) -> tuple[str, ...]:
+def allowed(spec: str, available: tuple[str, ...]) -> tuple[str, ...]:
+    """The available ones that a list of ssh_config allows: names, patterns, or changes by + - ^."""
     sign, patterns = _read(spec)
     if sign in ("+", "^") or not spec:
         return available
@@ -76,7 +72,7 @@ def permits(spec: str, key_type: str) -> bool:
     """Whether a list of signature algorithms lets a key of this type sign."""
     suffix = CERTIFIED if key_type.endswith(CERTIFIED) else ""
     plain = key_type.removesuffix(suffix)
-    names = [name + suffix for name in (_RSA if plain == "ssh-rsa" else (plain,))]
+    names = tuple(name + suffix for name in (_RSA if plain == "ssh-rsa" else (plain,)))
     return bool(allowed(spec, names))
 
 

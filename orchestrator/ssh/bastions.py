@@ -13,8 +13,7 @@ from orchestrator.ssh.attempt import Line
 from orchestrator.ssh.problems import explain
 from orchestrator.ssh.target import Deadline, Target
 
-# (host it is for, target, its jumps, deadline)
-Open: TypeAlias = Callable[[str, Target, tuple[Target, ...], Deadline], Line]
+Open: TypeAlias = Callable[[str, Target, Deadline], Line]  # host it is for, target, deadline
 
 
 @dataclass
@@ -62,7 +61,7 @@ class Bastions:
         bastion.line = bastion.error = None
         target = replace(jumps[-1], jumps=jumps[:-1])
         try:
-            bastion.line = self._open_line(host, target, target.jumps, deadline)
+            bastion.line = self._open_line(host, target, deadline)
         except Exception as error:
             bastion.error = explain(error, host, target)
             if bastion.error is not error:

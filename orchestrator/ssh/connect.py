@@ -42,7 +42,7 @@ class SshConnector:
         target = resolve(host)
         timeout = min(timeout, target.connect_timeout or timeout)
         try:
-            line = self._open(host.name, target, target.jumps, Deadline(timeout, began))
+            line = self._open(host.name, target, Deadline(timeout, began))
         except HostError:  # a bastion's, which is worded
             raise
         except Exception as error:
@@ -55,11 +55,11 @@ class SshConnector:
         self._bastions.close()
         self._keyring.close()
 
-    def _open(self, host: str, target: Target, jumps: tuple[Target, ...], deadline: Deadline) -> Line:
+    def _open(self, host: str, target: Target, deadline: Deadline) -> Line:
         """Connect through the jumps; again, later and at random, when something hangs up at once."""
         pauses = [longest * random.uniform(0.3, 1.0) for longest in _PAUSES]  # noqa: S311 - only spreads
         while True:
-            through = self._bastions.at_the_end_of(jumps, host, deadline)
+            through = self._bastions.at_the_end_of(target.jumps, host, deadline)
             try:
                 with self._turn:
                     return open_line(

@@ -25,10 +25,6 @@ class HungUp(NoBanner):
     """It closed the connection before its banner, as sshd does beyond MaxStartups."""
 
 
-class ProxyFailed(paramiko.ProxyCommandFailure):
-    """The ProxyCommand ended before the host spoke."""
-
-
 class NoCommand(paramiko.SSHException):
     """The host opened a channel, and closed it when a command was to run."""
 

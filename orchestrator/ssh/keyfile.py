@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import struct
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ def sniff(text: str) -> Sniffed:
     try:
         data = base64.b64decode("".join(body.split()))
         return _sniff_openssh(data)
-    except (binascii.Error, struct.error, ValueError):
+    except (struct.error, ValueError):
         return Sniffed("")
 
 

@@ -7,7 +7,6 @@ be read is passed over, and `@revoked` is honoured; `@cert-authority` is seen bu
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import os
@@ -71,12 +70,10 @@ def _parse_line(line: str, where: str) -> KnownKey | None:
     marker = words.pop(0) if words[0].startswith("@") else ""
     if len(words) < 3 or marker not in {"", "@revoked", "@cert-authority"}:
         return None
-    try:
-        blob = base64.b64decode(words[2], validate=True)
-    except (binascii.Error, ValueError):
-        return None
+    blob = _decode(words[2])
     # The blob says its own type first; a line that contradicts itself is a broken line.
-    if not blob.startswith(len(words[1]).to_bytes(4, "big") + words[1].encode("utf-8", "replace")):
+    own_type = len(words[1]).to_bytes(4, "big") + words[1].encode("utf-8", "replace")
+    if blob is None or not blob.startswith(own_type):
         return None
     return KnownKey(marker, tuple(words[0].lower().split(",") if words[0][0] != "|" else [words[0]]),
                     words[1], blob, where)  # fmt: skip
@@ -137,15 +134,11 @@ def remember(file: Path, line: str) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file.touch(mode=0o600)
     with file.open("ab+") as stream:
-        if stream.tell() and not _ends_with_newline(file):
-            line = "\n" + line
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                line = "\n" + line
         stream.write(line.encode())
-
-
-def _ends_with_newline(file: Path) -> bool:
-    with file.open("rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) == b"\n"
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -165,5 +158,5 @@ def _hash(name: str, salt: bytes) -> str:
 def _decode(text: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import paramiko
 
@@ -17,23 +18,15 @@ from orchestrator.ssh.keyfile import reason
 _TAIL = 4096
 _OPEN_TIMEOUT = 30.0
 
-Explain = Callable[[BaseException], HostError]
 
-
+@dataclass(eq=False)
 class SshLink:
     """One authenticated connection. Thread-safe."""
 
-    def __init__(
-        self,
-        transport: paramiko.Transport,
-        explain: Explain,
-        hang_up: Callable[[], None],
-        environment: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self._environment = environment
-        self._transport = transport
-        self._explain = explain
-        self._hang_up = hang_up
+    _transport: paramiko.Transport
+    _explain: Callable[[BaseException], HostError]
+    _hang_up: Callable[[], None]
+    _environment: Sequence[tuple[str, str]]
 
     def open(self, argv: Sequence[str]) -> SshChannel:
         """Run argv in the login environment."""
@@ -77,8 +70,8 @@ class SshChannel:
         self._tail = bytearray()
         self._tail_lock = threading.Lock()
         self._bell = _Bell()
-        channel.in_buffer.set_event(self._bell.side("out"))
-        channel.in_stderr_buffer.set_event(self._bell.side("err"))
+        channel.in_buffer.set_event(_Side(self._bell, "out"))
+        channel.in_stderr_buffer.set_event(_Side(self._bell, "err"))
 
     def send(self, data: bytes) -> None:
         """Send all of it; raise HostError (kind "lost") when the far end or the link is gone."""
@@ -133,9 +126,6 @@ class _Bell:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._ringing: set[str] = set()
-
-    def side(self, name: str) -> _Side:
-        return _Side(self, name)
 
     def wait(self) -> None:
         with self._condition:

@@ -62,6 +62,23 @@ def _word(error: BaseException, target: Target) -> Problem:
 # --- one wording each ---
 
 
+def _said(kind: str, what: str, *, at_port: bool = False) -> Wording[BaseException]:
+    """A wording of which the error says why."""
+
+    def wording(error: BaseException, target: Target) -> Problem:
+        why = f"port {target.port}: {reason(error)}" if at_port else reason(error)
+        return Problem(kind, what, why, look(target))
+
+    return wording
+
+
+_timeout = _said("timeout", "did not answer in time", at_port=True)
+_lost = _said("lost", "closed the connection")
+_no_route = _said("no-route", "cannot be reached")
+_other = _said("system", "could not be connected to")
+_protocol = _said("protocol", "broke the SSH protocol")
+
+
 def _authentication(error: paramiko.AuthenticationException, target: Target) -> Problem:
     why = f'it ended the login of user "{target.user}": {reason(error)}'
     return Problem(Trouble.AUTH, "refused the login", why, look(target))
@@ -70,10 +87,6 @@ def _authentication(error: paramiko.AuthenticationException, target: Target) -> 
 def _resolve(error: socket.gaierror, target: Target) -> Problem:
     why = f"{target.hostname}: {reason(error)}"
     return Problem("resolve", "has a name that does not resolve", why, f"`getent hosts {target.hostname}`")
-
-
-def _timeout(error: TimeoutError, target: Target) -> Problem:
-    return Problem("timeout", "did not answer in time", f"port {target.port}: {reason(error)}", look(target))
 
 
 def _several(error: NoValidConnectionsError, target: Target) -> Problem:
@@ -88,22 +101,9 @@ def _refused(error: ConnectionRefusedError, target: Target) -> Problem:
     )
 
 
-def _lost(error: BaseException, target: Target) -> Problem:
-    return Problem("lost", "closed the connection", reason(error), look(target))
-
-
-def _banner(error: NoBanner, target: Target) -> Problem:
-    why = f"port {target.port}: {error}"
-    return Problem("banner", "did not answer as an SSH server", why, look(target))
-
-
 def _hung_up(error: HungUp, target: Target) -> Problem:
     hint = f"look into its log (MaxStartups? PerSourcePenalties? hosts.deny?): {look(target)}"
     return Problem("banner", "hung up at once, every time", f"port {target.port}: {error}", hint)
-
-
-def _incompatible(error: paramiko.SSHException, target: Target) -> Problem:
-    return Problem("algorithms", "has no algorithm in common with us", reason(error), look(target))
 
 
 def _proxy(error: paramiko.ProxyCommandFailure, target: Target) -> Problem:
@@ -152,10 +152,6 @@ def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
     return Problem(kind, what, f"{why}: {error.text}", hint)
 
 
-def _protocol(error: paramiko.SSHException, target: Target) -> Problem:
-    return Problem("protocol", "broke the SSH protocol", reason(error), look(target))
-
-
 def _config(error: paramiko.SSHException, target: Target) -> Problem:
     return Problem("config", "cannot be resolved from ssh_config", reason(error), look(target, "-G "))
 
@@ -166,12 +162,12 @@ _TIMED_OUT = {errno.ETIMEDOUT}
 
 def _system(error: OSError, target: Target) -> Problem:
     if error.errno in _NO_ROUTE:
-        return Problem("no-route", "cannot be reached", reason(error), look(target))
+        return _no_route(error, target)
     if error.errno in _TIMED_OUT:
         return _timeout(TimeoutError(*error.args), target)
     if error.errno in {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ENOTCONN}:
         return _lost(error, target)
-    return Problem("system", "could not be connected to", reason(error), look(target))
+    return _other(error, target)
 
 
 TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
@@ -180,11 +176,11 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (LoginRefused, refusals.login),
     (paramiko.AuthenticationException, _authentication),
     (HungUp, _hung_up),
-    (NoBanner, _banner),
+    (NoBanner, _said("banner", "did not answer as an SSH server", at_port=True)),
     (paramiko.ProxyCommandFailure, _proxy),
     (paramiko.ChannelException, _channel),
     (NothingInCommon, refusals.nothing),
-    (IncompatiblePeer, _incompatible),
+    (IncompatiblePeer, _said("algorithms", "has no algorithm in common with us")),
     (CommandFailedError, refusals.command),
     (NoCommand, _no_command),
     (LargePackets, _large),

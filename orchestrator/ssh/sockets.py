@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 from typing import IO
 
-from orchestrator.ssh.failures import ConnectTimeout, ProxyFailed
+import paramiko
+
+from orchestrator.ssh.failures import ConnectTimeout
 from orchestrator.ssh.keyfile import reason
 from orchestrator.ssh.target import Deadline, Target
 
@@ -150,7 +152,7 @@ class Proxy:
             raise ConnectionResetError("the ProxyCommand handed over no socket")
         return socket.socket(fileno=fds[0])
 
-    def failure(self) -> ProxyFailed | None:
+    def failure(self) -> paramiko.ProxyCommandFailure | None:
         """What to say when the connection failed, if it is the command's fault: it has ended."""
         try:
             code = self._process.wait(timeout=0.5)
@@ -160,7 +162,7 @@ class Proxy:
         said = self._said.read()[-400:].decode("utf-8", "replace").strip().splitlines()
         # ssh's own last line, "stdio forwarding failed", is said for any reason; the one before has it.
         lines = said[-2:] if said and said[-1] == "stdio forwarding failed" else said[-1:]
-        return ProxyFailed(self._command, ", ".join(lines) or f"it ended with status {code}")
+        return paramiko.ProxyCommandFailure(self._command, ", ".join(lines) or f"it ended with status {code}")
 
     def stop(self) -> None:
         with contextlib.suppress(OSError):

@@ -36,17 +36,13 @@ class EventLog:
         return open_plain(self._folder.events, os.O_RDWR | os.O_APPEND | os.O_CREAT)
 
     def __call__(self, stamped: Stamped) -> None:
-        if not self._is_ours():
+        if not stands_at(self._folder.events, self._fd):  # viewers read another file than we write
             with contextlib.suppress(OSError):
                 fd = self._open()
                 os.dup2(fd, self._fd, inheritable=False)
                 os.close(fd)
         self._waiting += encode(stamped) + b"\n"
         self.flush()
-
-    def _is_ours(self) -> bool:
-        """Whether viewers read what we write."""
-        return stands_at(self._folder.events, self._fd)
 
     def flush(self) -> bool:
         """Write what waits; False when there is no room for all of it."""

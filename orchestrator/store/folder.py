@@ -38,7 +38,7 @@ NEW = ".new"  # holds the folders that are not whole yet
 
 
 class _Inside:
-    """A path of every run's folder, by its name there."""
+    """The path of one file or folder inside a run's folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -59,10 +59,11 @@ class RunFolder:
     debug_log = _Inside("debug.log")
     lock = _Inside("keeper.lock")
     control = _Inside("control")
+    reserve = _Inside("reserve")  # room for the last events on a disk that is full
+    vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
+    notify = _Inside("notify.json")
     logs = _Inside("logs")
     stacks = _Inside("stacks")  # a file per taking of the tasks' stacks
-    vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
-    reserve = _Inside("reserve")  # room for the last events on a disk that is full
 
     @property
     def path(self) -> Path:
@@ -86,12 +87,12 @@ class RunFolder:
 
     def write_notify(self, argv: Sequence[str]) -> None:
         """Keep what `--notify` names; it is of this machine, so that no plan holds it."""
-        write_atomically(self.path / "notify.json", json.dumps(list(argv)).encode())
+        write_atomically(self.notify, json.dumps(list(argv)).encode())
 
     def read_notify(self) -> tuple[str, ...]:
         """The words of the command; () when there is none, or it cannot be read."""
         try:
-            return msgspec.json.decode(read_plain(self.path / "notify.json", MOST), type=tuple[str, ...])
+            return msgspec.json.decode(read_plain(self.notify, MOST), type=tuple[str, ...])
         except (OSError, msgspec.MsgspecError):
             return ()
 

@@ -8,33 +8,41 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
 
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
 
 _MOST = 1 << 20  # bytes of a file
 
+T = TypeVar("T")
 
-class Memory:
-    """The files of one subject; other commands may use them at the same time."""
 
-    def __init__(self, folder: Path, keep: float) -> None:
+class Memory(Generic[T]):
+    """The files of one subject, as JSON; other commands may use them at the same time."""
+
+    def __init__(self, folder: Path, keep: float, kind: type[T]) -> None:
         """`keep` is for how many seconds what was written counts."""
         self._folder = folder
         self._keep = keep
+        self._kind = kind
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str) -> T | None:
         path = self._folder / name
         try:
-            return read_plain(path, _MOST) if self._counts(path) else None
-        except OSError:
+            if not self._counts(path):
+                return None
+            return msgspec.json.decode(read_plain(path, _MOST), type=self._kind)
+        except (OSError, ValueError, RecursionError):
             return None
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, value: T) -> None:
         """Remember it, and remove what is too old to count."""
         with contextlib.suppress(OSError):
             make_folder(self._folder)
             self._prune()
-            write_atomically(self._folder / name, data)
+            write_atomically(self._folder / name, msgspec.json.encode(value))
 
     def forget(self, prefix: str) -> None:
         """Whatever has a name that begins so; raise OSError when it cannot be removed."""

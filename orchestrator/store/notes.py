@@ -6,8 +6,6 @@ import hashlib
 import os
 from pathlib import Path
 
-import msgspec
-
 from orchestrator.events import Noted, Phase, PhaseEnded, PhaseStarted, RunPlanned, Stamped
 from orchestrator.store.known import state_root
 from orchestrator.store.memory import Memory
@@ -19,17 +17,13 @@ class Notes:
     """What was given at the last launch from a folder; nothing when that cannot be read."""
 
     def __init__(self, here: Path, root: Path | None = None) -> None:
-        self._memory = Memory(root or state_root() / "notes", _KEEP)
+        self._memory = Memory(root or state_root() / "notes", _KEEP, list[str])
         self._name = hashlib.sha256(os.fsencode(here)).hexdigest()[:32]
         self._stage = False
         self._given: set[str] = set()
 
     def read(self) -> frozenset[str]:
-        data = self._memory.read(self._name)
-        try:
-            return frozenset(msgspec.json.decode(data, type=list[str])) if data is not None else frozenset()
-        except (ValueError, RecursionError):
-            return frozenset()
+        return frozenset(self._memory.read(self._name) or ())
 
     def hear(self, stamped: Stamped) -> None:
         """Take a note of a plan or of its code; others tell what happens now, and are given each time."""
@@ -45,4 +39,4 @@ class Notes:
 
     def write(self) -> None:
         """Remember what was heard, and only that."""
-        self._memory.write(self._name, msgspec.json.encode(sorted(self._given)))
+        self._memory.write(self._name, sorted(self._given))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def prune(
     `alive` are the runs that live on a node, `asked` the hosts that said so.
     """
     base = root or runs_root()
-    found = sorted((_newest(one.path), _size(one.path), one.run, one) for one in run_folders(base))
+    found = sorted((*_usage(one.path), one.run, one) for one in run_folders(base))
     total = left = sum(size for _, size, _, _ in found)
     gone: list[str] = []
     unsure: list[str] = []
@@ -124,18 +125,12 @@ def _remove_scraps(base: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _files(path: Path) -> Iterator[os.stat_result]:
+def _usage(path: Path) -> tuple[float, int]:
+    """When something in a folder was last written, and the bytes that it takes on the disk."""
+    found: list[os.stat_result] = []
     for folder, _, files in os.walk(path):
         for name in files:
-            try:
-                yield (Path(folder) / name).lstat()
-            except FileNotFoundError:
-                continue
-
-
-def _newest(path: Path) -> float:
-    return max((found.st_mtime for found in _files(path)), default=path.stat().st_mtime)
-
-
-def _size(path: Path) -> int:
-    return sum(found.st_blocks * 512 for found in _files(path))
+            with contextlib.suppress(FileNotFoundError):
+                found.append((Path(folder) / name).lstat())
+    newest = max((one.st_mtime for one in found), default=path.stat().st_mtime)
+    return newest, sum(one.st_blocks * 512 for one in found)

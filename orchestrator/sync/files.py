@@ -94,7 +94,8 @@ def fetch(
     if not there.kind:
         raise missing(session, remote, there)
     local = Path(os.path.realpath(local))
-    plan = _Plan(there.entries, _at(local, there))
+    have = _like(look_here(local), there) if os.path.lexists(local) else {}
+    plan = _Plan(there.entries, have)
     if plan.nothing:
         return Fetched(0, 0, time.monotonic() - began, there.left_out)
     with our_disk(local, writes=True), _sibling(local) as incoming:
@@ -165,11 +166,6 @@ class _Plan:
         self.keep = [one.path for one in want if one.kind != archive.FOLDER and one.path in alike]
         self.files = sum(one.kind != archive.FOLDER for one in differ)
         self.size = sum(one.size for one in differ)
-
-
-def _at(local: Path, there: HostListing) -> dict[str, Entry]:
-    """What is at `local` already, listed as `there` is; raise ClusterError."""
-    return _like(look_here(local), there) if os.path.lexists(local) else {}
 
 
 def _like(have: HostListing, want: HostListing) -> dict[str, Entry]:

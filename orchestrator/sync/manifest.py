@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -55,11 +55,6 @@ class Manifest:
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Manifest:
         return cls(tuple(sorted(entries, key=lambda entry: entry.path)))
-
-    def only(self, paths: Collection[str]) -> tuple[Entry, ...]:
-        """The entries of these paths."""
-        wanted = frozenset(paths)
-        return tuple(entry for entry in self.entries if entry.path in wanted)
 
     @cached_property
     def as_json(self) -> list[dict[str, Any]]:

@@ -64,24 +64,17 @@ def push(
     return TreeResult(one.sent, time.monotonic() - began, reused=not sent, work=one.work)
 
 
+@dataclass
 class _Push:
     """One tree on its way to one host."""
 
-    def __init__(
-        self,
-        session: Conversation,
-        tree: Tree,
-        workdir: str,
-        progress: Progress | None,
-        work: wire.ForRun | None,
-    ) -> None:
-        self._session = session
-        self._tree = tree
-        self._workdir = workdir
-        self._progress = progress
-        self._for = work
-        self.work: wire.Work | None = None
-        self.sent = 0
+    _session: Conversation
+    _tree: Tree
+    _workdir: str
+    _progress: Progress | None
+    _for: wire.ForRun | None
+    work: wire.Work | None = None
+    sent: int = 0
 
     def attempt(self, tar_up_to: int, *, reuse: bool) -> bool:
         """Send what is missing, or without `reuse` all; False when the tree is there. Raise as `push`."""

@@ -64,6 +64,8 @@ def send(
     """
     program = here()
     assert program is not None
+    options = [f"--link-dest={base}"] if base else []
+    options += ["--compress"] if compress else []
     with contextlib.ExitStack() as stack:
         names = stack.enter_context(tempfile.TemporaryFile())
         names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
@@ -72,7 +74,7 @@ def send(
         stack.enter_context(ours)
         with theirs:
             process = subprocess.Popen(
-                _argv(program, theirs.fileno(), root, incoming, _options(base, compress=compress)),
+                _argv(program, theirs.fileno(), root, incoming, options),
                 stdin=names,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -109,10 +111,6 @@ def _argv(program: str, fd: int, root: Path, incoming: str, options: list[str]) 
         f"{root}/",
         f"x:{incoming}/",
     ]
-
-
-def _options(base: str | None, *, compress: bool) -> list[str]:
-    return [*([f"--link-dest={base}"] if base else []), *(["--compress"] if compress else [])]
 
 
 def _word(text: str) -> str:

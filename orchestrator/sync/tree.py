@@ -51,7 +51,8 @@ class Tree:
         """The tree, or these of its files, as a tar stream; raise ChangedError when a file has changed."""
         if paths is None and self.size <= _KEPT:
             return self._packed
-        entries = self.manifest.entries if paths is None else self.manifest.only(paths)
+        wanted = None if paths is None else frozenset(paths)
+        entries = (one for one in self.manifest.entries if wanted is None or one.path in wanted)
         return tarball.chunks(self.root, entries, self.kept)
 
     @cached_property

@@ -10,7 +10,7 @@ import paramiko
 import pytest
 
 from orchestrator.errors import HostError
-from orchestrator.ssh.failures import ConnectTimeout, NoBanner, ProxyFailed
+from orchestrator.ssh.failures import ConnectTimeout, NoBanner
 from orchestrator.ssh.hostkeys import HostKeyRefused
 from orchestrator.ssh.login import LoginRefused
 from orchestrator.ssh.offers import Unusable
@@ -93,7 +93,7 @@ def test_the_most_specific_class_comes_first() -> None:
 
 
 def test_our_own_exceptions_are_in_the_table() -> None:
-    ours = {ConnectTimeout, NoBanner, ProxyFailed, HostKeyRefused, LoginRefused}
+    ours = {ConnectTimeout, NoBanner, HostKeyRefused, LoginRefused}
     assert all(issubclass(cls, tuple(known for known, _ in TABLE)) for cls in ours)
 
 

@@ -391,9 +391,9 @@ def test_run_ids_sort_by_their_time() -> None:
 
 
 def test_what_is_too_old_is_not_remembered(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, 60.0)
-    memory.write("a", b"x")
-    assert memory.read("a") == b"x"
+    memory = Memory(tmp_path, 60.0, str)
+    memory.write("a", "x")
+    assert memory.read("a") == "x"
     for moment in (time.time() - 90, time.time() + 90):  # and what a clock that was wrong has written
         os.utime(tmp_path / "a", (moment, moment))
         assert memory.read("a") is None
@@ -409,7 +409,7 @@ def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, the
             runs.mkdir(parents=True)
             runs.parent.parent.chmod(0o755)  # the user's own
         make_run(runs, "20261121-010203-abcd")
-        Memory(runs.parent / "validations", 9.0).write("a", b"x")
+        Memory(runs.parent / "validations", 9.0, str).write("a", "x")
     finally:
         os.umask(before)
     made = [tmp_path / "state", *(tmp_path / "state").rglob("*")]
