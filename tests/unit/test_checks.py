@@ -415,7 +415,7 @@ def test_one_machine_under_two_names_needs_two_state_folders() -> None:
         assert not said(of_hosts([first, changed(twin, **apart)], NEEDS), F)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost", "ip6-localhost", "node1.localhost"])
 def test_loopback_is_wrong_only_between_machines(address: str) -> None:
     first, other = seen("gpu-01", host__address=address), seen("gpu-02")
     checks = of_hosts([first, other], NEEDS)

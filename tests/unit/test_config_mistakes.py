@@ -325,6 +325,15 @@ def test_instead_of_a_loopback_address_there_is_a_line_to_write(host: str, fix: 
     assert caught.value.hint == "`orchestrate init --example` shows every key"  # a wheel has no file of it
 
 
+@pytest.mark.parametrize(
+    "name", ["localhost", "LocalHost", "ip6-localhost", "node1.localhost", "127.8.8.8", "::1"]
+)
+def test_every_name_of_the_loopback_is_known(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        config.parse(f'[[host]]\nname = "me"\nssh = "gpu-02"\naddress = "{name}"\n' + ONE)
+    assert f"{name} means every machine itself" in caught.value.why
+
+
 def test_what_is_missing_is_not_asked_for_while_something_could_not_be_read() -> None:
     text = ONE + 'role = "ps"\n[[host]]\nname = "boss"\nrole = "cheif"\n'
     with pytest.raises(UsageError) as caught:

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.text import count, duration, harmless, json_safe, moment, plain, signal_name, size, utf8
+from orchestrator.text import (
+    count,
+    duration,
+    endpoint,
+    harmless,
+    json_safe,
+    moment,
+    plain,
+    signal_name,
+    size,
+    utf8,
+)
 
 # What a task may print, what is left of it with colours, and without.
 SEQUENCES = [
@@ -160,3 +171,19 @@ def test_json_says_the_same_and_nothing_odd(text: str) -> None:
 def test_every_number_of_seconds_has_words(seconds: float) -> None:
     assert duration(seconds)
     assert moment("%Y-%m-%d", seconds)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "shown"),
+    [
+        ("gpu-1", 22, "gpu-1:22"),
+        ("10.0.0.1", "2200", "10.0.0.1:2200"),
+        ("fd00::1", 22, "[fd00::1]:22"),
+        ("fd00::1", None, "fd00::1"),
+        ("gpu-1", "", "gpu-1"),
+    ],
+)
+def test_an_endpoint_has_brackets_where_its_port_could_be_a_part_of_it(
+    host: str, port: int | str | None, shown: str
+) -> None:
+    assert endpoint(host, port) == shown
