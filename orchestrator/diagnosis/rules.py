@@ -20,7 +20,7 @@ class Rule:
     advice: str  # what to try
 
 
-def _rule(kind: FailureKind, pattern: str, advice: str) -> Rule:
+def _rule(pattern: str, advice: str, kind: FailureKind = FailureKind.EXCEPTION) -> Rule:
     return Rule(kind, re.compile(pattern), advice)
 
 
@@ -36,77 +36,65 @@ _OTHERWISE_NAMED = {
 # The first that matches holds.
 RULES: tuple[Rule, ...] = (
     _rule(
-        FailureKind.EXCEPTION,
         r"PerReplica.*unsupported type|unsupported type.*PerReplica",
         "remove `legacy_keras = false` and --no-legacy-keras: orchestrate then corrects `fit` of Keras 3",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"unsupported operand type\(s\) for /: 'Dataset' and 'int'",
         "set `legacy_keras = false` under [job]: the weights are Keras 3's, and the task had tf_keras",
     ),
     _rule(
-        FailureKind.MISMATCH,
         r"Could not apply FILE based sharding|not enough for the required \d+ shards",
         'set `auto_shard = "data"` under [job], or AutoShardPolicy.DATA or OFF in the program, or write the'
         " data in at least as many files as tasks",
+        FailureKind.MISMATCH,
     ),
     _rule(
-        FailureKind.MISMATCH,
         r"aren't enough elements|\(Empty logs\)|Expected input data to be non-empty|input ran out of data",
         'give each task data: smaller batches, `repeat()`, or `auto_shard = "data"` under [job] where there'
         " are fewer files than tasks",
+        FailureKind.MISMATCH,
     ),
     # Names that TensorFlow no longer has
     _rule(
-        FailureKind.EXCEPTION,
         r"no attribute 'contrib'",
         "rewrite that line: tf.contrib is no longer part of TensorFlow; its parts are in tf, tfa or gone",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"no attribute '(?:estimator|feature_column)'",
         "use Keras, or install TensorFlow 2.15 or older: 2.16 has no tf.estimator",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"no attribute 'experimental_run_v2'",
         "write `strategy.run` for experimental_run_v2: it is the same under today's name",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"no attribute 'experimental_make_numpy_dataset'|no attribute 'make_dataset_iterator'",
         "write `strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(...))`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"no attribute '(?:make_one_shot_iterator|make_initializable_iterator)'",
         "write `iter(dataset)`, or `tf.compat.v1.data.make_one_shot_iterator(dataset)`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"module 'tensorflow' has no attribute '(?:app|flags)'",
         "write `from absl import app, flags` in place of tf.app and tf.flags",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"module 'tensorflow' has no attribute 'logging'",
         "write `tf.get_logger()`, or `tf.compat.v1.logging`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"module 'tensorflow' has no attribute '(?:Session|placeholder|global_variables_initializer|layers"
         r"|ConfigProto|InteractiveSession|get_default_graph|reset_default_graph|enable_eager_execution|train_"
         r"|set_random_seed|get_variable|variable_scope|to_float|log|py_func|gfile|global_variables)'",
         "write `import tensorflow.compat.v1 as tf` (tf.compat.v1.Session and so on): it is of TensorFlow 1",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"not a valid argument, kwargs should be empty|Argument\(s\) not recognized",
         "correct that argument: today's Keras calls lr learning_rate, and takes decay as a schedule",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Invalid filepath extension for saving|must end in `\.(?:weights\.h5|keras)`"
         r"|not supported in Keras 3|Keras 3 only supports|passed to \w+: \{'batch_input_shape'"
         r"|no attribute '(?:fit|predict)_generator'"
@@ -117,327 +105,283 @@ RULES: tuple[Rule, ...] = (
     ),
     # Modules and files
     _rule(
-        FailureKind.EXCEPTION,
         r"No module named '?tf_keras",
         "add tf-keras to `packages` under [env], or install it for the `python` of that host, in the version"
         " of TensorFlow",
     ),
     *(
         _rule(
-            FailureKind.EXCEPTION,
             pattern,
             f"add {package} to `packages` under [env], or install it for the `python` of that host",
         )
         for pattern, package in _OTHERWISE_NAMED.items()
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"No module named '?horovod",
         "make a `tf.distribute.MultiWorkerMirroredStrategy()` in place of hvd, or start the program with"
         " horovodrun alone: orchestrate does not start what Horovod needs (docs/comparison.md)",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"No module named '?torch\b",
         "add torch to `packages` under [env] where a TensorFlow program uses it; a program that trains with"
         " PyTorch is for torchrun (docs/comparison.md)",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"attempted relative import",
         "start it as a module, `orchestrate launch -- python -m package.module`, from the folder above it",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"No module named",
         "add its package to `packages` under [env] (docs/setup.md#packages), or install it for the `python`"
         " of that host; a folder of your own code is found by `python -m`, or with PYTHONPATH under"
         " [job.env]",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"cannot import name",
         "compare the versions: that host's package is another one than the program was written for",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"No such file or directory: b?['\"]\.\./",
         "launch from a folder above, or choose one with --code: the path leads outside of what is sent",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Permission denied: ",
         "choose a folder that the login may write on that host, such as one in the run's own folder",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"could not find data in|DatasetNotFoundError|Failed to construct dataset",
         "prepare the data once and name their folder with data_dir, which must be there on every host",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"URL fetch failure|Failed to get url|urlopen error|NameResolutionError|Max retries exceeded"
         r"|Failed to resolve|ConnectTimeout",
         "put the data on the hosts beforehand ([data] in hosts.toml does it): this host could not reach the"
         " server",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"_temp/part-\S+ (?:did not exist|not found)|\S+_temp; No such file or directory",
         "choose a folder that all hosts share to save in: with parameter servers each task writes a part",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"(?:unable to|Unable to synchronously) open file|No file or directory found at"
         r"|Unsuccessful TensorSliceReader|Failed to find any matching files|File not found: filepath=",
         "check what load_weights or load_model is given: a file of an earlier run has to be on every host",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"No such file or directory: b?['\"]/|NotFoundError:? .*/\S+; No such file",
         "put that file on every host, or send it: name it relative to the folder of your code",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"FileNotFoundError.*No such file or directory",
         "check that it is sent: what git or `ignore` leaves out stays here; to write there, make the folder"
         " in the program, as an empty folder is not sent",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"EOF when reading a line",
         "give the answer as an option: a task has no terminal, and its stdin is /dev/null",
     ),
     _rule(
-        FailureKind.EXIT,
         r"are required: .*--(?:job_name|task_(?:index|id|type)|worker_index|node_rank|rank|\w+_hosts)\b",
         "read in the program who the task is: `tf.distribute.cluster_resolver.TFConfigClusterResolver()`"
         " knows task_type, task_id and cluster_spec()",
+        FailureKind.EXIT,
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"SLURM_\w+ not found in environment",
         "leave SlurmClusterResolver out: MultiWorkerMirroredStrategy() reads the TF_CONFIG of the task",
     ),
     _rule(
-        FailureKind.EXIT,
         r"error: the following arguments are required|error: unrecognized arguments|error: argument "
         r"|error: worker_entry has no option|Flags parsing error: ",
         "give the program its own options after `--`, orchestrate's own before it:"
         " `orchestrate launch --name first -- train.py --data DIR`",
+        FailureKind.EXIT,
     ),
     # Strategies and devices
     _rule(
-        FailureKind.EXCEPTION,
         r"must be configured at program startup|Collective ops must be configured",
         "make the strategy first: nothing of TensorFlow may compute before it",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"cannot be modified after being initialized|Physical devices cannot be modified",
         "configure devices in the first lines of the program, before TensorFlow computes anything",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"was not created in the distribution strategy scope|not created under the distribution strategy"
         r"|Mixing different tf\.distribute\.Strategy|created in the same distribution strategy scope",
         "make the model, each of its layers, its optimizer and its metrics inside `with strategy.scope():`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"(?:assign\w*`?|apply_gradients\W*) .*in (?:a )?cross-replica|called in cross-replica context",
         "write that inside of the function that `strategy.run` calls: each replica updates its own part",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Please use `tf\.keras\.losses\.Reduction\.(?:SUM|NONE)`",
         "write `reduction='none'` for the loss, and `tf.nn.compute_average_loss(..., global_batch_size=...)`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"exceeds the maximum id of|`?task_type`? .*not in cluster|TF_CONFIG",
         "leave TF_CONFIG alone in the program: orchestrate sets it for each task",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Could not satisfy device specification|unknown device|available devices are|Cannot assign a device",
         "choose devices that this host has: `orchestrate preflight` shows its GPU, or the lack of one",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"pass this dataset to ClusterCoordinator|create_per_worker_dataset",
         "remove `legacy_keras = false`: with parameter servers `fit` needs tf_keras; or use DatasetCreator",
     ),
     _rule(
-        FailureKind.PORT,
         r"Could not start gRPC server|Address already in use",
         "`orchestrate preflight` names who holds its port; or change `task_port` in hosts.toml",
+        FailureKind.PORT,
     ),
     _rule(
-        FailureKind.MISMATCH,
         r"Shape mismatch in the collective|expected type \d+ and data_type",
         "make model, batch size, data and steps_per_epoch equal on all tasks: they do not do the same",
+        FailureKind.MISMATCH,
     ),
     _rule(
-        FailureKind.MISMATCH,
         r"that group has size",
         "leave TF_CONFIG alone in the program: the tasks disagree about the cluster",
+        FailureKind.MISMATCH,
     ),
     # Values
     _rule(
-        FailureKind.NAN,
         r"Detected Infinity or NaN|Tensor had (?:[-+]?Inf|NaN)|had (?:Inf and )?NaN values|had Inf values"
         r"|Invalid loss, terminating|the (?:test )?loss is [-+]?(?:nan|inf)",
         "lower the learning rate, clip gradients, check the data: a value became NaN or infinite",
+        FailureKind.NAN,
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"corrupted record at|truncated record at",
         "write or copy that file again: it is not a TFRecord file, or is cut off, or is compressed and"
         " `compression_type` was not given",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Cannot batch tensors with different shapes|Cannot add tensor to the batch",
         "write `padded_batch`, or bring the elements to one shape before `batch`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Could not locate class|Unknown layer: |Unknown (?:loss|metric|optimizer|object): ",
         "give that class to `load_model(..., custom_objects={...})`, or register it with"
         " `@keras.saving.register_keras_serializable()` before it is saved",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"label value of -?\d+ which is outside the valid range",
         "check the labels: they must lie in 0 to classes - 1, as many as the last layer has outputs",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Matrix size-incompatible|Input to reshape is a tensor|incompatible with the layer"
         r"|Incompatible shapes|Shapes .* are incompatible|Dimensions must be equal"
         r"|not compatible with provided weight shape",
         "compare the shapes of the data with what the model expects, where the traceback points",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"was expected to be a \w+ tensor but is a",
         "convert one of the two with `tf.cast`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"[Yy]ou must (?:call `)?compile",
         "call `model.compile(...)` before fit, inside `strategy.scope()`",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"as a Python `?bool`? is not allowed",
         "write `tf.cond` or `tf.where`, or let autograph convert the function",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"only supports singleton tf\.Variables",
         "make variables once, outside of the tf.function",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"SymbolicTensor' object has no attribute 'numpy'|Tensor' object has no attribute 'numpy'",
         "call .numpy() outside of the tf.function, or print with `tf.print`",
     ),
     _rule(
-        FailureKind.RESOURCES,
         r"ResourceExhausted|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating",
         "use a smaller batch or model, or free the memory of that device",
+        FailureKind.RESOURCES,
     ),
     _rule(
-        FailureKind.OUT_OF_MEMORY,
         r"MemoryError|Cannot allocate memory|bad_alloc",
         "use a smaller batch, or a machine with more memory",
+        FailureKind.OUT_OF_MEMORY,
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"died with <Signals\.SIGKILL|BrokenProcessPool",
         "run `dmesg -T | grep -i oom` on that host: `kill -9` or the kernel's out-of-memory killer ended a"
         " process that the program started",
     ),
     _rule(
-        FailureKind.DISK,
         r"No space left on device|Disk quota exceeded",
         "free space on that host, or set another `workdir` in hosts.toml",
+        FailureKind.DISK,
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"unable to lock file|BlockingIOError",
         "give each task its own path for what it writes, and keep only the chief's",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"TPUs? not found|TPU Name",
         "choose a strategy for the hosts' devices: this program wants a TPU",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"KeyError: 'evaluator'",
         "make no MultiWorkerMirroredStrategy in the evaluator: it stands outside of the cluster",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"there is no package called .(?:tensorflow|keras3?|tfdatasets|tfds)\b",
         'write `library(reticulate); tf <- import("tensorflow", convert = FALSE)` instead: docs/r.md shows'
         " the way, which needs no other package of R",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"there is no package called .(?:reticulate|jsonlite)\b",
         "`apt install r-cran-reticulate r-cran-jsonlite` on that host",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"Cannot convert \d+\.0 to EagerTensor of dtype int",
         "write whole numbers as such, for `epochs` and the like: `3L` in R, where 3 is 3.0, and 3 in Python",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"non-numeric argument to binary operator",
         "write `x$`__truediv__`(y)` or `tf$add(x, y)`: R's own operators do not work on tensors",
     ),
     _rule(
-        FailureKind.EXCEPTION,
         r"there is no package called",
         "install that package for the R of that host: `Rscript -e 'install.packages(...)'`",
     ),
     _rule(
-        FailureKind.INCARNATION,
         r"incarnation",
         "`orchestrate stop`, then launch: a task was started again alone, and the whole run has to be",
+        FailureKind.INCARNATION,
     ),
     _rule(
-        FailureKind.TIMEOUT,
         r"Barrier timed out|DeadlineExceededError"
         r"|while calling /tensorflow\.CoordinationService/RegisterTask",
         "read the end of the log of the task that is named: it hung on its way to the others, or never began",
+        FailureKind.TIMEOUT,
     ),
     _rule(
-        FailureKind.PEER,
         r"(?i)socket closed|connection reset|connection refused|broken pipe"
         r"|failed to connect to all addresses|stopped sending heartbeats|heartbeat timeout"
         r"|error received from peer|from remote target /job:|error reported from /job:"
         r"|UnavailableError|AbortedError|CancelledError|coordination service agent",
         "",
+        FailureKind.PEER,
     ),
 )
 
 # A server that could not start, by whose port it wanted.
 PORT_OF_ANOTHER = _rule(
-    FailureKind.PORT,
     r"Could not start gRPC server",
     "let workers and ps make a tf.distribute.Server and join() it, only the chief a ParameterServerStrategy:"
     " a task took another one's port",
+    FailureKind.PORT,
 )
 PORT_OF_NOBODY = _rule(
-    FailureKind.PORT,
     r"Could not start gRPC server",
     "leave TF_CONFIG alone in the program: the port that this task wanted does not belong to this run",
+    FailureKind.PORT,
 )
 
 # A peer that answers is alive: gRPC's INVALID_ARGUMENT, NOT_FOUND, INTERNAL and their like tell of what it
