@@ -32,11 +32,7 @@ def of_pairs(
     unreached = {check.host for check in failed}
     failed += _selves([pair for pair in pairs if not pair.tcp and pair.source == pair.target], own, unreached)
     bad = {check.host for check in failed}
-    known = (
-        hosts
-        if hosts is not None
-        else list(dict.fromkeys(p for one in pairs for p in (one.target, one.source)))
-    )
+    known = hosts if hosts is not None else hosts_of(pairs)
     return [*failed, *(CheckReported(name, Check.REACH, Level.OK, "ok") for name in known if name not in bad)]
 
 

@@ -200,21 +200,8 @@ class Statement:
     @cached_property
     def alike(self) -> str:
         """The same for tasks that failed of the same thing: numbers and addresses may differ."""
-        return _NUMBER.sub("#", self.exception or self.complaint or self.closing)
-
-    @cached_property
-    def complaint(self) -> str:
-        return lastwords.complaint(self.lines)
-
-    @cached_property
-    def native(self) -> str:
-        """Why native code gave up."""
-        return lastwords.native(self.lines)
-
-    @cached_property
-    def closing(self) -> str:
-        """Its very last line, where that says anything."""
-        return lastwords.closing(self.lines)
+        said = self.exception or lastwords.complaint(self.lines) or lastwords.closing(self.lines)
+        return _NUMBER.sub("#", said)
 
 
 def _text(value: object, longest: int, *, lines: bool = False) -> str:

@@ -143,10 +143,7 @@ def _is_lone_syntax_error(lines: Sequence[str], place: int) -> bool:
     if not lines[place].startswith("  File ") or not _FRAME.match(lines[place]) or ", in " in lines[place]:
         return False
     after = lines[place + 1 : place + 5]
-    return any(
-        re.match(r"(?:Syntax|Indentation|Tab)Error\b", line) and index <= 3
-        for index, line in enumerate(after)
-    )
+    return any(re.match(r"(?:Syntax|Indentation|Tab)Error\b", line) for line in after)
 
 
 def _is_chained(lines: Sequence[str], first: PrintedException, then: PrintedException) -> bool:

@@ -211,10 +211,11 @@ def _cause(exited: TaskExited, kind: FailureKind, said: Statement, who: str) -> 
         return f"{how}: {exited.lost}"
     if (number := shell_signal(exited.code)) and not raised:
         return f"{how} (128 + {number}: killed by {signal_name(number)})"
-    native = said.native if exited.signal == _ABORT else ""
-    if because := raised or exited.note or native or said.complaint:
+    native = lastwords.native(said.lines) if exited.signal == _ABORT else ""
+    if because := raised or exited.note or native or lastwords.complaint(said.lines):
         return f"{how}: {because}"
-    closing = said.closing if (exited.code or exited.signal == _ABORT) and not exited.stopped else ""
+    ended = (exited.code or exited.signal == _ABORT) and not exited.stopped
+    closing = lastwords.closing(said.lines) if ended else ""
     return f"{how}; its last line: {closing}" if closing else how
 
 

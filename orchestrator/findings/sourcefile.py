@@ -10,7 +10,7 @@ from functools import cached_property
 
 from orchestrator.findings import flow
 from orchestrator.findings.flow import Step
-from orchestrator.findings.syntax import dotted, is_main, is_name, is_store, name_of, number_of
+from orchestrator.findings.syntax import dotted, is_main, is_store, name_of, number_of
 from orchestrator.program.texts import parsed
 
 # What calls functions by names that stand nowhere.
@@ -100,7 +100,7 @@ class SourceFile:
         """The whole numbers that names stand for: bound once in the file, and to a number."""
         bound: dict[str, list[ast.expr | None]] = {}
         for node in self.nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and is_name(node.targets[0]):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and name_of(node.targets[0]):
                 bound.setdefault(name_of(node.targets[0]), []).append(node.value)
             elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 bound.setdefault(node.id, [])
@@ -165,7 +165,7 @@ class SourceFile:
         values = [
             node.value
             for node in self.nodes
-            if isinstance(node, ast.Assign) and any(is_name(t) and name_of(t) == name for t in node.targets)
+            if isinstance(node, ast.Assign) and any(name_of(one) == name for one in node.targets)
         ]
         stores = sum(
             (isinstance(node, ast.Name) and node.id == name and is_store(node))

@@ -42,10 +42,6 @@ def is_store(node: ast.AST) -> bool:
     return not isinstance(getattr(node, "ctx", None), ast.Load)
 
 
-def is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
-
-
 def name_of(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 

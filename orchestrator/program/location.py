@@ -108,10 +108,9 @@ def missing(command: tuple[str, ...], code: Code) -> UsageError | None:
     )
     same = same or sorted(path for path in code.sent if path.lower() == normal(name).lower())
     meant = same or difflib.get_close_matches(normal(name), sorted(code.sent), 1, cutoff=0.8)
-    if meant and name == command[0] and "/" not in meant[0] and not meant[0].endswith(_SCRIPTS):
-        meant = [f"./{meant[0]}"]
-    rest = shlex.join(meant[0] if word == name else word for word in command) if meant else ""
-    way = f"`orchestrate launch -- {rest}`" if meant else "change to the folder of your code"
+    way = "change to the folder of your code"
+    if meant:
+        way = f"`orchestrate launch -- {_with(command, name, meant[0])}`"
     return UsageError(
         f"there is no {name} here to launch",
         why=f"the code in {code.root} is what goes to the hosts",

@@ -31,13 +31,13 @@ class Code:
 def script_of(command: tuple[str, ...]) -> str | None:
     """The file of it that a command runs; None for a program that is looked for on PATH."""
     name = invocation.program(command)
-    bare_shell = name is not None and name.endswith((".sh", ".bash")) and name == command[0]
-    if bare_shell and name is not None and "/" not in name:
+    if name is None:
+        return None
+    if name.endswith((".sh", ".bash")) and name == command[0] and "/" not in name:
         return None  # a program of that name may be on PATH
-    known = (*invocation.SCRIPTS, ".ipynb")
-    if name is not None and invocation.PYTHON.match(PurePosixPath(invocation.unwrapped(command)[0]).name):
+    if invocation.PYTHON.match(PurePosixPath(invocation.unwrapped(command)[0]).name):
         return name  # Python takes a file of any name
-    return name if name is not None and name.endswith(known) else None
+    return name if name.endswith((*invocation.SCRIPTS, ".ipynb")) else None
 
 
 def file_of(command: tuple[str, ...], code: Code) -> str | None:

@@ -35,7 +35,7 @@ def surely(path: str, texts: Mapping[str, str], *, module: bool = False) -> froz
     found, waiting = {path}, [path]
     while waiting:
         here = waiting.pop()
-        for candidate in _imported(texts[here], here, main, _plain, only=True):
+        for candidate in _imported(texts[here], here, main, only=True):
             if candidate in texts and candidate not in found:
                 found.add(candidate)
                 waiting.append(candidate)
@@ -53,21 +53,17 @@ def _plain(tree: ast.Module) -> Iterator[ast.AST]:
             waiting.extend(node.body)
 
 
-def _imported(
-    text: str,
-    here: str,
-    main: str,
-    nodes: Callable[[ast.Module], Iterator[ast.AST]] = ast.walk,
-    *,
-    only: bool = False,
-) -> Iterator[str]:
-    """Where the modules that a text imports may lie; most of these files do not exist."""
+def _imported(text: str, here: str, main: str, *, only: bool = False) -> Iterator[str]:
+    """Where the modules that a text imports may lie; most of these files do not exist.
+
+    `only` those that it surely imports, where Python looks for them first.
+    """
     try:
         tree = parsed(text)
     except (MemoryError, RecursionError, SyntaxError, ValueError):
         return
     beside = main.rpartition("/")[0]
-    for node in nodes(tree):
+    for node in _plain(tree) if only else ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files(beside, alias.name, only)
