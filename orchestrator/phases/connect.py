@@ -14,7 +14,7 @@ from orchestrator import wire
 from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Phase
-from orchestrator.fleet import Session
+from orchestrator.fleet import Answers, Session
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
 from orchestrator.names import is_run
@@ -25,6 +25,8 @@ from orchestrator.run import restarts
 
 _SHOWN = 8  # hosts whose ports are named
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
+_MOMENT = 1.0  # seconds in which the agents of a run that has just ended let go of its ports
+_LOOK = 0.1
 
 
 def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, HostError]:
@@ -127,13 +129,14 @@ def lease(run: Run, *, move: bool = True) -> None:
     Raise PhaseFailed with who holds them.
     """
     for shift in range(_OTHER_PORTS):
-        answers = run.fleet.ask(lambda session: _wanted(run, session), hosts=run.names)
+        may_move = move and run.plan.admission.other_ports
+        answers = _ask_for_ports(run, 0.0 if may_move else _MOMENT)
         bad = dict(answers.bad)
         moved: dict[str, int] = {}
         held: dict[str, list[wire.Conflict]] = {}
         for name, reply in answers.good.items():
-            conflicts = [one for one in reply.conflicts if one.run != run.id]
-            if conflicts and run.plan.admission.other_ports and move:
+            conflicts = _of_others(run, reply)
+            if conflicts and may_move:
                 moved[name] = min(spec.port for spec in run.plan.tasks_on(name)) + 10 + shift
             elif conflicts:
                 held[name] = conflicts
@@ -148,6 +151,20 @@ def lease(run: Run, *, move: bool = True) -> None:
         Phase.CONNECT,
         {run.hosts[0].name: HostError(run.hosts[0].name, "has no free ports", kind="port")},
     )
+
+
+def _ask_for_ports(run: Run, patience: float) -> Answers[wire.Leased]:
+    """All hosts at once, and again for as long as others hold some of them."""
+    deadline = time.monotonic() + patience
+    while True:
+        answers = run.fleet.ask(lambda session: _wanted(run, session), hosts=run.names)
+        held = any(_of_others(run, reply) for reply in answers.good.values())
+        if not held or time.monotonic() > deadline or run.stop.wait(_LOOK):
+            return answers
+
+
+def _of_others(run: Run, reply: wire.Leased) -> list[wire.Conflict]:
+    return [one for one in reply.conflicts if one.run != run.id]
 
 
 def _wanted(run: Run, session: Session) -> wire.Lease:

@@ -51,6 +51,7 @@ from orchestrator.wire.ports import (
     Busy,
     Conflict,
     Lease,
+    Leased,
     Lessee,
     Listen,
     Listening,
