@@ -17,6 +17,7 @@ from orchestrator.node.base.fault import NodeError
 from orchestrator.node.disk import archive
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import parts_of, shortened, stays_inside
+from orchestrator.node.disk.tarstream import FILE, FOLDER, LINK
 
 _MOST_BYTES = 256 << 20
 _MOST_SIZE = 1 << 53
@@ -24,7 +25,7 @@ _MOST_TIME = 1 << 63
 _FIELDS = (str, str, int, int, int, str)
 # git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
 _EXECUTED = ".git"
-_KINDS = {archive.FILE, archive.FOLDER, archive.LINK, archive.ODD}
+_KINDS = {FILE, FOLDER, LINK, archive.ODD}
 LEFT_OUT = "links that lead out of the folder, folders named .git, FIFOs, sockets, devices"
 
 
@@ -54,16 +55,14 @@ def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> 
             raise unasked(host, one.path, "it is listed twice")
         if _is_below(above, left_out):
             continue
-        if above and (above not in entries or entries[above].kind != archive.FOLDER):
+        if above and (above not in entries or entries[above].kind != FOLDER):
             raise unasked(host, one.path, "it is listed below something that is not a folder")
         if one.kind == archive.ODD or (links is Links.INSIDE and is_unwelcome(one)):
             left_out[one.path] = None
         else:
             entries[one.path] = one
     found = tuple(entries.values())
-    if kind == archive.FILE and not (
-        len(found) == 1 and found[0].kind == archive.FILE and "/" not in found[0].path
-    ):
+    if kind == FILE and not (len(found) == 1 and found[0].kind == FILE and "/" not in found[0].path):
         raise unasked(host, next(iter(entries), ""), "a single file was said to be there")
     return Admitted(found, tuple(left_out))
 
@@ -71,7 +70,7 @@ def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> 
 def is_unwelcome(one: Entry) -> bool:
     """Whether it is what LEFT_OUT says; a link that *may* lead out of its folder is one that does."""
     parts = parts_of(one.path)
-    leads_out = one.kind == archive.LINK and not stays_inside(parts, one.target)
+    leads_out = one.kind == LINK and not stays_inside(parts, one.target)
     return one.kind == archive.ODD or leads_out or parts[-1].casefold() == _EXECUTED
 
 
@@ -114,13 +113,13 @@ def _entry(host: str, row: object) -> Entry:
     if not isinstance(row, list) or [type(field) for field in row] != list(_FIELDS):
         raise garbled(host, "its list of files has a row that is none")
     one = Entry(*row)
-    size_is_right = 0 <= one.size < _MOST_SIZE and (one.kind == archive.FILE or one.size == 0)
+    size_is_right = 0 <= one.size < _MOST_SIZE and (one.kind == FILE or one.size == 0)
     time_is_right = -_MOST_TIME <= one.mtime_ns < _MOST_TIME
     if one.kind not in _KINDS or not size_is_right or not time_is_right or one.mode < 0:
         raise unasked(host, one.path, "no file has such a kind, size, time or mode")
-    if one.kind == archive.LINK and not _is_target(one.target):
+    if one.kind == LINK and not _is_target(one.target):
         raise unasked(host, one.path, "no link has such a target")
-    target = one.target if one.kind == archive.LINK else ""
+    target = one.target if one.kind == LINK else ""
     return one._replace(mode=one.mode & 0o777, target=target)
 
 

@@ -22,6 +22,7 @@ from orchestrator.node.disk import archive, replace
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import shortened
 from orchestrator.node.disk.removing import remove as discard
+from orchestrator.node.disk.tarstream import FILE, FOLDER
 from orchestrator.sync.admit import Links, admit, is_unwelcome
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.streams import Told, receive, send
@@ -42,7 +43,7 @@ class Fetched:
 class HostListing:
     """What a path on a host is: `root` and names below it; a file is one name in its folder."""
 
-    kind: str  # archive.FOLDER, archive.FILE or "" for nothing
+    kind: str  # FOLDER, FILE or "" for nothing
     root: str
     entries: tuple[Entry, ...]
     near: wire.Near | None = None  # where nothing is: the nearest folder and what it holds
@@ -70,8 +71,8 @@ def look_here(local: Path) -> HostListing:
         if real.is_dir():
             # Hosts take no other links than we do.
             found = tuple(one for one in archive.entries(str(real)) if not is_unwelcome(one))
-            return HostListing(archive.FOLDER, str(real), found)
-        return HostListing(archive.FILE, str(real.parent), (archive.entry(str(real), real.name),))
+            return HostListing(FOLDER, str(real), found)
+        return HostListing(FILE, str(real.parent), (archive.entry(str(real), real.name),))
 
 
 def alike(one: HostListing, other: HostListing) -> bool:
@@ -108,7 +109,7 @@ def fetch(
                 why=f"{shortened(gone[0])} vanished or changed while it was read: something writes there",
                 hint="try again",
             )
-        if there.kind == archive.FILE:
+        if there.kind == FILE:
             replace.swap_file(str(incoming), there.entries[0].path, str(local))
         else:
             replace.keep(str(local), str(incoming), plan.keep)
@@ -130,7 +131,7 @@ def put(session: Conversation, local: Path, remote: str, told: Told = lambda _: 
     begun = session.request(wire.FilesBegin(target=remote), timeout=_PATIENCE)
     with our_disk(local, writes=False):
         send(session, here.root, plan.send, begun.incoming, told)
-    single = here.entries[0].path if here.kind == archive.FILE else None
+    single = here.entries[0].path if here.kind == FILE else None
     kept = json.dumps(plan.keep).encode()
     swap = wire.FilesSwap(target=begun.target, incoming=begun.incoming, single=single)
     session.request(swap, kept, timeout=_REPLACE)
@@ -162,9 +163,9 @@ class _Plan:
         differ = [one for one in want if not (one.path in have and one.same(have[one.path]))]
         alike = {one.path for one in want} - {one.path for one in differ}
         self.nothing = not differ and set(have) == alike
-        self.send = [one for one in want if one.kind == archive.FOLDER or one.path not in alike]
-        self.keep = [one.path for one in want if one.kind != archive.FOLDER and one.path in alike]
-        self.files = sum(one.kind != archive.FOLDER for one in differ)
+        self.send = [one for one in want if one.kind == FOLDER or one.path not in alike]
+        self.keep = [one.path for one in want if one.kind != FOLDER and one.path in alike]
+        self.files = sum(one.kind != FOLDER for one in differ)
         self.size = sum(one.size for one in differ)
 
 
@@ -172,7 +173,7 @@ def _like(have: HostListing, want: HostListing) -> dict[str, Entry]:
     """The entries of one, by the names that the other gives them; nothing where the kinds differ."""
     if have.kind != want.kind:
         return {}
-    if have.kind == archive.FILE:
+    if have.kind == FILE:
         name = want.entries[0].path
         return {name: have.entries[0]._replace(path=name)}
     return {one.path: one for one in have.entries}

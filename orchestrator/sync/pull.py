@@ -17,6 +17,7 @@ from pathlib import Path
 from orchestrator.node.disk import archive
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import Below
+from orchestrator.node.disk.tarstream import FILE, FOLDER, LINK
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import Fetched, HostListing, look, missing, our_disk
 from orchestrator.sync.streams import Told
@@ -32,14 +33,14 @@ def choose(
     that matches nothing.
     """
     there = look(session, work)
-    if there.kind != archive.FOLDER:
+    if there.kind != FOLDER:
         raise missing(session, work, there)
     parts = []
     inside = [entry for entry in there.entries if (entry.path, entry.size) not in code]
     if not paths:
         return [_everything(there, inside, work)]
     chosen: dict[str, Entry] = {}
-    links = {entry.path for entry in there.entries if entry.kind == archive.LINK} | set(there.left_out)
+    links = {entry.path for entry in there.entries if entry.kind == LINK} | set(there.left_out)
     for path in (path.rstrip("/") or "/" for path in paths):
         if path == ".":
             parts.append(_everything(there, inside, work))
@@ -65,7 +66,7 @@ def code_of(session: Conversation, trees: Sequence[str], before: float, work: st
         (entry.path, entry.size)
         for tree in trees
         for entry in look(session, tree).entries
-        if entry.kind != archive.FOLDER
+        if entry.kind != FOLDER
     }
     return {
         (entry.path, entry.size)
@@ -113,7 +114,7 @@ def _everything(there: HostListing, inside: list[Entry], work: str) -> Part:
 
 def _with_folders(wanted: list[Entry], everything: Sequence[Entry]) -> tuple[Entry, ...]:
     """Without folders that hold nothing but code."""
-    full = {parent for entry in wanted if entry.kind != archive.FOLDER for parent in parents(entry.path)}
+    full = {parent for entry in wanted if entry.kind != FOLDER for parent in parents(entry.path)}
     chosen = {entry.path for entry in wanted}
     code_folders = {
         parent for entry in everything if entry.path not in chosen for parent in parents(entry.path)
@@ -121,7 +122,7 @@ def _with_folders(wanted: list[Entry], everything: Sequence[Entry]) -> tuple[Ent
     return tuple(
         entry
         for entry in wanted
-        if entry.kind != archive.FOLDER or entry.path in full or entry.path not in code_folders
+        if entry.kind != FOLDER or entry.path in full or entry.path not in code_folders
     )
 
 
@@ -129,7 +130,7 @@ def _elsewhere(session: Conversation, remote: str, name: str) -> Part:
     there = look(session, remote)
     if not there.kind:
         raise missing(session, remote, there)
-    if there.kind == archive.FILE:
+    if there.kind == FILE:
         return Part(there.root, there.entries, "", remote, there.left_out)
     below = Path(name).name if name[0] in "/~" else name
     return Part(there.root, there.entries, f"{below}/" if below else "", remote, there.left_out)

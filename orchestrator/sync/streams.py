@@ -14,6 +14,7 @@ from orchestrator.node.base.fault import NodeError
 from orchestrator.node.disk import archive
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import shortened
+from orchestrator.node.disk.tarstream import CHUNK, UnaskedError
 from orchestrator.sync.admit import Links, garbled, unasked
 from orchestrator.sync.conversation import Conversation, RequestWindow
 
@@ -87,7 +88,7 @@ def _check_room(host: str, size: int, target: Path) -> None:
 
 def _refused(host: str, error: NodeError) -> HostError:
     """What is wrong with a host's stream, said of the host."""
-    if isinstance(error, archive.UnaskedError):
+    if isinstance(error, UnaskedError):
         return unasked(host, error.name, error.why)
     return garbled(host, f"{error.what}: {error.why}")
 
@@ -165,7 +166,7 @@ class _Sender:
 
     def write(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) >= archive.CHUNK:
+        if len(self._buffer) >= CHUNK:
             self._give(more=True)
 
     def close(self) -> None:

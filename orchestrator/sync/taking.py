@@ -17,6 +17,7 @@ from orchestrator.node.disk import archive, replace
 from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import Below, is_no_folder, parts_of
 from orchestrator.node.disk.removing import remove as discard
+from orchestrator.node.disk.tarstream import FOLDER
 from orchestrator.plainfile import make_way, read_plain, write_atomically
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import look
@@ -44,7 +45,7 @@ class Part:
 
     @property
     def files(self) -> int:
-        return sum(entry.kind != archive.FOLDER for entry in self.entries)
+        return sum(entry.kind != FOLDER for entry in self.entries)
 
 
 def parents(path: str) -> Iterator[str]:
@@ -93,7 +94,7 @@ class Taking:
                     with Below(str(incoming)) as new:
                         for one in entries:
                             self._place(new, one, part.below + one.path)
-                    files += sum(one.kind != archive.FOLDER for one in entries)
+                    files += sum(one.kind != FOLDER for one in entries)
                     size += sum(one.size for one in entries)
             finally:  # what an interrupted pull has put here is the run's all the same
                 if brought:
@@ -142,10 +143,10 @@ class Taking:
         """What would be overwritten, or written through: the file itself, or what is no folder above it."""
         for above in parents(name):
             found = _local(self._top, parts_of(above))
-            if found is not None and found.kind != archive.FOLDER:
+            if found is not None and found.kind != FOLDER:
                 return above
         found = _local(self._top, parts_of(name))
-        return None if found is None or found.kind == one.kind == archive.FOLDER else name
+        return None if found is None or found.kind == one.kind == FOLDER else name
 
     def _is_ours(self, name: str) -> bool:
         found = _local(self._top, parts_of(name))
@@ -161,7 +162,7 @@ class Taking:
             os.unlink(last, dir_fd=self._top.folder(above))
             del self._record[place]
         parts = parts_of(name)
-        if one.kind == archive.FOLDER:
+        if one.kind == FOLDER:
             self._top.folder(parts, make=True)
             return
         source = parts_of(one.path)

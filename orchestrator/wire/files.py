@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from orchestrator.node.disk.archive import CHUNK, FILE, FOLDER, LINK
+from orchestrator.node.disk.tarstream import CHUNK, FILE, FOLDER, LINK
 from orchestrator.node.serve.frames import MAX_PAYLOAD
 from orchestrator.wire.fields import Count, Folder, Reply, Words
 from orchestrator.wire.request import LARGE, Nothing, Request, expect

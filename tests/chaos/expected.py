@@ -66,10 +66,8 @@ TRAINING: dict[str, tuple[Ending, ...]] = {
     "guard-stop": (STOPPED,),
     "folder-gone": (by("is lost.*: its folder on this machine was removed", "lost"),),
     "task-exit": (by(r"exited with 1 after .*: ValueError: told to fail$", "exception"),),
-    # Before the memory of the first victim is counted as free the kernel may take a second one: its supervisor.
-    "oom": (
-        by("ran out of memory(?: after .*)?: the kernel killed (?:it|a process of it)", "out-of-memory"),
-    ),
+    # Until the memory of its first victim is counted as free the kernel may take another: the supervisor.
+    "oom": (by("ran out of memory(?: after .*)?: the kernel killed (?:it|a process)", "out-of-memory"),),
     "supervisor-kill": (by("is lost.*: its supervisor was killed by signal 9", "lost"),),
     "guard-kill": (by(".*: its guard was killed", "lost"),),
     "agent-kill": (OK,),

@@ -15,6 +15,7 @@ from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.fleet import Session
 from orchestrator.node.disk import archive
+from orchestrator.node.disk.tarstream import FILE
 from orchestrator.sync import BackupOrigin, carry, fetch, pull, put
 
 
@@ -43,7 +44,7 @@ def there(tmp_path: Path) -> Path:
 def seen(root: Path) -> list[archive.Entry]:
     """All that must be alike; a folder's time and mode are nobody's business."""
     return [
-        one._replace(mtime_ns=0, mode=0) if one.kind != archive.FILE else one
+        one._replace(mtime_ns=0, mode=0) if one.kind != FILE else one
         for one in archive.entries(str(root))
         if one.kind != archive.ODD
     ]

@@ -34,7 +34,7 @@ def a_run(fleet: Told, stop: StopFlag | None = None) -> Run:
     plan = SimpleNamespace(admission=Admission(), run="r1")
     bus = SimpleNamespace(emit=lambda _event: None)
     known: dict[str, Any] = {"fleet": fleet, "plan": plan, "bus": bus, "stop": stop or StopFlag()}
-    return cast(Run, SimpleNamespace(id="r1", names=["gpu-1"], **known))
+    return cast("Run", SimpleNamespace(id="r1", names=["gpu-1"], **known))
 
 
 def test_a_run_that_has_just_ended_lets_go_in_a_moment() -> None:

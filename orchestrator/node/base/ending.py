@@ -36,6 +36,14 @@ def send(process: Process, signum: int) -> bool:
     return True
 
 
+def try_to_send(process: Process, signum: int) -> bool:
+    """The same; False for another user's, too: whoever looks again sees it."""
+    try:
+        return send(process, signum)
+    except PermissionError:
+        return False
+
+
 def sweep(cookie_prefix: str, patience: float = 5.0) -> list[dict[str, Any]]:
     """End every bearer of a cookie; see `end_all`."""
     strangers: set[int] = set()
@@ -67,10 +75,7 @@ def end_all(find: Callable[[], list[Process]], whose: str, patience: float = 5.0
         clean = 0 if found else clean + 1
         for process in found:
             killed.setdefault(process.pid, {"pid": process.pid, "argv0": procs.argv0(process.pid)})
-            try:
-                send(process, signal.SIGKILL)
-            except PermissionError:
-                pass  # another user's; it may still end by itself
+            try_to_send(process, signal.SIGKILL)
         if found and time.monotonic() > deadline:
             raise _unkillable(whose, found)
         time.sleep(pause)

@@ -204,11 +204,7 @@ def _environ(pid: int) -> bytes:
 
 def _environ_of_threads(pid: int) -> bytes:
     """The environment as any thread shows it: a first thread that ended shows none."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return b""
-    for thread in threads:
+    for thread in lenient.listed(f"/proc/{pid}/task"):
         environ = _of(pid, f"task/{thread}/environ", 1 << 22) if thread != str(pid) else b""
         if environ:
             return environ

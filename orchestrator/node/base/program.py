@@ -9,8 +9,7 @@ import time
 
 from . import lenient
 
-_SECONDS = 10.0
-GPU_SECONDS = 40.0  # nvidia-smi wakes each GPU where the driver lets them sleep (no persistence mode)
+SECONDS = 10.0
 _KEPT = 1 << 20  # bytes of each stream, the last ones: the answer comes behind what profiles print
 _FLOOD = 64 << 20  # bytes that no answer has
 _PAUSE = 0.05  # seconds between two looks whether it has ended while others hold its pipes
@@ -29,7 +28,7 @@ def output(argv: list[str], seconds: float) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def run_program(argv: list[str], seconds: float = _SECONDS) -> str | None:
+def run_program(argv: list[str], seconds: float = SECONDS) -> str | None:
     """The same; None when it is missing, fails or takes more than `seconds`."""
     try:
         return output(argv, seconds)

@@ -18,23 +18,6 @@ from .below import MOST_LEVELS, Below, is_no_folder, parts_of, shortened, stays_
 from .tarstream import BLOCK, CHUNK, FILE, FOLDER, LINK, NS, Member, Reader, UnaskedError
 
 Wanted: TypeAlias = "Sequence[tuple[str, int]]"  # names, and of a file the size that it was listed with
-
-__all__ = [
-    "CHUNK",
-    "FILE",
-    "FOLDER",
-    "LINK",
-    "MOST_ENTRIES",
-    "ODD",
-    "Entry",
-    "UnaskedError",
-    "entries",
-    "entry",
-    "entry_at",
-    "pack",
-    "room_for",
-    "unpack",
-]
 ODD = "odd"  # a socket, a pipe or a device
 MOST_ENTRIES = 400_000  # that one listing can name
 

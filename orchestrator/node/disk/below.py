@@ -85,10 +85,6 @@ class Below:
                 raise
         return self._here if self._here >= 0 else self.fd
 
-    def forget(self) -> None:
-        """What was removed or moved is not entered again."""
-        self._leave()
-
     def _enter(self, name: str, *, make: bool) -> None:
         above = self._here if self._here >= 0 else self.fd
         try:

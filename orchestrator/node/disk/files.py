@@ -22,6 +22,7 @@ from . import archive, replace
 from . import incoming as receiving
 from .archive import Wanted
 from .removing import remove
+from .tarstream import CHUNK, FILE, FOLDER
 from .untar import Stream
 
 _SECONDS = 24 * 3600.0  # a large checkpoint on a slow line takes hours
@@ -34,12 +35,12 @@ def listing(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
     real = os.path.realpath(path)
     try:
         if os.path.isdir(real):
-            kind, root, found = archive.FOLDER, real, archive.entries(real)
+            kind, root, found = FOLDER, real, archive.entries(real)
         elif os.path.lexists(real):
             root, name = os.path.split(real)
             found = [archive.entry(real, name)]
             kind = found[0].kind
-            if kind != archive.FILE:
+            if kind != FILE:
                 raise NodeError("files", f"cannot read {path}", "it is neither a folder nor a file")
         else:
             return {"kind": "", "root": real, "near": _near(real)}, b"[]"
@@ -142,7 +143,7 @@ class _Outgoing:
         self._outcome: Any = None
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
-        lenient.enlarge(writer, archive.CHUNK)
+        lenient.enlarge(writer, CHUNK)
         try:
             agent.jobs.run(
                 "files_open",
@@ -174,7 +175,7 @@ class _Outgoing:
     def _read(self) -> None:
         while self._waiting:
             try:
-                data = os.read(self._reader, archive.CHUNK)
+                data = os.read(self._reader, CHUNK)
             except BlockingIOError:
                 return
             if not data:
@@ -197,7 +198,7 @@ class _Outgoing:
 
 
 def _pack(writer: int, root: str, wanted: Wanted, *, growing: bool) -> tuple[dict[str, Any], bytes]:
-    with os.fdopen(writer, "wb", buffering=archive.CHUNK) as out:
+    with os.fdopen(writer, "wb", buffering=CHUNK) as out:
         try:
             gone = archive.pack(out, root, wanted, growing=growing)
         except OSError as error:
@@ -210,10 +211,7 @@ def _pack(writer: int, root: str, wanted: Wanted, *, growing: bool) -> tuple[dic
 def _near(path: str) -> dict[str, Any]:
     """The nearest folder that is there, and some of what it holds."""
     above = nearest(os.path.dirname(path))
-    try:
-        names = sorted(name for name in os.listdir(above) if not name.startswith("."))
-    except OSError:
-        names = []
+    names = sorted(name for name in lenient.listed(above) if not name.startswith("."))
     return {"folder": above, "names": names[:_SHOWN], "more": max(0, len(names) - _SHOWN)}
 
 

@@ -13,7 +13,7 @@ import os
 from ..base import locks
 from ..base.annotations import Iterator
 from ..base.fault import NodeError
-from ..base.lenient import discard
+from ..base.lenient import discard, listed
 from ..base.paths import Paths, make_private
 from ..serve.agent import Agent
 from .removing import remove
@@ -67,11 +67,7 @@ def _hold(paths: Paths, folder: str) -> None:
 def _free(paths: Paths) -> Iterator[tuple[int, str, str]]:
     """(descriptor with its lock, path of the note, folder) of each receiver that is gone."""
     place = os.path.join(paths.root, "incoming")
-    try:
-        names = os.listdir(place)
-    except OSError:
-        return
-    for name in names:
+    for name in listed(place):
         note = os.path.join(place, name)
         try:
             fd = os.open(note, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -11,7 +11,7 @@ import os
 from ..base.annotations import Any
 from ..base.fault import NodeError, unwritable
 from ..serve.agent import Agent, Request
-from ..serve.jobs import Feed
+from ..serve.loop import Outbox
 from . import archive
 from .removing import remove
 
@@ -27,7 +27,7 @@ class Stream:
         self._last: Request | None = None
         self._outcome: Any = None
         reader, writer = os.pipe()
-        self._feed = Feed(agent.loop, writer)
+        self._feed = Outbox(agent.loop, writer)
         try:
             agent.jobs.run(
                 name,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from ..base import lenient, procs
+from ..base import gpus, lenient, procs
 from ..base.annotations import Any
 from ..base.fault import reason
 from ..base.paths import absolute, free_bytes
-from ..base.program import GPU_SECONDS, run_program
+from ..base.program import run_program
 from ..serve.agent import Agent, Request
 from ..task import environ
 from . import interfaces, processors, python, rscript
@@ -86,13 +86,8 @@ def _shm() -> int | None:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    text = run_program(["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"], GPU_SECONDS)
-    found = []
-    for line in (text or "").splitlines():
-        index, comma, name = line.partition(",")
-        if comma and index.strip().isdigit():
-            found.append({"index": int(index), "name": name.strip()})
-    return found
+    rows = gpus.ask("--query-gpu=index,name", gpus.AWAKE) or ()
+    return [{"index": int(index), "name": name} for index, name in rows if index.isdigit()]
 
 
 def _ephemeral() -> list[int]:

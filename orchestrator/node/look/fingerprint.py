@@ -11,6 +11,7 @@ import os
 from ..base import procs
 from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
+from ..base.lenient import listed
 from ..serve.agent import Agent, Request
 from . import question
 
@@ -131,11 +132,7 @@ def _memory() -> int:
 def devices(root: str) -> Iterator[str]:
     """The accelerators below `root`, and their driver, as the kernel shows them."""
     for folder in ("dev", "dev/dri", "dev/accel", "dev/vfio", "proc/driver/nvidia/gpus"):
-        try:
-            names = sorted(os.listdir(os.path.join(root, folder)))
-        except OSError:
-            continue
-        for name in names:
+        for name in sorted(listed(os.path.join(root, folder))):
             if folder != "dev" or name.startswith(("nvidia", "kfd", "accel", "apex", "tpu")):
                 yield folder + "/" + name
                 if folder.startswith("proc"):

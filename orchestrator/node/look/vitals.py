@@ -87,25 +87,19 @@ def _kilobytes(fields: dict[bytes, bytes], name: bytes) -> int:
 
 def _gpus() -> list[dict[str, int]] | None:
     """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
-    from ..base.program import run_program
+    from ..base import gpus  # it brings `subprocess`
 
-    style = "--format=csv,noheader,nounits"
-    busy = run_program(["nvidia-smi", "--query-gpu=uuid,utilization.gpu", style])
-    users = run_program(["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", style])
+    busy = gpus.ask("--query-gpu=uuid,utilization.gpu")
+    users = gpus.ask("--query-compute-apps=gpu_uuid,pid,used_memory")
     if busy is None or users is None:
         return None
-    percent = {row[0]: int(row[1]) for row in _rows(busy, 2) if row[1].isdigit()}
+    percent = {gpu: int(used) for gpu, used in busy if used.isdigit()}
     return [
         {
-            "pid": int(row[1]),
-            "memory": int(row[2]) << 20 if row[2].isdigit() else 0,
-            "busy": percent.get(row[0], 0),
+            "pid": int(pid),
+            "memory": int(memory) << 20 if memory.isdigit() else 0,
+            "busy": percent.get(gpu, 0),
         }
-        for row in _rows(users, 3)
-        if row[1].isdigit()
+        for gpu, pid, memory in users
+        if pid.isdigit()
     ]
-
-
-def _rows(text: str, columns: int) -> list[list[str]]:
-    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
-    return [row for row in rows if len(row) == columns]

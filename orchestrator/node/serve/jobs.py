@@ -20,7 +20,7 @@ from ..base.fault import NodeError, reason
 from ..base.lenient import FULL
 from ..base.writing import write_all
 from . import frames
-from .loop import READ, WRITE, Loop, Timer
+from .loop import READ, Loop, Timer
 
 Reply: TypeAlias = "tuple[dict[str, object], bytes]"
 Work: TypeAlias = "Callable[[], Reply]"  # its exceptions are replies too
@@ -39,46 +39,6 @@ _MACHINE = (
     errno.ENOMEM,
     errno.EAGAIN,
 )
-
-
-class Feed:
-    """Chunks on their way into a child, each with what is to be done when the pipe has taken it."""
-
-    def __init__(self, loop: Loop, fd: int) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._chunks: list[tuple[memoryview, Callable[[], None]]] = []
-        os.set_blocking(fd, False)
-
-    def put(self, chunk: bytes, taken: Callable[[], None]) -> None:
-        """Give up silently when the child is gone: its reply says why."""
-        self._chunks.append((memoryview(chunk), taken))
-        if self._fd >= 0:
-            self._loop.watch(self._fd, WRITE, self._push)
-
-    def close(self) -> None:
-        """The end of the child's input. Idempotent; what was put before must have been taken."""
-        if self._fd >= 0:
-            self._loop.unwatch(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-
-    def _push(self) -> None:
-        try:
-            while self._chunks:
-                rest, taken = self._chunks[0]
-                rest = rest[os.write(self._fd, rest) :] if rest else rest
-                self._chunks[0] = (rest, taken)
-                if not rest:
-                    self._chunks.pop(0)
-                    taken()
-        except BlockingIOError:
-            return
-        except OSError:
-            self.close()
-            return
-        if self._fd >= 0:
-            self._loop.unwatch(self._fd)
 
 
 class Job:

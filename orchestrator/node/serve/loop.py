@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import select
+import signal
 import time
 from collections import deque
 
@@ -52,9 +53,10 @@ class Loop:
         heapq.heappush(self._timers, timer)
         return timer
 
-    def step(self) -> None:
-        """Wait for the next thing to happen, and serve all that has happened."""
-        for fd, _ in self._poll.poll(self._patience()):
+    def step(self, most: float | None = None) -> None:
+        """Wait for the next thing to happen, `most` seconds at most, and serve all that has happened."""
+        patience = self._patience() if most is None else max(1, int(most * 1000))
+        for fd, _ in self._poll.poll(patience):
             call = self._calls.get(fd)  # an earlier callback may have let go of it
             if call is not None:
                 call()
@@ -73,19 +75,32 @@ class Loop:
         return max(0, int((self._timers[0].when - time.monotonic()) * 1000) + 1)
 
 
+def wake_on(*signals: int) -> int:
+    """Unblock these signals; each puts its number into the pipe that is returned."""
+    read, write = os.pipe()
+    for fd in (read, write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for signum in signals:
+        signal.signal(signum, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    return read
+
+
 class Outbox:
     """Bytes on their way to a non-blocking descriptor, in order.
 
-    Whoever has much to say asks for `room` first; `on_room` is called when there is room again.
+    Whoever has much to say asks for `room` first; `on_room` is called when there is room again. `broken` is
+    called when the reader is gone; by default what is still to be said is then given up silently.
     """
 
     LIMIT = 256 << 10
 
-    def __init__(self, loop: Loop, fd: int, broken: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, fd: int, broken: Callable[[], None] | None = None) -> None:
         self._loop = loop
         self._fd = fd
-        self._broken = broken
-        self._queue: deque[memoryview] = deque()
+        self._broken = broken or self.close
+        self._queue: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self._size = 0
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(fd, False)
@@ -95,10 +110,20 @@ class Outbox:
     def room(self) -> bool:
         return self._size < self.LIMIT
 
-    def put(self, data: bytes) -> None:
-        self._queue.append(memoryview(data))
-        self._size += len(data)
-        self._loop.watch(self._fd, WRITE, self._flush)
+    def put(self, data: bytes, taken: Callable[[], None] | None = None) -> None:
+        """`taken` is called when the descriptor has all of it."""
+        if self._fd >= 0:
+            self._queue.append((memoryview(data), taken))
+            self._size += len(data)
+            self._loop.watch(self._fd, WRITE, self._flush)
+
+    def close(self) -> None:
+        """The end of what the reader gets. Idempotent; what was put before must have been taken."""
+        if self._fd >= 0:
+            self._loop.unwatch(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            self._queue.clear()
 
     def _flush(self) -> None:
         if not self._queue:  # woken with nothing to say: the reader is gone
@@ -107,17 +132,20 @@ class Outbox:
         had_room = self.room
         try:
             while self._queue:
-                sent = os.write(self._fd, self._queue[0])
+                rest, taken = self._queue[0]
+                sent = os.write(self._fd, rest) if rest else 0
                 self._size -= sent
-                rest = self._queue.popleft()[sent:]
-                if rest:
-                    self._queue.appendleft(rest)
+                self._queue[0] = (rest[sent:], taken)
+                if sent == len(rest):
+                    self._queue.popleft()
+                    if taken is not None:
+                        taken()
         except BlockingIOError:
             pass
         except OSError:
             self._broken()
             return
-        if not self._queue:
+        if not self._queue and self._fd >= 0:
             self._loop.watch(self._fd, 0, self._flush)
         if self.room and not had_room:
             self.on_room()

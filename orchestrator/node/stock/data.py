@@ -19,8 +19,7 @@ from ..base.fault import NodeError
 from ..base.paths import absolute, digest_name, free_bytes
 from ..serve import frames
 from ..serve.agent import Agent, Request
-from ..serve.jobs import Feed
-from ..serve.loop import READ
+from ..serve.loop import READ, Outbox
 from ..task import leases
 from . import receiver, wholeness
 
@@ -91,7 +90,7 @@ def seal(agent: Agent, request: Request) -> None:
     """Give what is complete its name; the reply is the child's last word."""
     transfer = _running(agent, request)
     transfer.waiting = request
-    transfer.feed.put(frames.encode({"seal": True}), lambda: None)
+    transfer.feed.put(frames.encode({"seal": True}))
 
 
 def drop(agent: Agent, request: Request) -> dict[str, Any]:
@@ -129,7 +128,7 @@ class _Transfer:
         order = _order(agent, request)
         reader, writer = os.pipe()
         self._told, tell = os.pipe()
-        self.feed = Feed(agent.loop, writer)
+        self.feed = Outbox(agent.loop, writer)
         try:
             agent.jobs.run(
                 "data",

@@ -16,7 +16,7 @@ import time
 from ..base import locks, trust
 from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError, unwritable
-from ..base.lenient import discard, listed
+from ..base.lenient import discard, listed, text
 from ..base.paths import absolute, free_bytes, plain_name
 from ..base.program import output, run_program
 from ..disk.removing import remove
@@ -72,8 +72,6 @@ def find(_agent: Agent, request: Request) -> dict[str, Any]:
     """The interpreter that fits `python` (a version or a program), by uv's own search."""
     wanted = str(request["python"])
     done = uv.call(request, ["python", "find", os.path.expanduser(wanted)])
-    if done.returncode < 0:
-        raise uv.killed("uv", done.returncode)
     if done.returncode:
         raise uv.no_python(request, wanted, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
@@ -97,7 +95,7 @@ def progress(agent: Agent, request: Request) -> dict[str, Any]:
     making = agent.rooms.get("envs", {}).get(_path(request))
     if making is None:
         return {"packages": 0, "line": ""}
-    lines = _read(making + ".log").split("\n")
+    lines = (text(making + ".log") or "").split("\n")
     return {
         "packages": sum(1 for _ in _distributions(making)),
         "line": next((line.strip() for line in reversed(lines) if line.strip()), "")[:200],
@@ -190,10 +188,8 @@ def _sources(request: Request, making: str) -> list[str]:
 def _step(request: Request, making: str, arguments: list[str], **settings: str) -> None:
     with open(making + ".log", "wb") as log:  # what an earlier step said is not said again
         done = uv.call(request, arguments, log, **settings)
-    if done.returncode < 0:
-        raise uv.killed("uv", done.returncode)
     if done.returncode:
-        raise uv.failed(arguments, _read(making + ".log"))
+        raise uv.failed(arguments, text(making + ".log") or "")
 
 
 def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
@@ -295,14 +291,6 @@ def _libc() -> str:
 
 def _python(environment: str) -> str:
     return os.path.join(environment, "bin", "python")
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def _path(request: Request) -> str:

@@ -10,7 +10,7 @@ import signal
 import threading
 
 from ..base import locks, trust
-from ..base.annotations import Any, Iterator, TypeAlias
+from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import free_bytes
@@ -21,8 +21,6 @@ from ..disk.removing import remove, remove_stale
 from ..serve import frames
 from . import reuse, wholeness
 from .pieces import Pieces, map_of
-
-Manifest: TypeAlias = "list[dict[str, Any]]"
 
 INCOMING = ".incoming-"
 _WAIT = 3600.0  # seconds for another transfer of the same data into the same folder
@@ -35,7 +33,7 @@ class Order(NamedTuple):
 
     path: str
     notes: str | None  # where `reuse` keeps those of data
-    manifest: Manifest
+    manifest: reuse.Manifest
     size: int  # bytes of a piece
     digests: bytes  # of all pieces
     pem: str
@@ -161,7 +159,7 @@ def _prepare(order: Order, incoming: str) -> set[str]:
 
 
 def _check_room(data: str, missing: int, incoming: str) -> None:
-    room = free_bytes(data) + _stored(incoming)
+    room = free_bytes(data) + measure(incoming).size  # what an interrupted transfer has left
     if missing + _SPARE > room:
         raise NodeError(
             "data",
@@ -169,11 +167,6 @@ def _check_room(data: str, missing: int, incoming: str) -> None:
             f"{max(0, room) / 1e6:,.0f} MB are free at {data}, and {_SPARE / 1e6:.0f} of them stay free",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
-
-
-def _stored(folder: str) -> int:
-    """Bytes on the disk of what an interrupted transfer has left."""
-    return measure(folder).size
 
 
 def _words(reader: int) -> Iterator[tuple[dict[str, Any], bytes]]:

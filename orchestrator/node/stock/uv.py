@@ -22,7 +22,8 @@ _LACKING = ("not found in the package registry", "there is no version of", "netw
 def call(
     request: Request, arguments: list[str], log: Any = subprocess.PIPE, **settings: str
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
+    """Raise NodeError when something killed it."""
+    done = subprocess.run(
         [os.path.expanduser(str(request["uv"])), *arguments],
         env={**environment(os.environ), **settings},
         stdin=subprocess.DEVNULL,
@@ -31,6 +32,9 @@ def call(
         cwd="/",  # uv reads the configuration of the project that it is called in
         check=False,
     )
+    if done.returncode < 0:
+        raise killed("uv", done.returncode)
+    return done
 
 
 def environment(login: Any) -> dict[str, str]:

@@ -7,14 +7,13 @@ import os
 import stat
 
 from ..base import trust
-from ..base.annotations import Any, TypeAlias
+from ..base.annotations import Any
 from ..base.lenient import discard
 from ..disk.removing import remove
 from ..serve.agent import Agent
 from . import reuse
 from .comparison import sha256
-
-Manifest: TypeAlias = "list[dict[str, Any]]"
+from .reuse import Manifest
 
 
 def is_whole(path: str, manifest: Manifest, notes: str | None) -> bool:

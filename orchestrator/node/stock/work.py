@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ..base import trust
+from ..base import lenient, trust
 from ..base.annotations import Any, Callable
 from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
@@ -122,11 +122,7 @@ def run_folder(workdir: str, run: str) -> str:
 
 def trees_of(run_folder: str) -> list[str]:
     """The digests of the trees that a run was made from, and of the data that it reads."""
-    try:
-        with open(os.path.join(run_folder, "trees"), encoding="ascii") as file:
-            return file.read().split()
-    except (OSError, ValueError):
-        return []
+    return (lenient.text(os.path.join(run_folder, "trees")) or "").split()
 
 
 def _missing(trees: str, digests: list[str], whole_or_not: bool = False) -> list[str]:

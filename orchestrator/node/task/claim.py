@@ -11,6 +11,7 @@ from ..base import procs
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder, make_private
 from ..base.tuples import NamedTuple
+from ..disk.removing import remove
 from . import state
 
 
@@ -47,7 +48,7 @@ def take(folder: TaskFolder) -> Claim | None:
         os.rename(made.path, folder.path)
     except OSError as error:
         claim.close()
-        _remove(made)
+        remove(made.path)  # what cannot be removed stays hidden and harmless
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY) and os.path.exists(folder.path):
             return None
         raise NodeError(
@@ -63,13 +64,3 @@ def _locked(path: str) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
     return fd
-
-
-def _remove(folder: TaskFolder) -> None:
-    """The claim that failed; what cannot be removed stays hidden and harmless."""
-    try:
-        for name in os.listdir(folder.path):
-            os.unlink(os.path.join(folder.path, name))
-        os.rmdir(folder.path)
-    except OSError:
-        pass

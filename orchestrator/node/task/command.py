@@ -17,6 +17,7 @@ from ..base.annotations import Any
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
+from . import reaper
 
 _LONGEST = 7 * 86_400.0  # seconds; the loop cannot wait for more than 24 days
 _MOMENT = 0.5  # seconds from TERM to KILL
@@ -176,33 +177,21 @@ def _end_all() -> tuple[dict[int, int], int, list[str]]:
     """End every descendant; their statuses, how many there were, and the names of those that stay."""
     began = time.monotonic()
     statuses: dict[int, int] = {}
-    seen: dict[int, str] = {}
-    while _children_left(statuses):
+    seen: set[int] = set()
+    while True:
+        ended, is_any_left = reaper.reap()
+        statuses.update(ended)
+        if not is_any_left:  # all that lost their parent are ours
+            return statuses, len(seen), []
         below = [one for one in procs.descendants(os.getpid(), procs.scan()) if not one.zombie]
         late = time.monotonic() - began
-        if below and late > _PATIENCE:
+        if below and late > _PATIENCE:  # another user's, by sudo, or stuck in the kernel
             return statuses, len(seen), [procs.name(one.pid) for one in below]
         for one in below:
             if one.pid not in seen or late > _MOMENT:
-                seen[one.pid] = ""
-                try:
-                    ending.send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
-                except PermissionError:
-                    pass  # another user's, by sudo: it is named if it stays
+                seen.add(one.pid)
+                ending.try_to_send(one, signal.SIGKILL if late > _MOMENT else signal.SIGTERM)
         time.sleep(0.005)
-    return statuses, len(seen), []
-
-
-def _children_left(statuses: dict[int, int]) -> bool:
-    """Collect the dead. All that lost their parent are ours: without a child, nothing is left."""
-    try:
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return True
-            statuses[pid] = status
-    except ChildProcessError:
-        return False
 
 
 def _status(wait_status: int) -> int:

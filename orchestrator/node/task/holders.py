@@ -14,7 +14,7 @@ from ..base.paths import TaskFolder
 from ..base.procs import Process
 from ..base.tuples import NamedTuple
 
-_NAMES = {"orch-guard": "guard", "orch-supervisor": "supervisor"}
+NAMES = {"orch-guard": "guard", "orch-supervisor": "supervisor"}
 _STOPPED, _TRACED = "T", "t"
 
 
@@ -35,9 +35,9 @@ def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> list[dict[str,
     woken: list[dict[str, object]] = []
     for holder in _holders({os.path.realpath(folder.lock): folder for folder in folders}):
         if holder.status == _TRACED:
-            sent = kill and _send(holder.process, signal.SIGKILL)
+            sent = kill and ending.try_to_send(holder.process, signal.SIGKILL)
         else:  # to one that runs, too: it takes back a stop that has not been heard yet (signal(7))
-            sent = _send(holder.process, signal.SIGCONT)
+            sent = ending.try_to_send(holder.process, signal.SIGCONT)
             if holder.status != _STOPPED:
                 continue
         woken.append(
@@ -54,16 +54,9 @@ def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> list[dict[str,
 
 def _holders(locks: dict[str, TaskFolder]) -> Iterator[Holder]:
     for process in procs.scan():
-        what = _NAMES.get(procs.name(process.pid))
+        what = NAMES.get(procs.name(process.pid))
         if what is None or process.zombie:
             continue
         folder = next((locks[path] for _, path in procs.open_files(process.pid) if path in locks), None)
         if folder is not None:
             yield Holder(folder.task, what, process, procs.status(process.pid))
-
-
-def _send(process: Process, signum: int) -> bool:
-    try:
-        return ending.send(process, signum)
-    except PermissionError:
-        return False

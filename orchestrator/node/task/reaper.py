@@ -32,10 +32,7 @@ def signal_all(signum: int) -> list[procs.Process]:
         _kill_children(me)
     alive = [process for process in procs.descendants(me, procs.scan()) if not process.zombie]
     for process in alive:
-        try:
-            ending.send(process, signum)
-        except PermissionError:
-            pass  # another user's: the caller sees it again and again
+        ending.try_to_send(process, signum)
     return alive
 
 

@@ -11,7 +11,7 @@ import time
 
 from ..base import prctl, procs
 from ..base.annotations import Any, NoReturn
-from ..serve import waiting
+from ..serve.loop import READ, Loop, wake_on
 from . import control, ending, leader, reaper, state
 from .launch import Handles, Launch
 from .lifeline import Lifeline
@@ -64,7 +64,7 @@ class Supervisor:
         self._lifeline = Lifeline(launch, self._began)
         self._memory = Memory()
         self._ending = ending.Ending()
-        self._waiter = waiting.Waiter()
+        self._loop = Loop()
         self._leader_alive = True
         self._guard_lost = False
         self._exec: int | None = None  # the pipe that tells whether exec worked
@@ -77,10 +77,10 @@ class Supervisor:
         self._next_glance = 0.0
 
     def run(self) -> None:
-        wakeup = waiting.wake_on(signal.SIGCHLD, signal.SIGTERM)
-        self._waiter.watch(wakeup, lambda: self._on_signal(wakeup))
-        self._waiter.watch(self._handles.log_read, self._on_output)
-        self._waiter.watch(self._handles.control, self._on_control)
+        wakeup = wake_on(signal.SIGCHLD, signal.SIGTERM)
+        self._loop.watch(wakeup, READ, lambda: self._on_signal(wakeup))
+        self._loop.watch(self._handles.log_read, READ, self._on_output)
+        self._loop.watch(self._handles.control, READ, self._on_control)
         self._look_for_guard()
         if not self._guard_lost and self._spawn():
             while self._turn():
@@ -95,14 +95,14 @@ class Supervisor:
             return False
         finally:
             os.close(self._handles.log_write)  # the task's side of the pipe is the task's alone
-        self._waiter.watch(self._exec, self._on_exec)
+        self._loop.watch(self._exec, READ, self._on_exec)
         process = procs.look(pid)
         self._record.facts.update(pid=pid, start_ticks=process.start_ticks if process else None)
         return True
 
     def _turn(self) -> bool:
         """Wait, take what came, act on it; False when nothing of the task is alive."""
-        self._waiter.wait(self._patience())
+        self._loop.step(self._patience())
         any_alive = self._reap()
         now = time.monotonic()
         self._look_around(now)
@@ -134,7 +134,7 @@ class Supervisor:
         """What comes without a message: a dead guard, a keeper gone for too long, the output's turn."""
         if self._output.rests_until is not None and now >= self._output.rests_until:
             self._output.rests_until = None
-            self._waiter.watch(self._handles.log_read, self._on_output)
+            self._loop.watch(self._handles.log_read, READ, self._on_output)
         self._look_for_guard()
         self._memory.look(now)
         if self._ending.want != state.WANT_RUN:
@@ -206,7 +206,7 @@ class Supervisor:
     def _on_output(self) -> None:
         self._output.take()
         if self._output.ended or self._output.rests_until is not None:
-            self._waiter.forget(self._handles.log_read)
+            self._loop.unwatch(self._handles.log_read)
 
     def _on_control(self) -> None:
         for want, grace in control.requests(os.read(self._handles.control, 65536)):
@@ -223,7 +223,7 @@ class Supervisor:
     def _on_exec(self) -> None:
         """The leader became the program, or says why not."""
         assert self._exec is not None
-        self._waiter.forget(self._exec)
+        self._loop.unwatch(self._exec)
         self._refusal = leader.hear(self._exec)
         self._exec = None
         if self._refusal:

@@ -12,9 +12,8 @@ from ..base.paths import Paths, TaskFolder
 from ..base.tuples import NamedTuple
 from ..look import ports
 from ..serve.agent import Agent, Request
-from ..task import control, leases, state
+from ..task import control, holders, leases, state
 
-_OURS = ("orch-guard", "orch-supervisor")
 _LISTED = 20  # of each kind
 
 
@@ -178,7 +177,7 @@ def _sees_our_files(pid: int) -> bool:
 def _guarded(pid: int, parents: dict[int, int]) -> bool:
     seen: set[int] = set()
     while pid > 1 and pid not in seen:
-        if procs.name(pid) in _OURS:
+        if procs.name(pid) in holders.NAMES:
             return True
         seen.add(pid)
         pid = parents.get(pid, 0)
@@ -227,20 +226,21 @@ def _leaders(paths: Paths, run: str) -> Iterator[int | None]:
 
 
 def _holders() -> list[dict[str, Any]] | None:
-    from ..base.program import GPU_SECONDS, run_program
+    from ..base import gpus  # it brings `subprocess`
 
-    query = "--query-compute-apps=pid,used_memory,process_name"
-    text = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], GPU_SECONDS)
-    if text is None:
+    rows = gpus.ask("--query-compute-apps=pid,used_memory,process_name", gpus.AWAKE)
+    if rows is None:
         return None
-    found = []
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.split(",", 2)]
-        if len(fields) == 3 and fields[0].isdigit():
-            pid, memory = int(fields[0]), int(fields[1]) << 20 if fields[1].isdigit() else None
-            run = procs.marks(pid).get(procs.COOKIE, "").split("/")[0]
-            found.append({"pid": pid, "name": fields[2], "memory": memory, "run": run})
-    return found
+    return [
+        {
+            "pid": int(pid),
+            "name": name,
+            "memory": int(memory) << 20 if memory.isdigit() else None,
+            "run": procs.marks(int(pid)).get(procs.COOKIE, "").split("/")[0],
+        }
+        for pid, memory, name in rows
+        if pid.isdigit()
+    ]
 
 
 def _lives(paths: Paths, run: str) -> bool:

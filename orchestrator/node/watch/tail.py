@@ -6,12 +6,11 @@ import os
 import time
 from collections import deque
 
-from ..base.annotations import Any, TypeAlias
+from ..base.annotations import Any
 from ..base.paths import TaskFolder
+from ..serve.frames import Frame
 from ..task import state
 from ..task.logfile import RECORD
-
-Frame: TypeAlias = "tuple[dict[str, Any], bytes]"
 
 CHUNK = 64 << 10
 TIMES = 2048  # in one frame; a log of single bytes has one for each
@@ -86,13 +85,8 @@ class Tail:
         return (self._frame("report", offset=offset), data) if data else None
 
     def _frame(self, kind: str, **fields: Any) -> dict[str, Any]:
-        known = {
-            "stream": self.stream,
-            "attempt": self.folder.attempt,
-            "task": self.folder.task,
-            "kind": kind,
-        }
-        return {**known, **fields}
+        of = self.folder
+        return {"stream": self.stream, "attempt": of.attempt, "task": of.task, "kind": kind, **fields}
 
 
 class _File:
