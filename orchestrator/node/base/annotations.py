@@ -8,15 +8,3 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TypeAlias
 else:
     Any = Callable = Collection = Iterable = Iterator = Mapping = NoReturn = Sequence = TypeAlias = None
-
-__all__ = [
-    "Any",
-    "Callable",
-    "Collection",
-    "Iterable",
-    "Iterator",
-    "Mapping",
-    "NoReturn",
-    "Sequence",
-    "TypeAlias",
-]

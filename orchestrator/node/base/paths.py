@@ -25,13 +25,36 @@ _SHOWN = 80  # characters of what is no name
 _LOCAL_FUSE = "fuse.fuse-overlayfs"  # the root of a rootless container: layers on a local disk
 
 
-class TaskFolder(NamedTuple):
-    """The folder of one task of one attempt; `os.path` functions take it as a path."""
+class _Inside:
+    """The path of one file inside a task's folder."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: TaskFolder, _: object) -> str:
+        return os.path.join(folder.path, self._name)
+
+
+class _Task(NamedTuple):
     path: str
     run: str
     attempt: str
     slug: str
+
+
+class TaskFolder(_Task):
+    """The folder of one task of one attempt; `os.path` functions take it as a path."""
+
+    __slots__ = ()
+
+    lock = _Inside("lock")
+    control = _Inside("control")
+    state = _Inside("state.json")
+    log = _Inside("output.log")
+    idx = _Inside("output.idx")
+    report = _Inside("report.jsonl")
+    stacks = _Inside("stacks")  # with a dot and a pid: while a process of the task opens its dump
+    crash = _Inside("crash.txt")  # a traceback of our own processes, when there was one
 
     def __fspath__(self) -> str:
         return self.path
@@ -40,40 +63,6 @@ class TaskFolder(NamedTuple):
     def task(self) -> str:
         """`worker/1` for the slug `worker-1`."""
         return "/".join(self.slug.rsplit("-", 1))
-
-    @property
-    def lock(self) -> str:
-        return os.path.join(self.path, "lock")
-
-    @property
-    def control(self) -> str:
-        return os.path.join(self.path, "control")
-
-    @property
-    def state(self) -> str:
-        return os.path.join(self.path, "state.json")
-
-    @property
-    def log(self) -> str:
-        return os.path.join(self.path, "output.log")
-
-    @property
-    def idx(self) -> str:
-        return os.path.join(self.path, "output.idx")
-
-    @property
-    def report(self) -> str:
-        return os.path.join(self.path, "report.jsonl")
-
-    @property
-    def stacks(self) -> str:
-        """With a dot and a pid: for the moment in which a process of the task opens its dump."""
-        return os.path.join(self.path, "stacks")
-
-    @property
-    def crash(self) -> str:
-        """A traceback of our own processes, when there was one."""
-        return os.path.join(self.path, "crash.txt")
 
 
 class Paths:

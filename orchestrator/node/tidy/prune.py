@@ -42,52 +42,51 @@ class Rules(NamedTuple):
     envs: frozenset[str] | None  # environments that stay while others go; None: all stay
     dry: bool
 
+    def is_over(self, folder: Folder) -> bool:
+        return _name(folder) not in self.alive
+
+    def is_left(self, folder: Folder) -> bool:
+        """Of a run that nobody knows, which may go on where nobody was asked, a week must have passed."""
+        known = _name(folder) in self.known
+        return self.is_over(folder) and (known or time.time() - folder.used >= 7 * _DAY)
+
 
 def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
     """By kind of folder: how many there are, what went (or would), what could not."""
-    runs, works, trees = _places(paths, workdir)
+    runs = os.path.join(paths.root, "runs")
+    works, trees, data, envs = (os.path.join(workdir, name) for name in ("runs", "trees", "data", "envs"))
     working = [measure(path) for path in _plain(works, ours.is_work)]
     wanted = _wanted(working, rules, time.time())  # before the working folders go
-    data = os.path.join(workdir, "data")
-    envs = os.path.join(workdir, "envs")
     shared: tuple[str, ...] = ()
     if rules.shared:
         hidden = (*_hidden(workdir), *_hidden(trees), *_hidden(data), *_hidden(envs, _HALF_ENVS))
         shared = (*hidden, *_half_made(works))
         if not rules.dry:
-            _forget_locks(trees)
-            _forget_locks(data)
-            _forget_locks(envs)
+            for folder in (trees, data, envs):
+                _forget_locks(folder)
             lending.forget(trees)
     scraps = [*_hidden(runs), *shared, *_other_sites(paths, rules)]
     wheels = wheelhouse.noted(envs)
     environments = _prune(
         "envs",
-        (
-            measure(path)._replace(used=changed(path, time.time()))
-            for path in _plain(envs, ours.is_environment)
-        ),
+        map(_by_its_top, _plain(envs, ours.is_environment)),
         rules._replace(older=0.0, keep_bytes=None),
         _is_unnamed(rules),
     )
     gone = {one["name"] for one in environments["gone"]}
     unneeded = set(wheels.values()) - {digest for name, digest in wheels.items() if name not in gone}
     return {
-        "state": _prune("state", map(measure, _plain(runs, ours.is_state)), rules, _is_over(rules), _locked),
+        "state": _prune("state", map(measure, _plain(runs, ours.is_state)), rules, rules.is_over, _locked),
         "work": _prune(
             "work",
             working,
             rules._replace(keep_bytes=None),  # no checkpoint goes to make room, only with age
-            _is_left(rules) if rules.work and rules.shared else _never,
+            rules.is_left if rules.work and rules.shared else _never,
         ),
         **{
             kind: _prune(
                 kind,
-                # The files of a tree have the times of their sources: whoever uses one touches its top.
-                (
-                    measure(path)._replace(used=changed(path, time.time()))
-                    for path in _plain(folder, ours.is_stock)
-                ),
+                map(_by_its_top, _plain(folder, ours.is_stock)),
                 rules,
                 (lambda folder: _name(folder) not in wanted) if rules.shared else _never,
                 unneeded=unneeded if kind == "data" else (),
@@ -99,8 +98,9 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
     }
 
 
-def _places(paths: Paths, workdir: str) -> tuple[str, str, str]:
-    return os.path.join(paths.root, "runs"), os.path.join(workdir, "runs"), os.path.join(workdir, "trees")
+def _by_its_top(path: str) -> Folder:
+    """The files of a tree have the times of their sources: whoever uses one touches its top."""
+    return measure(path)._replace(used=changed(path, time.time()))
 
 
 def _other_sites(paths: Paths, rules: Rules) -> list[str]:
@@ -108,20 +108,6 @@ def _other_sites(paths: Paths, rules: Rules) -> list[str]:
     own = paths.site(site.version())
     sites = os.path.dirname(own)
     return [] if rules.alive else [*_hidden(sites), *(one for one in _plain(sites) if one != own)]
-
-
-def _is_over(rules: Rules) -> Callable[[Folder], bool]:
-    return lambda folder: _name(folder) not in rules.alive
-
-
-def _is_left(rules: Rules) -> Callable[[Folder], bool]:
-    """Of a run that nobody knows, which may go on where nobody was asked, a week must have passed."""
-
-    def may_go(folder: Folder) -> bool:
-        known = _name(folder) in rules.known
-        return _name(folder) not in rules.alive and (known or time.time() - folder.used >= 7 * _DAY)
-
-    return may_go
 
 
 def _is_unnamed(rules: Rules) -> Callable[[Folder], bool]:
