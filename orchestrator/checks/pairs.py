@@ -90,7 +90,7 @@ def _apart(between: Sequence[PairReported], left: Sequence[PairReported], own: O
     if len(groups) == 2 and len(groups[1]) > 1:
         across = [pair for way, pair in silent.items() if (way[0] in groups[0]) != (way[1] in groups[0])]
         found = f"{fold(groups[0])} and {fold(groups[1])} do not reach each other: {across[0].why}"
-        why, hint = meaning(across[0], across[0].resolved in own.get(across[0].target, ()))
+        why, hint = _means(across[0], own)
         yield across, [_fail(name, found, why, hint) for name in groups[1]]
 
 
@@ -106,7 +106,7 @@ def _mutual(between: Sequence[PairReported], left: Sequence[PairReported], own: 
         explained = [ways[way] for way in ways if hub in way and {*way} & {*partners}]
         first = ways[hub, partners[0]]
         who = "the two" if two else f"{hub} and {fold(partners)}"
-        told = meaning(first, first.resolved in own.get(first.target, ()), both=True)
+        told = _means(first, own, both=True)
         found = f"{who} do not reach each other: {why}"
         yield explained, [_fail(name, found, *told) for name in (hub, *partners)]
         both = [way for way in both if not (hub in way and {*way} & {*partners})]
@@ -125,30 +125,38 @@ def _selves(closed: Sequence[PairReported], own: Own, unreached: Collection[str]
     for pair in closed:
         if pair.target in unreached:
             continue
-        why, hint = _self_meaning(pair, own.get(pair.target))
+        why, hint = _self_meaning(pair, own)
         found = f"cannot reach its own address {pair.address}: {pair.why}"
         yield _fail(pair.target, found, f"a task connects to its own address too; {why}", hint)
 
 
-def _self_meaning(pair: PairReported, own: Collection[str] | None) -> tuple[str, str]:
+def _self_meaning(pair: PairReported, own: Own) -> tuple[str, str]:
     hint = "set `address` to one that leads to this host from all hosts, itself included"
     if not Closed.silent(pair.why):
-        return meaning(pair, bool(own) and pair.resolved in (own or ()))[0], hint
-    if own and pair.resolved in own:
+        return _means(pair, own)[0], hint
+    if _is_its_own(pair, own):
         port = port_of(pair)
         return (
             "the address is its own: its firewall drops what it sends to itself",
             f"`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or open TCP port {port} there",
         )
-    if own:
+    if own.get(pair.target):
         return "the others reach it by a NAT, which does not lead back", hint
     return "perhaps a NAT that does not lead back", hint
 
 
 def _target(name: str, who: str, missed: Sequence[PairReported], own: Own) -> CheckReported:
-    why, hint = meaning(missed[0], missed[0].resolved in own.get(name, ()))
+    why, hint = _means(missed[0], own)
     ports = ", ".join(dict.fromkeys(port_of(pair) for pair in missed))
     return _fail(name, f"{who} its task port {ports}: {missed[0].why or 'no answer'}", why, hint)
+
+
+def _means(pair: PairReported, own: Own, *, both: bool = False) -> tuple[str, str]:
+    return meaning(pair, _is_its_own(pair, own), both=both)
+
+
+def _is_its_own(pair: PairReported, own: Own) -> bool:
+    return pair.resolved in own.get(pair.target, ())
 
 
 def hosts_of(pairs: Sequence[PairReported]) -> list[str]:

@@ -38,8 +38,7 @@ def unused(scene: Scene) -> Iterator[Finding]:
                     codes.UNUSED,
                     f"nothing uses the strategy `{name}`: each of {scene.workers} workers trains alone",
                     f"build and compile the model inside `with {name}.scope():`",
-                    source.path,
-                    step.lineno,
+                    *source.at(step),
                 )
 
 
@@ -64,8 +63,7 @@ def alone(scene: Scene) -> Iterator[Finding]:
                     codes.ALONE,
                     f"MirroredStrategy joins the devices of one machine: {said}",
                     "write MultiWorkerMirroredStrategy in its place",
-                    source.path,
-                    call.lineno,
+                    *source.at(call),
                 )
                 return
     source, call = trains[0]
@@ -74,8 +72,7 @@ def alone(scene: Scene) -> Iterator[Finding]:
         f"nothing joins the tasks: {said}",
         "build and compile the model in the scope of a tf.distribute.MultiWorkerMirroredStrategy(), or launch"
         " on one host with --only",
-        source.path,
-        call.lineno,
+        *source.at(call),
     )
 
 

@@ -58,8 +58,7 @@ def files(scene: Scene) -> Iterator[Finding]:
                 f"the data of {what} {are}, which {scene.workers} workers cannot share file by file",
                 'set `auto_shard = "data"` under [job], so that each reads all and keeps its part; or'
                 " AutoShardPolicy.DATA or OFF in the program, or write the data in more files",
-                source.path,
-                call.lineno,
+                *source.at(call),
             )
 
 
@@ -80,8 +79,7 @@ def batch(scene: Scene) -> Iterator[Finding]:
                     f"a batch of {size} is not shared equally by {scene.workers} workers: in each step some"
                     " wait for others",
                     f"choose a multiple of {scene.workers}, or {size} for each: {size * scene.workers}",
-                    source.path,
-                    call.lineno,
+                    *source.at(call),
                 )
 
 

@@ -88,8 +88,7 @@ def early(scene: Scene) -> Iterator[Finding]:
                     f"{name} computes before the strategy of line {line}{of} is made: "
                     '"Collective ops must be configured at program startup"',
                     "make the strategy first",
-                    where.path,
-                    step.lineno,
+                    *where.at(step),
                 )
                 break
 

@@ -21,7 +21,7 @@ _MOST = 20_000  # steps
 
 def walk(tree: ast.Module, *, imported: bool) -> Iterator[Step | None]:
     """Calls, assignments and deletions, each after what it is made of; None where some tasks may end."""
-    return _Walk(tree, imported).module()
+    return _Walk(tree, imported).body(tree.body, tail=True)
 
 
 @dataclass
@@ -36,10 +36,7 @@ class _Walk:
     def __post_init__(self) -> None:
         self.functions = {node.name: node for node in self.tree.body if isinstance(node, ast.FunctionDef)}
 
-    def module(self) -> Iterator[Step | None]:
-        yield from self._body(self.tree.body, tail=True)
-
-    def _body(self, body: list[ast.stmt], *, tail: bool) -> Iterator[Step | None]:
+    def body(self, body: list[ast.stmt], *, tail: bool) -> Iterator[Step | None]:
         """None stands where some tasks may end; with `tail`, the program ends where the body does."""
         for statement in body:
             self.count += 1
@@ -64,14 +61,14 @@ class _Walk:
             case ast.If(test=test, body=body):
                 yield from self._expression(test)
                 if is_main(test) and not self.imported:
-                    yield from self._body(body, tail=tail)
+                    yield from self.body(body, tail=tail)
             case ast.With(items=items, body=body):
                 for item in items:
                     yield from self._expression(item.context_expr)
-                yield from self._body(body, tail=tail)
+                yield from self.body(body, tail=tail)
             case ast.Try(body=body, orelse=orelse, finalbody=final):
-                yield from self._body([*body, *orelse], tail=tail)
-                yield from self._body(final, tail=tail)
+                yield from self.body([*body, *orelse], tail=tail)
+                yield from self.body(final, tail=tail)
             case ast.For(iter=over):
                 yield from self._expression(over)
             case ast.While(test=test):
@@ -124,7 +121,7 @@ class _Walk:
                 self.shadowed = frozenset(
                     one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)
                 )
-                yield from self._body(function.body, tail=tail)
+                yield from self.body(function.body, tail=tail)
                 self.shadowed = before
 
 

@@ -35,16 +35,14 @@ def config(scene: Scene) -> Iterator[Finding]:
                     "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
                     " that never come",
                     "remove that line, or set TF_CONFIG only where it is not set yet",
-                    source.path,
-                    step.lineno,
+                    *source.at(step),
                 )
             elif scene.workers > 1 and _removes(source, step, "TF_CONFIG") and not written:
                 yield Finding(
                     codes.CONFIG,
                     f"the program removes TF_CONFIG: each of the {scene.workers} workers then trains alone",
                     "remove that line, or launch on one host",
-                    source.path,
-                    step.lineno,
+                    *source.at(step),
                 )
 
 
@@ -63,8 +61,7 @@ def legacy(scene: Scene) -> Iterator[Finding]:
                     "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
                     " fails on several tasks",
                     "remove that line; for Keras 3 write `import keras` throughout: orchestrate corrects it",
-                    source.path,
-                    step.lineno,
+                    *source.at(step),
                 )
 
 
@@ -109,8 +106,7 @@ def backup(scene: Scene) -> Iterator[Finding]:
                         f"{scene.plan.tasks[0].id} alone keeps {path}: after a restart the others begin anew,"
                         " and fail",
                         f"name it as `backup` under [job], and it is copied to all: {json.dumps(path)}",
-                        source.path,
-                        step.lineno,
+                        *source.at(step),
                     )
 
 
@@ -127,8 +123,7 @@ def servers(scene: Scene) -> Iterator[Finding]:
                     "every task makes a ParameterServerStrategy, which only the chief may: the others fail"
                     " with a port that is taken",
                     "let workers and ps start a tf.distribute.Server and join() it",
-                    source.path,
-                    step.lineno,
+                    *source.at(step),
                 )
 
 

@@ -26,6 +26,10 @@ class SourceFile:
     imported: bool = False
     surely: bool = True  # run whenever the program is: no `if` stands above its import
 
+    def at(self, node: ast.stmt | ast.expr) -> tuple[str, int]:
+        """Where a finding says that it is."""
+        return self.path, node.lineno
+
     @cached_property
     def tree(self) -> ast.Module | None:
         """None for what this Python cannot read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from orchestrator.timings import DEFAULT, Timings
 from orchestrator.transport import Connector
 from orchestrator.wire import Reply, Request
 
+A = TypeVar("A")
 T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
 
@@ -72,7 +73,7 @@ class Fleet:
             return session
 
         wanted = list(hosts)
-        answers = self.each(wanted, lambda host: host.name, one)
+        answers = self.each(wanted, host_name, one)
         for host in wanted:  # in their order, not in that of their answers
             if (session := self.sessions.pop(host.name, None)) is not None:
                 self.sessions[host.name] = session
@@ -95,23 +96,36 @@ class Fleet:
             raise problems.no_thread(host, error) from error
         return session
 
+    def session(self, name: str) -> Session:
+        """The one with a host; raise HostError where there is none any more."""
+        if (found := self.sessions.get(name)) is None:
+            raise HostError(name, "was lost", kind=Trouble.LOST, why="there is no connection")
+        return found
+
     def let_go(self, name: str) -> None:
         """Close the session with a host, if there is one."""
         session = self.sessions.pop(name, None)
         if session is not None:
             session.close()
 
+    def apart(self, work: Callable[[], T]) -> T:
+        """What takes long, as reading much does, in a thread of the pool; raise HostError or `Cancelled`."""
+        answers = self.each([""], str, lambda _: work())
+        for error in answers.bad.values():
+            raise error
+        return answers.good[""]
+
     def each(
-        self, items: list[T], name: Callable[[T], str], work: Callable[[T], Any], pool: int = POOL
-    ) -> Answers[Any]:
+        self, items: Sequence[T], name: Callable[[T], str], work: Callable[[T], A], pool: int = POOL
+    ) -> Answers[A]:
         """Do blocking work for each item in a bounded pool of daemon threads; raise `Cancelled`.
 
         Daemon threads, since work on a host that hangs must not keep the process alive.
         """
-        todo: queue.SimpleQueue[tuple[T, Future[Any]]] = queue.SimpleQueue()
-        futures: dict[str, Future[Any]] = {}
+        todo: queue.SimpleQueue[tuple[T, Future[A]]] = queue.SimpleQueue()
+        futures: dict[str, Future[A]] = {}
         for item in items:
-            future: Future[Any] = Future()
+            future: Future[A] = Future()
             futures[name(item)] = future
             todo.put((item, future))
         with self._lock:
@@ -180,9 +194,10 @@ class Fleet:
         bad: dict[str, HostError] = {}
         self._check()
         for name in names:
-            session = self.sessions.get(name)
-            if session is None:
-                bad[name] = HostError(name, "was lost", kind=Trouble.LOST, why="there is no connection")
+            try:
+                session = self.session(name)
+            except HostError as error:
+                bad[name] = error
                 continue
             if isinstance(question, Request):
                 request = question
@@ -232,6 +247,10 @@ class Fleet:
         deadline = time.monotonic() + _LAST_MOMENTS
         for thread in self._pool:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def host_name(host: Host) -> str:
+    return host.name
 
 
 def _gather(futures: Mapping[str, Future[T]]) -> Answers[T]:

@@ -200,14 +200,18 @@ def report_failures(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> 
 
 def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
     """Emit the errors and raise PhaseFailed, if there are any."""
-    if not errors:
-        return
+    if errors:
+        raise failed(bus, phase, errors)
+
+
+def failed(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> PhaseFailed:
+    """Emit the errors, of which there is one at least; what is to be raised for them."""
     report_failures(bus, phase, errors)
     first = next(iter(errors))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     found = {name: error.what for name, error in errors.items()}
     outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors.values())
     lost = [name for name, error in errors.items() if error.lost]
-    raise PhaseFailed(
+    return PhaseFailed(
         phase, f"{first}{others} {errors[first].what}", errors[first].hint, found, outside=outside, lost=lost
     )

@@ -16,7 +16,7 @@ from orchestrator.events import CheckReported, DataPlaced, DataStepped, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.model import Data, Host
 from orchestrator.phases import prepare
-from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase
+from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, failed, log, phase
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.transfer import Came, Transfer, TransferOptions
 from orchestrator.plainfile import cache
@@ -70,16 +70,16 @@ def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
 
 
 def _read(run: Run, data: Data) -> Dataset:
-    """Of this machine; from the pool, since reading much takes long and may be cancelled."""
+    """Of this machine."""
 
-    def read(one: Data) -> Dataset:
+    def read() -> Dataset:
         maker = prepare.Maker(run.fleet, run.plan.recipe.setup, run.bus.emit)
-        return read_sources(prepare.sources(one, run.hosts, data_cache(), maker), run.bus.emit)
+        return read_sources(prepare.sources(data, run.hosts, data_cache(), maker), run.bus.emit)
 
-    answers = run.fleet.each([data], lambda _: "", read)
-    fail_on(run.bus, Phase.DATA, {error.host: error for error in answers.bad.values()})
-    dataset: Dataset = answers.good[""]
-    return dataset
+    try:
+        return run.fleet.apart(read)
+    except HostError as error:
+        raise failed(run.bus, Phase.DATA, {error.host: error}) from error
 
 
 def _record(run: Run, dataset: Dataset) -> None:

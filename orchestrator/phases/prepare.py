@@ -11,6 +11,7 @@ import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import wire
@@ -22,14 +23,14 @@ from orchestrator.node.base.fault import reason
 from orchestrator.phases.context import Emit
 from orchestrator.phases.mend import end_of
 from orchestrator.plainfile import at_home, make_folder
-from orchestrator.sync import DataPath, fetch, push, put, read_package
+from orchestrator.sync import DataPath, fetch, push, put
+from orchestrator.sync.builtin import read_builtin
 from orchestrator.sync.files import remove
 from orchestrator.sync.tfds import SetName, fewest_files, find_set, own_data_dir, reshard
 
 ORIGINALS = tuple(
     f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
 )
-_PACKAGE = Path(__file__).resolve().parents[2] / "worker_entry"
 _TRIES = 4  # hosts that are asked to prepare
 _LIMIT = 2 * 3600.0  # seconds
 _LINES = 12
@@ -48,8 +49,8 @@ def sources(data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None 
 
     Raise UsageError, ClusterError (NotPreparedError without a maker) or HostError.
     """
-    found = [DataPath(f"files/{_last(given)}", _here(given)) for given in data.paths]
-    found += [DataPath(f"keras/datasets/{_last(given)}", _here(given)) for given in data.keras]
+    named = [("files", given) for given in data.paths] + [("keras/datasets", given) for given in data.keras]
+    found = [DataPath(f"{below}/{given.rpartition('/')[2]}", at_home(given)) for below, given in named]
     for text in data.sets:
         wanted = SetName.parse(text)
         folder = _have(wanted, data, hosts, cache, maker)
@@ -72,14 +73,6 @@ def _readers(hosts: Sequence[Host]) -> int:
     return max(1, sum(host.tasks for host in hosts if host.role in roles and not host.spare))
 
 
-def _last(given: str) -> str:
-    return given.rpartition("/")[2]
-
-
-def _here(given: str) -> Path:
-    return at_home(given)
-
-
 def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None) -> Path:
     """The folder of a prepared set; prepared on the first host that can."""
     root = own_data_dir(data.tfds_dir)
@@ -96,30 +89,23 @@ def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker
             hint="`orchestrate push`",
         )
     with _alone(kept):
-        if (found := find_set(kept, wanted)) is not None:
-            return found
         last: HostError | None = None
-        for host in [host for host in hosts if host.name in maker.fleet.sessions][:_TRIES]:
+        asked = [host for host in hosts if host.name in maker.fleet.sessions][:_TRIES]
+        while (found := find_set(kept, wanted)) is None and asked:
             try:
-                maker.make(maker.fleet.sessions[host.name], wanted, originals, kept)
+                maker.make(maker.fleet.sessions[asked.pop(0).name], wanted, originals, kept)
             except HostError as error:
                 last = error
-            else:
-                return _made(kept, wanted)
+    if found is not None:
+        return found
     raise last or ClusterError(f"no host can prepare the set {wanted}", hint="`orchestrate preflight`")
-
-
-def _made(kept: Path, wanted: SetName) -> Path:
-    found = find_set(kept, wanted)
-    assert found is not None
-    return found
 
 
 def _originals(wanted: SetName, data: Data, root: Path) -> Path | None:
     """The folder with the original files of MNIST or Fashion-MNIST: the one that is named, or tfds' own."""
     named = {"mnist": data.mnist, "fashion_mnist": data.fashion_mnist}.get(wanted.name)
     if named is not None:
-        folder = _here(named)
+        folder = at_home(named)
         missing = [name for name in ORIGINALS if not (folder / name).is_file()]
         if missing:
             raise UsageError(
@@ -160,19 +146,19 @@ def _alone(kept: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
 class Maker:
     """Has a host make a set, in its training environment."""
 
-    def __init__(self, fleet: Fleet, setup: str | None, emit: Emit) -> None:
-        self.fleet = fleet
-        self._setup = setup  # shell text of the job
-        self._emit = emit
+    fleet: Fleet
+    setup: str | None  # shell text of the job
+    emit: Emit
 
     def make(self, session: Session, wanted: SetName, originals: Path | None, kept: Path) -> None:
         """Make it below `kept`; raise HostError."""
         host = session.host
-        self._emit(DataStepped(host.name, f"prepares {wanted}", 0, 0))
-        tree = read_package(_PACKAGE)
+        self.emit(DataStepped(host.name, f"prepares {wanted}", 0, 0))
+        tree = read_builtin()
         push(session, tree, host.workdir)
         made = f"{host.workdir}/data/.incoming-prepare-{secrets.token_hex(6)}"
         try:
@@ -204,8 +190,8 @@ class Maker:
         variables = [f"PYTHONPATH={code}", "PYTHONDONTWRITEBYTECODE=1", "TF_CPP_MIN_LOG_LEVEL=3"]
         program = [_from_home(host.python), "-m", "worker_entry.prepare", str(wanted)]
         argv = ["env", *variables, *program, "--data-dir", _from_home(made)]
-        if self._setup is not None:
-            argv = ["bash", "-lc", f'{self._setup}\nexec "$@"', "bash", *argv]
+        if self.setup is not None:
+            argv = ["bash", "-lc", f'{self.setup}\nexec "$@"', "bash", *argv]
         said = bytearray()
         session.on_output = end_of(said, _SAID)
         try:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from orchestrator import wire
 from orchestrator.envs import Lock, Platform, fetch, name_of, uv
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import EnvironmentMade, EnvironmentStepped, Phase
-from orchestrator.fleet import Answers, Fleet, Session
+from orchestrator.fleet import Fleet, Session, host_name
 from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
@@ -107,8 +106,7 @@ def _finish(makers: Mapping[str, _Maker], brought: Brought, host: Host) -> None:
 
 
 def _errors(fleet: Fleet, hosts: list[Host], work: Callable[[Host], None]) -> dict[str, HostError]:
-    answers: Answers[Any] = fleet.each(hosts, lambda host: host.name, work)
-    return answers.bad
+    return fleet.each(hosts, host_name, work).bad
 
 
 class _Maker:

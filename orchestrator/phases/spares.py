@@ -8,6 +8,7 @@ from dataclasses import replace
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import CheckReported, Level, Noted
+from orchestrator.fleet import host_name
 from orchestrator.groups import grouped
 from orchestrator.model import Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.phases import have
@@ -34,7 +35,7 @@ def examine_spares(run: Run) -> None:
     def connect(host: Host) -> None:
         run.fleet.sessions[host.name] = run.fleet.open(host, _CONNECT)
 
-    bad: dict[str, HostError] = dict(run.fleet.each(spares, lambda host: host.name, connect).bad)
+    bad: dict[str, HostError] = dict(run.fleet.each(spares, host_name, connect).bad)
     there = [host for host in spares if host.name in run.fleet.sessions]
     try:
         plan = with_spares(run.plan, there)

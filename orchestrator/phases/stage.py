@@ -14,7 +14,7 @@ from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases import have
-from orchestrator.phases.context import CodeSource, PhaseFailed, Run, fail_on, log, phase
+from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.meter import Meter
 from orchestrator.planning.plan import is_builtin
 from orchestrator.sync import (
@@ -25,10 +25,9 @@ from orchestrator.sync import (
     fetch,
     push,
     read_folder,
-    read_package,
     read_tree,
 )
-from orchestrator.sync.builtin import builtin_home
+from orchestrator.sync.builtin import read_builtin
 
 _ROUNDS = 5  # readings of a tree in which something changes all the time
 _SHOWN = 3
@@ -96,7 +95,7 @@ def stage_again(run: Run, joined: Collection[str]) -> None:
 
 def _trees_of_a_host(run: Run) -> list[Tree]:
     """The run's code from a host where it is verified, and our own worker_entry for a validation."""
-    builtin = read_package(builtin_home() / "worker_entry")
+    builtin = read_builtin()
     if builtin.digest == run.plan.tree:
         return [builtin]
     for name in run.names:
@@ -120,7 +119,7 @@ def _trees_of_a_host(run: Run) -> list[Tree]:
 
 def _trees(run: Run, pinned: Collection[str]) -> list[Tree]:
     """What every host needs, the user's code first; the contents of `pinned`, which change, are held."""
-    builtin = read_package(builtin_home() / "worker_entry")
+    builtin = read_builtin()
     if is_builtin(run.plan.command):
         return [builtin]
     code = _read(run, pinned)
@@ -159,17 +158,15 @@ def begin(run: Run) -> None:
 
 
 def _read(run: Run, pinned: Collection[str]) -> Tree:
-    """The user's code; from the pool, since reading all of a large tree takes long and may be cancelled."""
-    reading, run.reading = run.reading, None
+    """The user's code."""
+    reading, run.reading, source = run.reading, None, run.source
 
-    def read(source: CodeSource) -> Tree:
+    def read() -> Tree:
         if reading is not None:
             return reading.result()
         return read_tree(source.root, source.ignore, source.own, pinned=pinned)
 
-    answers = run.fleet.each([run.source], lambda _: "", read)
-    tree: Tree = answers.good[""]
-    return tree
+    return run.fleet.apart(read)
 
 
 def _make_work(

@@ -14,9 +14,9 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 
 from orchestrator import wire
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HostError
 from orchestrator.events import DataStepped, Noted
-from orchestrator.fleet import Fleet, Session
+from orchestrator.fleet import Fleet, Session, host_name
 from orchestrator.model import Host
 from orchestrator.phases.context import Emit, log
 from orchestrator.planning import spread
@@ -109,7 +109,7 @@ class Transfer:
 
     def _each(self, hosts: Sequence[Host], work: Callable[[Host], None]) -> None:
         """Side by side; a host with an error takes no further part."""
-        answers = self._fleet.each(list(hosts), lambda host: host.name, work, pool=max(1, len(hosts)))
+        answers = self._fleet.each(hosts, host_name, work, pool=max(1, len(hosts)))
         for name, error in answers.bad.items():
             self._give_up(name, error)
 
@@ -121,14 +121,8 @@ class Transfer:
             self._ports.pop(name, None)
         self._broken.set()
 
-    def _session(self, name: str) -> Session:
-        session = self._fleet.sessions.get(name)
-        if session is None:
-            raise HostError(name, "was lost", kind=Trouble.LOST, why="there is no connection")
-        return session
-
     def _begin(self, host: Host, *, serve: bool) -> None:
-        session = self._session(host.name)
+        session = self._fleet.session(host.name)
         self._emit(DataStepped(host.name, "looks at what is there", 0, self._data.total))
         request = wire.DataBegin(
             workdir=host.workdir,
@@ -176,7 +170,7 @@ class Transfer:
 
     def _one(self, host: Host, sends: Sequence[int], pulls: Mapping[str, Sequence[int]]) -> None:
         """One host's part of a round."""
-        session = self._session(host.name)
+        session = self._fleet.session(host.name)
         try:
             sources = [
                 wire.DataSource(peer, self._hosts[peer].address, port, pieces)
@@ -191,13 +185,8 @@ class Transfer:
                 self._sending -= 1
         self._await(session, sends, pulls)
         if not self._broken.is_set() and (kept := self._lacks[host.name].intersection(sends)):
-            raise HostError(
-                host.name,
-                f"does not keep what it is sent ({len(kept)} pieces)",
-                kind="data",
-                why="it took them and says that it does not have them",
-                hint="look at the disk of its `workdir`: `dmesg`, `df -h`",
-            )
+            what = f"does not keep what it is sent ({len(kept)} pieces)"
+            raise _forgetful(host.name, what, "it took them and says that it does not have them")
 
     def _send(self, session: Session, pieces: Sequence[int]) -> None:
         window = RequestWindow(session, wire.DataPiece, _WINDOW, _LIMIT)
@@ -249,13 +238,8 @@ class Transfer:
         with self._lock:
             # Without this a host that forgets and remembers would be sent to for ever, and all wait for it.
             if lost := len(absent - self._lacks[name]):
-                raise HostError(
-                    name,
-                    f"has lost what it had ({lost} pieces)",
-                    kind="data",
-                    why="it said that it has them, and now that it has not",
-                    hint="look at the disk of its `workdir`: `dmesg`, `df -h`",
-                )
+                what = f"has lost what it had ({lost} pieces)"
+                raise _forgetful(name, what, "it said that it has them, and now that it has not")
             self._lacks[name] = absent
             for one in held.trouble:
                 log.warning("data: %s gets nothing from %s: %s", name, one.host, one.why)
@@ -270,7 +254,7 @@ class Transfer:
 
     def _seal(self, host: Host) -> None:
         self._emit(DataStepped(host.name, "finishes", self._data.total, self._data.total))
-        session = self._session(host.name)
+        session = self._fleet.session(host.name)
         session.request(wire.DataSeal(digest=self._data.digest), timeout=_LIMIT)
         with self._lock:
             self._hosts.pop(host.name)
@@ -282,6 +266,11 @@ class Transfer:
             if session is not None:
                 with contextlib.suppress(Exception):
                     session.submit(wire.DataDrop(digest=self._data.digest))
+
+
+def _forgetful(host: str, what: str, why: str) -> HostError:
+    hint = "look at the disk of its `workdir`: `dmesg`, `df -h`"
+    return HostError(host, what, kind="data", why=why, hint=hint)
 
 
 def _absent(bits: str, pieces: int) -> set[int]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.events import DataStepped, EnvironmentStepped, Event
-from orchestrator.fleet import Answers, Fleet
+from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.phases.context import Emit
 from orchestrator.phases.data import bring, data_cache, look
@@ -65,15 +64,15 @@ def _bring(
     words: str,
     emit: Emit,
 ) -> Brought:
-    def read(_: str) -> Dataset:
+    def read() -> Dataset:
         try:
             return read_dataset(sources(), data_cache() / "digests")
         except ClusterError as error:
             raise HostError("", error.what, kind="env", why=error.why, hint=error.hint) from error
 
-    # From the pool, since a download takes long and may be cancelled.
-    answers: Answers[Any] = fleet.each([FOLDER], str, read)
-    for error in answers.bad.values():
+    try:
+        dataset = fleet.apart(read)  # with a download
+    except HostError as error:
         bad = {
             host.name: HostError(host.name, error.what, kind=error.kind, why=error.why, hint=error.hint)
             for host in hosts
@@ -84,7 +83,6 @@ def _bring(
         if isinstance(event, DataStepped) and event.host:
             emit(EnvironmentStepped(event.host, words, event.done, event.total))
 
-    dataset: Dataset = answers.good[FOLDER]
     others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
     looked = look(fleet, others, dataset.digest, thorough=False, seconds=_GLANCE)
     helpers = [host for host in others if looked.has(host.name)]

@@ -1,13 +1,13 @@
 """The environment a task gets from us: the tool's defaults, the user's own values, TF_CONFIG last.
 
-What is secret never passes through here but for `secret_values`: a plan holds only the names.
+What is secret never passes through here but for `taken`: a plan holds only the names.
 The node adds what only it can know (PATH, VIRTUAL_ENV, the locale, ORCHESTRATE_*).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import UsageError
@@ -119,17 +119,11 @@ def layer(
     return env, stood
 
 
-def forwarded(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The controller's values of `forward`; raise UsageError naming every missing one."""
-    return _taken(tuple(names), environ, "forward")
+def taken(key: str, names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The controller's values of what `key` (`forward`, `secrets`) names; raise UsageError.
 
-
-def secret_values(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The controller's values of `secrets`; raise UsageError naming every missing one."""
-    return _taken(tuple(names), environ, "secrets")
-
-
-def _taken(names: tuple[str, ...], environ: Mapping[str, str], key: str) -> dict[str, str]:
+    For missing ones every name is told.
+    """
     missing = [name for name in names if name not in environ]
     if missing:
         verb = "is" if len(missing) == 1 else "are"

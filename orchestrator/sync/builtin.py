@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import orchestrator
+from orchestrator.sync.tree import Tree, read_package
 
 
 def builtin_home() -> Path:
@@ -18,6 +19,11 @@ def builtin_home() -> Path:
     package = Path(orchestrator.__file__).resolve().parent
     shipped = package / "_shipped"
     return shipped if shipped.is_dir() else package.parent
+
+
+def read_builtin() -> Tree:
+    """It as a tree, to be sent."""
+    return read_package(builtin_home() / "worker_entry")
 
 
 def builtin_parser() -> argparse.ArgumentParser:

@@ -178,10 +178,7 @@ def test_it_installs_and_runs(wheel: Path, tmp_path: Path) -> None:
     )
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["tasks"][0]["argv"][1:] == ["-m", "worker_entry", "--epochs", "3"]
-    code = (
-        "from orchestrator.sync import read_package; from orchestrator.sync.builtin import builtin_home;"
-        "print(read_package(builtin_home() / 'worker_entry').digest)"
-    )
+    code = "from orchestrator.sync.builtin import read_builtin; print(read_builtin().digest)"
     digests = {
         subprocess.check_output([python, "-c", code], text=True, cwd=folder, env=environ)
         for python, folder in ((sys.executable, ROOT), (empty / "bin" / "python", tmp_path))
