@@ -27,9 +27,8 @@ def of_addresses(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> Iterato
         if wrong is not None:
             yield wrong
             continue
-        carrier = next((own[pair.resolved] for pair in tried if pair.resolved in own), None)
-        if carrier is not None:
-            yield one.says(Check.ADDRESS, Level.OK, carrier)
+        if ip := _carried(own, tried):
+            yield one.says(Check.ADDRESS, Level.OK, own[ip])
             yield from _shared(one, tried, owners)
 
 
@@ -41,8 +40,7 @@ def disturbed(seen: Sequence[Seen], pairs: Sequence[PairReported]) -> frozenset[
     found = set()
     owners, to = _owners(seen), by_target(pairs)
     for one in seen:
-        own = _own(one)
-        ip = next((pair.resolved for pair in to.get(one.name, ()) if pair.resolved in own), "")
+        ip = _carried(_own(one), to.get(one.name, ()))
         for other in _others_with(ip, one, owners):
             theirs = _own(other)
             carrier = {theirs.get(pair.resolved) for pair in to.get(other.name, ())}
@@ -59,6 +57,11 @@ def _own(one: Seen) -> Mapping[str, str]:
     """Its addresses that mean this machine to others, and the interface of each."""
     found = {interface.ip: interface.name for interface in one.interfaces}
     return {ip: name for ip, name in found.items() if not kinds_of(ip) & _EVERYWHERE}
+
+
+def _carried(own: Collection[str], tried: Sequence[PairReported]) -> str:
+    """The address that `address` leads to, where one of the host's interfaces carries it; else ""."""
+    return next((pair.resolved for pair in tried if pair.resolved in own), "")
 
 
 def _owners(seen: Sequence[Seen]) -> dict[str, list[Seen]]:
@@ -122,7 +125,7 @@ def _shared(
 ) -> Iterator[CheckReported]:
     """One that every machine has for itself, such as a bridge of Docker."""
     own = _own(one)
-    ip = next((pair.resolved for pair in tried if pair.resolved in own), "")
+    ip = _carried(own, tried)
     others = _others_with(ip, one, owners)
     if others:
         who, name, theirs = others[0].name, own[ip], _own(others[0])[ip]

@@ -41,26 +41,25 @@ def of_imports(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
 
 
 def _broken(seen: Seen, needs: Needs, module: str, error: str) -> CheckReported:
+    hint, fix = _way_out(seen, needs, module, error)
     found = f"{module} cannot be imported"
-    why = error[:_REASONS]
+    return seen.says(Check.IMPORT, Level.FAIL, found, error[:_REASONS], hint, fix=fix)
+
+
+def _way_out(seen: Seen, needs: Needs, module: str, error: str) -> tuple[str, tuple[str, ...]]:
+    """What to do, and the command if one does it."""
     if error.startswith("PermissionError") or "Permission denied" in error:
-        hint = "run `chmod -R a+rX` on that folder, as its owner"
-        return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
-    if error.startswith(_MISSING):
+        return "run `chmod -R a+rX` on that folder, as its owner", ()
+    if missing := error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
-    lacking = error.startswith(_MISSING) and not seen.facts.packages.get(_package(seen, module))
-    if seen.is_made(needs) and lacking and _NAME.fullmatch(module):
+    if not seen.is_made(needs):
+        return _install(seen, module) if _NAME.fullmatch(module) else ("", ())
+    if missing and not seen.facts.packages.get(_package(seen, module)) and _NAME.fullmatch(module):
         wanted = f"add {distribution(seen, module)} to the `packages` of [env] ({PACKAGES_PAGE})"
-        hint = f"{wanted}, then `orchestrate setup`"
-        return seen.says(Check.IMPORT, Level.FAIL, found, why, hint)
-    if seen.is_made(needs):
-        fix = _removal(seen)
-        hint = f"`orchestrate exec --only {seen.name} -- {shlex.join(fix)}`, then `orchestrate setup`"
-        return seen.says(
-            Check.IMPORT, Level.FAIL, found, why, hint if fix else "`orchestrate setup`", fix=fix
-        )
-    hint, fix = _install(seen, module) if _NAME.fullmatch(module) else ("", ())
-    return seen.says(Check.IMPORT, Level.FAIL, found, why, hint, fix=fix)
+        return f"{wanted}, then `orchestrate setup`", ()
+    fix = _removal(seen)
+    first = f"`orchestrate exec --only {seen.name} -- {shlex.join(fix)}`, then " if fix else ""
+    return f"{first}`orchestrate setup`", fix
 
 
 def _install(seen: Seen, module: str) -> tuple[str, tuple[str, ...]]:
