@@ -104,14 +104,14 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
     code: set[tuple[str, int]] = set() if arguments.code else _code(folder, session, work, cwd)
     paths = [os.path.normpath(path) for path in arguments.paths]
     parts = pull.choose(session, work, paths, code)
-    with progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as told:
-        came = pull.take(session, parts, to, folder.run, told)
-    if came.left_out:
-        tell(f"{name}: {_left_out(came.left_out)}")
+    if left_out := [part.below + one for part in parts for one in part.left_out]:
+        tell(f"{name}: {_left_out(left_out)}")
     found = sum(part.files for part in parts)
     if not found:
         tell(f"{name}: its tasks wrote nothing in {work}; the code is left out (--code)")
         return
+    with progress(f"{name}: {folder.run}", sum(part.size for part in parts)) as told:
+        came = pull.take(session, parts, to, folder.run, told)
     here = found - came.files
     same = f", {here} {'was' if here == 1 else 'were'} here already" if here else ""
     tell(f"{name}: {count(came.files, 'file')}, {size(came.bytes)} in {came.seconds:.1f} s{same}")

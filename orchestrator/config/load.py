@@ -26,7 +26,9 @@ _MOST = 1 << 20  # bytes of an inventory
 def load(path: str | Path) -> Inventory:
     """Read an inventory from disk; raise UsageError for whatever is wrong with it."""
     if Path(path).is_dir():
-        raise UsageError(f"{path} is a folder", hint=f"`--hosts {shlex.quote(f'{path}/hosts.toml')}`")
+        inside = Path(path) / "hosts.toml"
+        hint = f"`--hosts {shlex.quote(str(inside))}`" if inside.is_file() else "name a file with --hosts"
+        raise UsageError(f"{path} is a folder", hint=hint)
     try:
         data = read_plain(Path(path), _MOST, follow=True)
     except FileNotFoundError:

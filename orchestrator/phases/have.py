@@ -14,6 +14,7 @@ from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.plan import is_builtin
 from orchestrator.program.invocation import started
+from orchestrator.program.project import script_of
 from orchestrator.ranges import fold
 
 SECONDS = 180.0  # that a host may take to answer, with R
@@ -24,7 +25,7 @@ _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "
 
 def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
     """What each host is asked for; the others are not asked."""
-    paths, specs = plan.own_paths, {spec.host: spec for spec in reversed(plan.tasks)}
+    paths, specs = (*plan.own_paths, *_script(plan)), {spec.host: spec for spec in reversed(plan.tasks)}
     programs = {name: _program(plan, spec) for name, spec in specs.items()}
     return {
         name: wire.JobNeeds(
@@ -77,8 +78,25 @@ def _program(plan: RunPlan, spec: TaskSpec) -> str | None:
     return name if "/" not in name or name.startswith("/") else None
 
 
+def _script(plan: RunPlan) -> tuple[str, ...]:
+    """A script that is not sent: the hosts have it, or nobody. What a setup makes is not known before."""
+    name = script_of(plan.command) or ""
+    return (name,) if name.startswith("/") and plan.find_program and not plan.recipe.setup else ()
+
+
 def _lacks(run: Run, spec: TaskSpec, had: wire.Had) -> HostError | None:
     plan = run.plan
+    if len(plan.own_paths) in had.paths:
+        (script,) = _script(plan)
+        line = shlex.join(PurePosixPath(word).name if word == script else word for word in plan.command)
+        there = (run.source.root / (plan.cwd or "") / PurePosixPath(script).name).is_file()
+        return HostError(
+            spec.host,
+            f"has no {script}",
+            kind="program",
+            why="a path from the root on is the host's own: what is sent is the folder of the code",
+            hint=f"write `-- {line}`: it lies there" if there else "name a script that lies there",
+        )
     if not had.program:
         hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
         behind = started(plan.command)

@@ -91,8 +91,7 @@ def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told:
                 with contextlib.suppress(OSError):
                     to.rmdir()
             raise
-    left_out = tuple(part.below + name for part in parts for name in part.left_out)
-    return Fetched(files, size, time.monotonic() - began, left_out)
+    return Fetched(files, size, time.monotonic() - began)
 
 
 def keep_from_launches(to: Path, run: str) -> None:

@@ -376,11 +376,14 @@ def test_broken_toml_is_no_list_of_hosts(text: str) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    missing, folder = tmp_path / "missing.toml", tmp_path / "folder"
-    folder.mkdir()
+    missing, folder, other = tmp_path / "missing.toml", tmp_path / "folder", tmp_path / "other"
+    for made in (folder, other):
+        made.mkdir()
+    (folder / "hosts.toml").touch()
     rows = {
         missing: (f"there is no {missing}", "", "write two lines, [[host]] and ssh ="),
         folder: (f"{folder} is a folder", "", f"`--hosts {folder}/hosts.toml`"),
+        other: (f"{other} is a folder", "", "name a file with --hosts"),
         missing / "x\0": (f"cannot read {missing}/x\0", "its name holds a NUL character", ""),
     }
     for path, (what, why, hint) in rows.items():

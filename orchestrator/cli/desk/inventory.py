@@ -55,7 +55,7 @@ def locate(wanted: str | None) -> Path:
         return Path(wanted)
     for folder in _folders():
         file = folder / NAME
-        if file.is_file() or file.is_symlink():  # one that leads nowhere is not passed by for one above
+        if os.path.lexists(file):  # a folder, or a link that leads nowhere, is not passed by for one above
             return Path(os.path.relpath(file))
     return Path(NAME)
 

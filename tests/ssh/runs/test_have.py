@@ -37,6 +37,25 @@ def test_a_script_without_its_ending(desk: Desk) -> None:
     assert nothing_was_sent(desk)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_script_of_the_hosts_that_none_of_them_has(desk: Desk, there: bool) -> None:
+    if there:
+        desk.script("train.py", "print('trained')\n")
+    viewer = desk.launch("--", "python", "-u", "/nowhere/train.py", "--lr", "0 1")
+    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
+    assert "2 hosts have no /nowhere/train.py" in viewer.stderr
+    fix = "write `-- python -u train.py --lr '0 1'`: it lies there"
+    assert f"try: {fix if there else 'name a script that lies there'}" in viewer.stderr
+    assert nothing_was_sent(desk)
+
+
+def test_a_setup_may_make_the_script(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
+    script = tmp_path_factory.mktemp("made") / "train.py"
+    desk.write_hosts(desk.cluster.hosts, job=f"[job]\nsetup = 'echo \"print(1)\" > {script}'\n")
+    viewer = desk.launch("--", str(script))
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+
+
 def test_a_setup_may_know_it(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("bin")
     (folder / "trainer").write_text("#!/bin/sh\necho trained\n")

@@ -149,3 +149,13 @@ def test_mistakes_are_told_with_what_there_is(desk: Desk, trained: str) -> None:
         assert said.replace("RUN", trained).replace("HOSTS", shlex.quote(str(desk.hosts))) in refused.stderr
         assert "Traceback" not in refused.stderr
         assert not (desk.project / trained).exists()
+
+
+def test_a_run_that_wrote_nothing_leaves_no_folder(desk: Desk) -> None:
+    desk.script("quiet.py", "print('done')\n")
+    assert desk.launch("--", "quiet.py").wait() == ExitStatus.OK
+    for words, hosts in (((), 1), (("--all",), 2)):
+        viewer = pull(desk, *words)
+        assert viewer.wait() == ExitStatus.OK, viewer.stderr
+        assert viewer.stderr.count("its tasks wrote nothing in ") == hosts
+        assert not (desk.project / desk.run_id()).exists()
