@@ -108,7 +108,7 @@ class Fleet:
         if session is not None:
             session.close()
 
-    def apart(self, work: Callable[[], T]) -> T:
+    def in_pool(self, work: Callable[[], T]) -> T:
         """What takes long, as reading much does, in a thread of the pool; raise HostError or `Cancelled`."""
         answers = self.each([""], str, lambda _: work())
         for error in answers.bad.values():

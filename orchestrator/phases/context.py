@@ -201,10 +201,10 @@ def report_failures(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> 
 def fail_on(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> None:
     """Emit the errors and raise PhaseFailed, if there are any."""
     if errors:
-        raise failed(bus, phase, errors)
+        raise phase_failed(bus, phase, errors)
 
 
-def failed(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> PhaseFailed:
+def phase_failed(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> PhaseFailed:
     """Emit the errors, of which there is one at least; what is to be raised for them."""
     report_failures(bus, phase, errors)
     first = next(iter(errors))

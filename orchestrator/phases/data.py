@@ -16,7 +16,7 @@ from orchestrator.events import CheckReported, DataPlaced, DataStepped, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.model import Data, Host
 from orchestrator.phases import prepare
-from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, failed, log, phase
+from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase, phase_failed
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.transfer import Came, Transfer, TransferOptions
 from orchestrator.plainfile import cache
@@ -77,9 +77,9 @@ def _read(run: Run, data: Data) -> Dataset:
         return read_sources(prepare.sources(data, run.hosts, data_cache(), maker), run.bus.emit)
 
     try:
-        return run.fleet.apart(read)
+        return run.fleet.in_pool(read)
     except HostError as error:
-        raise failed(run.bus, Phase.DATA, {error.host: error}) from error
+        raise phase_failed(run.bus, Phase.DATA, {error.host: error}) from error
 
 
 def _record(run: Run, dataset: Dataset) -> None:

@@ -166,7 +166,7 @@ def _read(run: Run, pinned: Collection[str]) -> Tree:
             return reading.result()
         return read_tree(source.root, source.ignore, source.own, pinned=pinned)
 
-    return run.fleet.apart(read)
+    return run.fleet.in_pool(read)
 
 
 def _make_work(

@@ -71,7 +71,7 @@ def _bring(
             raise HostError("", error.what, kind="env", why=error.why, hint=error.hint) from error
 
     try:
-        dataset = fleet.apart(read)  # with a download
+        dataset = fleet.in_pool(read)  # with a download
     except HostError as error:
         bad = {
             host.name: HostError(host.name, error.what, kind=error.kind, why=error.why, hint=error.hint)

@@ -1,6 +1,6 @@
 """The environment a task gets from us: the tool's defaults, the user's own values, TF_CONFIG last.
 
-What is secret never passes through here but for `taken`: a plan holds only the names.
+What is secret never passes through here but for `values_here`: a plan holds only the names.
 The node adds what only it can know (PATH, VIRTUAL_ENV, the locale, ORCHESTRATE_*).
 """
 
@@ -119,7 +119,7 @@ def layer(
     return env, stood
 
 
-def taken(key: str, names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+def values_here(key: str, names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The controller's values of what `key` (`forward`, `secrets`) names; raise UsageError.
 
     For missing ones every name is told.

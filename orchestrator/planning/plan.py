@@ -77,7 +77,7 @@ def assign(
         ps=any(host.role is Role.PS for host in hosts),
     )
     recipe = Recipe(
-        forwarded=env_rules.taken("forward", job.forward, environ),
+        forwarded=env_rules.values_here("forward", job.forward, environ),
         job_env=job.env,
         env=env,
         legacy_keras=which.legacy,

@@ -199,9 +199,9 @@ def test_a_missing_forwarded_name_is_named() -> None:
 
 
 def test_secret_values() -> None:
-    assert environ.taken("secrets", ("TOKEN",), {"TOKEN": "hunter2", "A": "1"}) == {"TOKEN": "hunter2"}
+    assert environ.values_here("secrets", ("TOKEN",), {"TOKEN": "hunter2", "A": "1"}) == {"TOKEN": "hunter2"}
     with pytest.raises(UsageError) as caught:
-        environ.taken("secrets", ("TOKEN",), {})
+        environ.values_here("secrets", ("TOKEN",), {})
     assert caught.value.what == "TOKEN is not set on this machine"
 
 

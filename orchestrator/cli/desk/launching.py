@@ -49,7 +49,7 @@ def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: b
     notes = (*planned.notes, *map(str, found))
     planned = dataclasses.replace(planned, notes=notes, admission=admission)
     told = notified.command(inventory.job, getattr(arguments, "notify", None))
-    secrets = environ.taken("secrets", inventory.job.secrets, os.environ)
+    secrets = environ.values_here("secrets", inventory.job.secrets, os.environ)
     key = own_key()
     folder = RunFolder(runs_root(), run)
     folder.create(planned)
