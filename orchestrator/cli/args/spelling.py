@@ -175,6 +175,7 @@ _OTHERS: dict[str, tuple[str, str]] = {
 }
 _ASKS = ("clean asks before it removes anything", "write --yes, and nobody is asked")
 _PLAIN = ("hosts are plain words here", "`orchestrate init gpu-01 gpu-02`")
+_OWN_HOSTS = ("it makes hosts of its own on this machine", "write -n {}: so many")
 _AT_ONCE = ("all hosts are asked at once", "leave it out")
 _TIME_OUT = ("a command has no time limit", "write `timeout 10` before the command, behind --")
 _ONE_RUN = ("a run is stopped by its id or name", "`orchestrate runs` lists them")
@@ -189,6 +190,10 @@ _OF_ONE_VERB: dict[tuple[str, str], tuple[str, str]] = {
     ("exec", "-l"): _OTHERS["--user"],
     ("exec", "-g"): ("hosts.toml has no groups", "--only 'gpu-[01-03],head' names hosts"),
     **{("init", name): _PLAIN for name in ("-H", "-host", "--host", "-w", "--nodelist", "--hosts")},
+    **{
+        ("rehearse", name): _OWN_HOSTS
+        for name in ("--hosts", "--host", "-H", "--nodes", "--nnodes", "-N", "--only", "--exclude")
+    },
     ("stop", "--all"): _ONE_RUN,
     ("stop", "-a"): _ONE_RUN,
 }
@@ -242,9 +247,9 @@ def long_with_one_hyphen(words: Sequence[str], verb: str) -> UsageError | None:
 def of_another_tool(words: Sequence[str], verb: str, known: Callable[[str], bool]) -> UsageError | None:
     """What to say of the first word that nobody takes, when another tool has it."""
     name, _, value = words[0].partition("=")
-    own = _OF_ONE_VERB.get((verb, name))
     if name not in _OTHERS and (short := re.fullmatch(r"(-np?|-N)([0-9]+)", name)):
         name, value = short[1], short[2]
+    own = _OF_ONE_VERB.get((verb, name))
     if (name not in _OTHERS and own is None) or known(name):
         return None
     if not value and len(words) > 1 and not words[1].startswith("-"):
