@@ -205,6 +205,8 @@ class Closed(StrEnum):
     TIMED_OUT = "timed out"
     REFUSED = "refused"
     NO_ROUTE = "no route"
+    UNRESOLVED = "does not resolve"
+    FOREIGN = "answered by something else"
 
     @staticmethod
     def silent(why: str) -> bool:

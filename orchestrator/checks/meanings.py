@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestrator.events import Closed, PairReported
 
 _ADDRESS = "check its `address` in hosts.toml"
@@ -10,12 +12,12 @@ _NETWORK = "look at the network between them (cable, VLAN, security group, `ip r
 _NOTHING = (
     "not TCP port {port}, not SSH, not a ping gets there: all traffic is cut, or a firewall drops all of it"
 )
-_MEANINGS = {
-    "does not resolve": (
+_MEANINGS: Mapping[str, tuple[str, str]] = {
+    Closed.UNRESOLVED: (
         "that name is not known there; every host must resolve every address alike",
         "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts",
     ),
-    "answered by something else": (
+    Closed.FOREIGN: (
         "another program or another machine answers at that address",
         f"{_ADDRESS}: it has to lead to that host from all others",
     ),
