@@ -389,6 +389,19 @@ def test_a_refused_stream_answers_each_of_its_chunks(lab: Lab) -> None:
     assert not agent.replies[asked[-1]][0]["ok"]
 
 
+def test_a_stream_that_ends_early_leaves_nothing_whoever_is_faster(lab: Lab) -> None:
+    """Its child, or the one of the drop that follows at once."""
+    agent = lab.agent()
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
+    for _ in range(20):
+        begin(lab, agent, manifest({"a": b"1"}))
+        asked = agent.send("tree_tar", b"", more=False, **fields)
+        agent.request("tree_drop", **fields)
+        with pytest.raises(AgentError, match="damaged"):
+            agent.reply(asked)
+        assert not list((lab.workdir / "trees").glob(".incoming-*"))
+
+
 def test_a_workdir_that_cannot_be_written_is_an_error_of_its_own(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     workdir = str(tmp_path / "file")

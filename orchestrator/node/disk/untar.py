@@ -75,7 +75,9 @@ def _unpack(reader: int, incoming: str, *, any_link: bool) -> tuple[dict[str, An
         os.makedirs(incoming)
         with os.fdopen(reader, "rb") as stream:
             came = archive.unpack(stream, incoming, any_link=any_link)
-    except OSError as error:
-        remove(incoming)  # on a full disk others need the room
-        raise unwritable(os.path.dirname(incoming), error) from None
+    except BaseException as error:
+        remove(incoming)  # whoever dropped it may have been here before; and a full disk needs the room
+        if isinstance(error, OSError):
+            raise unwritable(os.path.dirname(incoming), error) from None
+        raise
     return {"ok": True, "result": {"files": len(came), "bytes": sum(came.values())}}, b""
