@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import golden
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the files of tests/golden")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    golden.update = config.getoption("--update-golden")
+
 
 # How fast examples are made says more of the machine's other work than of the code.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])

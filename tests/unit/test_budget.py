@@ -1,0 +1,150 @@
+"""The size of the house: a table that only falls.
+
+`python -m tests.unit.test_budget` prints the figures of today; who makes a room smaller lowers its row, and
+who raises one gives the reason in the commit.
+"""
+
+from __future__ import annotations
+
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UNCOUNTED = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+
+
+class Size(NamedTuple):
+    files: int
+    lines: int
+    tokens: int
+
+
+# Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
+BUDGET = {
+    "": Size(15, 2_062, 9_451),
+    "checks": Size(17, 1_643, 12_453),
+    "cli": Size(51, 5_861, 38_443),
+    "config": Size(14, 1_653, 11_148),
+    "diagnosis": Size(7, 1_317, 7_609),
+    "envs": Size(6, 698, 4_498),
+    "findings": Size(13, 1_504, 11_279),
+    "fleet": Size(7, 870, 5_469),
+    "hostlists": Size(8, 503, 3_471),
+    "node": Size(2, 57, 359),
+    "node/base": Size(17, 1_326, 7_023),
+    "node/disk": Size(11, 1_295, 8_538),
+    "node/hook": Size(6, 593, 3_424),
+    "node/look": Size(22, 2_071, 13_817),
+    "node/serve": Size(8, 944, 5_959),
+    "node/stock": Size(16, 2_471, 17_408),
+    "node/task": Size(21, 2_304, 14_954),
+    "node/tidy": Size(5, 590, 4_267),
+    "node/watch": Size(5, 490, 3_435),
+    "phases": Size(49, 6_321, 48_510),
+    "planning": Size(9, 947, 6_032),
+    "program": Size(13, 1_035, 6_683),
+    "rehearsal": Size(5, 526, 3_064),
+    "render": Size(30, 3_453, 25_302),
+    "run": Size(19, 1_884, 13_008),
+    "ssh": Size(26, 2_854, 18_347),
+    "store": Size(16, 1_571, 9_546),
+    "sync": Size(24, 3_245, 21_454),
+    "tests": Size(361, 49_500, 380_000),
+    "wire": Size(18, 1_900, 8_693),
+    "worker_entry": Size(45, 3_467, 21_123),
+}
+TOTAL = Size(460, 51_988, 343_644)
+# Modules in one folder.
+CROWDED: dict[str, int] = {
+    "orchestrator/cli/desk": 27,
+    "orchestrator/phases": 43,
+    "orchestrator/render": 30,
+    "orchestrator/ssh": 26,
+}
+MODULES = 25
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    if parts[0] != "orchestrator":
+        return parts[0]
+    return "" if len(parts) == 2 else "/".join(parts[1 : 3 if parts[1] == "node" and len(parts) > 3 else 2])
+
+
+def sources() -> Iterator[Path]:
+    for part in ("orchestrator", "worker_entry", "tests"):
+        yield from sorted((ROOT / part).rglob("*.py"))
+
+
+def tokens_of(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(token.type not in UNCOUNTED for token in tokenize.tokenize(file.readline))
+
+
+def measured() -> dict[str, Size]:
+    files: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    for path in sources():
+        room = room_of(path)
+        files[room] += 1
+        lines[room] += path.read_bytes().count(b"\n")
+        tokens[room] += tokens_of(path)
+    return {room: Size(files[room], lines[room], tokens[room]) for room in sorted(files)}
+
+
+def total(sizes: dict[str, Size]) -> Size:
+    house = [size for room, size in sizes.items() if room not in {"tests", "worker_entry"}]
+    return Size(*(sum(column) for column in zip(*house, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def sizes() -> dict[str, Size]:
+    return measured()
+
+
+def test_no_room_is_larger_than_its_row(sizes: dict[str, Size]) -> None:
+    above = {
+        room: (size, BUDGET.get(room, "no row"))
+        for room, size in sizes.items()
+        if room not in BUDGET or any(now > most for now, most in zip(size, BUDGET[room], strict=True))
+    }
+    assert not above
+
+
+def test_the_table_has_no_room_that_is_gone(sizes: dict[str, Size]) -> None:
+    assert set(BUDGET) <= set(sizes)
+
+
+def test_the_whole_is_within_its_bounds(sizes: dict[str, Size]) -> None:
+    assert all(now <= most for now, most in zip(total(sizes), TOTAL, strict=True)), total(sizes)
+
+
+def test_no_folder_is_crowded() -> None:
+    modules = Counter(str(path.parent.relative_to(ROOT)) for path in (ROOT / "orchestrator").rglob("*.py"))
+    above = {folder: count for folder, count in modules.items() if count > CROWDED.get(folder, MODULES)}
+    assert not above
+
+
+def table() -> str:
+    """Return the rows of BUDGET, and TOTAL, as they are measured."""
+    sizes = measured()
+    rows = {**sizes, "total": total(sizes)}
+    return "\n".join(f'    "{room}": Size({n.files}, {n.lines:_}, {n.tokens:_}),' for room, n in rows.items())
+
+
+if __name__ == "__main__":
+    print(table())
