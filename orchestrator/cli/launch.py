@@ -76,6 +76,7 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.launching import make_plan
     from orchestrator.planning.explain import dry_run
     from orchestrator.store import new_run_id
+    from orchestrator.text import utf8
 
     now = time.time()
     planned, project, found = make_plan(inventory, arguments, new_run_id(now), now)
@@ -84,7 +85,7 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     if arguments.json:
         more: dict[str, Any] = {"code": sent.as_json()} if sent else {}
         more["findings"] = [one.as_json() for one in found]
-        facts(msgspec.json.encode({**msgspec.to_builtins(planned), **more}))
+        facts(msgspec.json.encode(utf8({**msgspec.to_builtins(planned), **more})))
     else:
         planned = dataclasses.replace(planned, notes=(*planned.notes, *map(str, found)))
         say(*dry_run(planned).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))

@@ -202,7 +202,8 @@ def _make_work(
         for tree in trees:
             if tree not in absent and tree.digest not in run.synced.setdefault(name, set()):
                 run.synced[name].add(tree.digest)
-                run.bus.emit(TreeSynced(name, tree.digest, tree.files, 0, 0.0, reused=True))
+                if tree is trees[0]:
+                    run.bus.emit(TreeSynced(name, tree.digest, tree.files, 0, 0.0, reused=True))
     return missing
 
 
@@ -238,7 +239,9 @@ def _push(run: Run, trees: list[Tree], missing: Mapping[str, list[Tree]]) -> set
         name, work = session.host.name, for_run if tree is first else None
         result = push(session, tree, session.host.workdir, progress=meter, work=work)
         run.synced.setdefault(name, set()).add(tree.digest)
-        run.bus.emit(TreeSynced(name, tree.digest, tree.files, result.sent, result.seconds, result.reused))
+        if tree is first:
+            synced = TreeSynced(name, tree.digest, tree.files, result.sent, result.seconds, result.reused)
+            run.bus.emit(synced)
         return result
 
     for tree in (*others, first):  # two trees of one host go one after the other, hosts side by side

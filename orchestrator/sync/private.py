@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from enum import StrEnum
 
@@ -63,11 +64,11 @@ _RULES = tuple(
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta/history")
 
 KEY_SIZE = 256 * 1024  # no key file is larger
-_LINE = rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+# The armour line wherever it stands (indented, quoted, behind a byte order mark), and how a key begins.
 _ARMOUR = re.compile(
-    rb"^" + _LINE + rb"[ \t]*\r?\n[ \t]*(?:[A-Za-z0-9+/=]{16,}|[A-Za-z-]+: |\r?\n)", re.MULTILINE
+    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+    rb"(?:\s|\\[rn]|[\"'>#*])*(?:[A-Za-z0-9+/=]{16,}|[A-Za-z-]+: )"
 )
-_INSIDE_JSON = re.compile(rb'"private_key"\s*:\s*"' + _LINE)
 _OTHERS = (b"PuTTY-User-Key-File-", b"AGE-SECRET-KEY-1")
 _PUBLIC = re.compile(
     rb"-----BEGIN (?:[A-Z0-9]+ )*(?:CERTIFICATE|PUBLIC KEY|X509 CRL|DH PARAMETERS|EC PARAMETERS)"
@@ -84,8 +85,14 @@ def by_name(path: str) -> Reason | None:
 
 def holds_key(path: str, content: bytes) -> bool:
     """Whether a file is a private key, by what is in it; where that is silent, by its name."""
-    armoured = b"PRIVATE KEY" in content and (_ARMOUR.search(content) or _INSIDE_JSON.search(content))
-    if armoured or content.startswith(_OTHERS) or b"\nAGE-SECRET-KEY-1" in content:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        content = content.decode("utf-16", "replace").encode("utf-8", "replace")
+    content = content.removeprefix(codecs.BOM_UTF8)
+    if (
+        (b"PRIVATE KEY" in content and _ARMOUR.search(content))
+        or content.startswith(_OTHERS)
+        or b"\nAGE-SECRET-KEY-1" in content
+    ):
         return True
     return path.lower().endswith(_KEY_NAMES) and bool(content) and not _PUBLIC.search(content)
 

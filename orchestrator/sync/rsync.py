@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -36,15 +37,18 @@ class NoRsyncError(Exception):
 
 @cache
 def here() -> str | None:
-    """A usable rsync on this machine: openrsync (macOS) lacks what we need."""
+    """Find a usable rsync on this machine.
+
+    openrsync (macOS) lacks what we need; below 3.4 a far end that lies can take over ours (CVE-2024-12084 to
+    12087), and there the agent takes everything.
+    """
     found = shutil.which("rsync")
     if found is None:
         return None
     done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
     first = done.stdout.partition("\n")[0]
-    words = first.split()
-    usable = first.startswith("rsync  version") and words[2].split(".")[0] >= "3"
-    return found if usable else None
+    version = re.match(r"rsync  version v?([0-9]+)\.([0-9]+)", first)
+    return found if version and (int(version[1]), int(version[2])) >= (3, 4) else None
 
 
 def send(

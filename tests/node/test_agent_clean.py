@@ -24,7 +24,6 @@ from orchestrator.node.disk import removing
 from orchestrator.node.disk.measuring import Folder
 from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import work
-from orchestrator.node.stock.lending import Lender
 from orchestrator.node.tidy import prune
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
@@ -463,10 +462,10 @@ def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: p
     path = tree(lab, DIGEST, 50)
     copy = work._copy
 
-    def slow(source: str, target: str, lender: Lender) -> None:
+    def slow(source: str, target: str) -> None:
         if path.exists():
             removing.remove(str(path))
-        copy(source, target, lender)
+        copy(source, target)
 
     monkeypatch.setattr(work, "_copy", slow)
     fields = {"workdir": str(lab.workdir), "run": "run-a", "digests": [DIGEST]}

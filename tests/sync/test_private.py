@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,7 +118,7 @@ def test_private_keys_are_known_by_their_content(tmp_path: Path) -> None:
     key(tmp_path / "deploy", "-t", "ed25519")
     key(tmp_path / "data" / "old.txt", "-t", "rsa", "-b", "2048", "-m", "PEM")
     key(tmp_path / "locked", "-t", "rsa", "-b", "2048", "-m", "PKCS8")
-    account = '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE"}'
+    account = '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nMIIEvQIBADANBgkq"}'
     (tmp_path / "account.json").write_text(account)
     (tmp_path / "putty").write_text("PuTTY-User-Key-File-3: ssh-ed25519\n")
     (tmp_path / "bundle.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
@@ -130,6 +132,24 @@ def test_private_keys_are_known_by_their_content(tmp_path: Path) -> None:
     assert keys == {"deploy", "data/old.txt", "locked", "account.json", "putty", "binary.key"}
     (tmp_path / ".orchestrateignore").write_text("!/deploy\n")
     assert paths(read_tree(tmp_path)) == sorted([".orchestrateignore", "deploy", *sent])
+
+
+@pytest.mark.parametrize(
+    "dress",
+    [
+        lambda text: text.encode("utf-8-sig"),
+        lambda text: text.encode("utf-16"),
+        lambda text: ("key: |\n" + "".join(f"    {line}\n" for line in text.splitlines())).encode(),
+        lambda text: json.dumps({"a": {"b": text}}, indent=2).encode(),
+        lambda text: text.replace("\n", "\r\n").encode(),
+    ],
+    ids=["BOM", "UTF-16", "YAML", "JSON", "CRLF"],
+)
+def test_a_private_key_is_known_in_any_dress(tmp_path: Path, dress: Callable[[str], bytes]) -> None:
+    key(tmp_path / "k", "-t", "ed25519")
+    (tmp_path / "x").write_bytes(dress((tmp_path / "k").read_text()))
+    (tmp_path / "k").unlink()
+    assert paths(read_tree(tmp_path)) == ["k.pub"]
 
 
 def test_a_program_that_quotes_a_key_is_a_program(tmp_path: Path) -> None:

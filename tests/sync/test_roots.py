@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.main import main
 from orchestrator.errors import UsageError
 from orchestrator.sync.listing import list_files
 from orchestrator.sync.roots import CodeRoot, find_root
@@ -114,3 +116,22 @@ def test_a_repository_of_somebody_else_is_told_with_the_command_of_git(tmp_path:
     with pytest.raises(UsageError, match="git does not open the repository") as caught:
         find_root(tmp_path, None, tmp_path / "state")
     assert caught.value.hint == f"`git config --global --add safe.directory {tmp_path}`, if you trust it"
+
+
+def test_names_that_are_not_utf8_are_listed_or_refused_with_a_word(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = home / "project"
+    folder = project / os.fsdecode(b"caf\xe9")
+    folder.mkdir(parents=True)
+    (project / "hosts.toml").write_text('[[host]]\nname = "a"\nssh = "localhost"\n')
+    for place in (project, folder):
+        (place / "t.py").write_text("print(1)\n")
+    monkeypatch.chdir(project)
+    assert main(["launch", "--dry-run", "--json", "--", "t.py"]) == 0
+    names = [row["path"] for row in json.loads(capsys.readouterr().out)["code"]["files"]]
+    assert len(names) == 3
+    git(project, "init", "-q")
+    monkeypatch.chdir(folder)
+    assert main(["launch", "--dry-run", "--", "t.py"]) == 2
+    assert "UTF-8" in capsys.readouterr().err

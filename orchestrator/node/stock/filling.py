@@ -19,8 +19,8 @@ from ..disk import incoming as receiving
 from ..disk.removing import remove, remove_stale
 from ..disk.untar import Stream
 from ..serve.agent import Agent, Request
-from . import lending, reuse, work
-from .trees import drop_it, folder_of, incoming_of, is_there, part_of, seal_it
+from . import reuse, work
+from .trees import drop_it, folder_of, incoming_of, part_of, seal_it
 
 _SECONDS = 1800.0  # to read, unpack and compare all of a tree
 _STALE = 24 * 3600.0  # an incoming tree that was given up
@@ -35,7 +35,7 @@ def begin(agent: Agent, request: Request) -> None:
     incoming, manifest = incoming_of(agent, request), request["manifest"]
     tree = os.path.join(folder_of(request["workdir"]), request["digest"])
     agent.rooms.setdefault("manifests", {})[incoming] = manifest
-    if is_there(tree):
+    if trust.is_ours(tree):
         agent.reply(request, {"present": True})
         return
     paths = None if agent.state_error else agent.paths
@@ -113,9 +113,8 @@ def _begin(order: _Order) -> dict[str, Any]:
 
 def _fill(order: _Order) -> dict[str, Any]:
     trees, incoming, manifest = os.path.dirname(order.tree), order.incoming, order.manifest
-    lender = lending.Lender(trees, order.paths)
     state = order.paths.root if order.paths is not None else None
-    filled = reuse.fill(state if order.reusing else None, trees, incoming, manifest, lender)
+    filled = reuse.fill(state if order.reusing else None, trees, incoming, manifest)
     missing = [manifest[place]["path"] for place in filled.missing]
     if order.likely and _takes_all(order.likely, incoming, missing):
         seal_it(incoming, order.tree, manifest, state, filled.known)

@@ -16,7 +16,6 @@ from ..base.lenient import discard
 from ..base.tuples import NamedTuple
 from ..base.writing import replace_file
 from ..disk import copies
-from .lending import LARGE, Lender
 
 Manifest: TypeAlias = "list[dict[str, Any]]"
 Stat: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time
@@ -79,12 +78,10 @@ def note(state: str | None, tree: str, manifest: Manifest, found: list[os.stat_r
         pass
 
 
-def fill(
-    state: str | None, trees: str, incoming: str, manifest: Manifest, lender: Lender | None = None
-) -> Filled:
-    """Make in `incoming` what is here already, but for large files that tasks may write to."""
+def fill(state: str | None, trees: str, incoming: str, manifest: Manifest) -> Filled:
+    """Link into `incoming` what is here already."""
     held, base = _held(state, trees, manifest)
-    filler = _Filler(incoming, held, lender)
+    filler = _Filler(incoming, held)
     missing = [place for place, entry in enumerate(manifest) if not filler.make(entry)]
     return Filled(missing, base, filler.known)
 
@@ -119,10 +116,9 @@ def stat_of(status: os.stat_result) -> Stat:
 class _Filler:
     """Makes files of a new tree from others."""
 
-    def __init__(self, incoming: str, held: Held, lender: Lender | None) -> None:
+    def __init__(self, incoming: str, held: Held) -> None:
         self._incoming = incoming
         self._held = held
-        self._lender = lender
         self._folders = {incoming}
         self.known: dict[Stat, str] = {}
 
@@ -143,14 +139,14 @@ class _Filler:
         return content in self._held and self._link(*self._held[content], path, entry)
 
     def _link(self, source: str, mark: Stat, path: str, entry: dict[str, Any]) -> bool:
-        mode, lender = entry["mode"], self._lender
+        mode = entry["mode"]
         try:
             status = os.lstat(source)
             if stat_of(status) != mark:
                 return False  # somebody wrote there
-            lent = lender is not None and status.st_size >= LARGE and not lender.is_free(source)
-            other = stat.S_IMODE(status.st_mode) != mode  # by a task that was lent it
-            if lent or other or status.st_uid != os.geteuid():  # whoever owns it may change it later
+            if (
+                stat.S_IMODE(status.st_mode) != mode or status.st_uid != os.geteuid()
+            ):  # whoever owns it may change it later
                 return _copy(source, path, mode) and stat_of(os.lstat(source)) == mark
             os.link(source, path, follow_symlinks=False)
         except FileNotFoundError:

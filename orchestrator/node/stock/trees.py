@@ -20,15 +20,11 @@ from ..base.paths import absolute, digest_name
 from ..disk import incoming as receiving
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
-from . import lending, reuse
+from . import reuse
 from .comparison import compare, walk
 
 _PATIENCE = 30.0  # seconds: for a look at all of a tree, and two renames
 _SHOWN = 5  # wrong files that an error names
-
-
-def is_there(tree: str) -> bool:
-    return trust.is_ours(tree) and lending.is_whole(tree)
 
 
 def drop_it(incoming: str) -> dict[str, Any]:
@@ -70,12 +66,12 @@ def seal_it(
     trust.check_way(*os.path.split(os.path.dirname(tree)))
     try:
         _merge(part_of(incoming), incoming)
-        if is_there(tree):  # another machine on this shared folder was faster
+        if trust.is_ours(tree):  # another machine on this shared folder was faster
             return _drop_for(incoming)
         wrong, found = compare(incoming, manifest, reuse.Verified(state, os.path.dirname(tree), known))
         if wrong:
             raise _refuse(tree, wrong)
-        if not _name(incoming, tree, manifest, found):
+        if not _name(incoming, tree):
             return _drop_for(incoming)
         reuse.note(state, tree, manifest, found)
     except OSError as error:
@@ -85,19 +81,18 @@ def seal_it(
     return {"ok": True, "already": False}
 
 
-def _name(incoming: str, tree: str, manifest: list[dict[str, Any]], found: list[os.stat_result]) -> bool:
+def _name(incoming: str, tree: str) -> bool:
     """Give a verified tree its name, in place of a damaged one; False where another machine has done it."""
     above, name = os.path.split(tree)
     gone = os.path.join(above, f".gone-{name}-{os.urandom(6).hex()}")
     with _Alone(os.path.join(above, f".lock-{name}")):
-        if is_there(tree):
+        if trust.is_ours(tree):
             return False
-        if os.path.lexists(tree):  # others could write to it, by an old umask, or a task has
+        if os.path.lexists(tree):  # others could write to it, by an old umask
             try:
                 os.rename(tree, gone)
             except FileNotFoundError:
                 pass  # there are no locks, and another machine was faster
-        lending.note(tree, manifest, found)
         os.utime(incoming)  # `clean` counts its age from now
         os.rename(incoming, tree)
     remove(gone)

@@ -16,14 +16,13 @@ from ..disk import copies, incoming
 from ..disk.removing import remove
 from ..look import have
 from ..serve.agent import Agent, Request
-from .lending import ChangedError, Lender, is_large, is_whole
 from .trees import folder_of
 
 _SECONDS = 600.0  # for the copies, and for what R says about its packages
 
 
 def make(agent: Agent, request: Request) -> dict[str, Any] | None:
-    """Copy the trees, but for what is lent; the first one wins.
+    """Copy the trees; the first one wins.
 
     Once per run, also when hosts that share the folder all ask.
     Nothing is made while a tree is missing, or one of `also`: the reply then names what is. With `needs` the
@@ -92,21 +91,17 @@ def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> dict[str, Any
     trust.check_way(os.path.dirname(order.trees), "runs", os.path.basename(order.run), "work")
     there = os.path.isdir(work)  # and nothing of a tree is needed for it any more
     unsure = order.wanted[1:] if sealed else order.wanted
-    missing = _missing(order.trees, unsure, there)
+    missing = _missing(order.trees, unsure)
     if missing or there:
         return {"work": work, "missing": missing, "made": False}
-    lender = Lender(order.trees, None if agent.state_error else agent.paths)
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
     try:
         os.makedirs(made)
         incoming.hold(agent, made)
         _note(order.run, order.wanted + order.data)
         for digest in order.digests:
-            _copy(order.tree(digest), made, lender)
+            _copy(order.tree(digest), made)
         os.rename(made, work)
-    except ChangedError as error:
-        remove(made)
-        return {"work": work, "missing": [os.path.basename(error.tree)], "made": False}
     except OSError as error:
         remove(made)
         missing = [digest for digest in order.wanted if not os.path.isdir(order.tree(digest))]
@@ -125,19 +120,19 @@ def trees_of(run_folder: str) -> list[str]:
     return (lenient.text(os.path.join(run_folder, "trees")) or "").split()
 
 
-def _missing(trees: str, digests: list[str], whole_or_not: bool = False) -> list[str]:
-    return [digest for digest in digests if not _use(os.path.join(trees, digest), whole_or_not)]
+def _missing(trees: str, digests: list[str]) -> list[str]:
+    return [digest for digest in digests if not _use(os.path.join(trees, digest))]
 
 
-def _use(tree: str, whole_or_not: bool) -> bool:
-    """Whether it is there, ours, and whole. Touched: what was used just now is not cleaned away."""
+def _use(tree: str) -> bool:
+    """Return whether a tree is there and ours, and touch it: what was used just now is not cleaned away."""
     try:
         os.utime(tree)
     except FileNotFoundError:
         return False
     except OSError:
         pass  # root's
-    return trust.is_ours(tree) and (whole_or_not or is_whole(tree))
+    return trust.is_ours(tree)
 
 
 def _note(run_folder: str, digests: list[str]) -> None:
@@ -145,7 +140,7 @@ def _note(run_folder: str, digests: list[str]) -> None:
         file.write("".join(f"{digest}\n" for digest in digests))
 
 
-def _copy(source: str, target: str, lender: Lender) -> None:
+def _copy(source: str, target: str) -> None:
     waiting = [""]
     while waiting:
         below = waiting.pop()
@@ -159,7 +154,5 @@ def _copy(source: str, target: str, lender: Lender) -> None:
                         waiting.append(relative)
                 elif os.path.lexists(path):
                     continue
-                elif is_large(entry.stat(follow_symlinks=False)):
-                    lender.give(source, relative, path)
                 else:
                     copies.copy(entry.path, path)

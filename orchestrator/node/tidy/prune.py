@@ -17,7 +17,7 @@ from ..base.tuples import NamedTuple
 from ..disk.measuring import Folder, measure
 from ..disk.removing import remove
 from ..hook import site
-from ..stock import lending, wheelhouse, work
+from ..stock import wheelhouse, work
 from ..stock.envs import MAKING
 from . import ours
 
@@ -64,7 +64,6 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
         if not rules.dry:
             for folder in (trees, data, envs):
                 _forget_locks(folder)
-            lending.forget(trees)
     scraps = [*_hidden(runs), *shared, *_other_sites(paths, rules)]
     wheels = wheelhouse.noted(envs)
     environments = _prune(
