@@ -10,7 +10,7 @@ from itertools import starmap
 from pathlib import Path
 
 from orchestrator.node.base.writing import write_all
-from orchestrator.node.task.logfile import RECORD
+from orchestrator.node.task.output import RECORD
 from orchestrator.plainfile import make_way, open_plain
 from orchestrator.store.folder import RunFolder
 

@@ -36,7 +36,7 @@ from orchestrator.events import (
     TaskStarted,
 )
 from orchestrator.model import TaskId
-from orchestrator.node.task.logfile import RECORD
+from orchestrator.node.task.output import RECORD
 from orchestrator.plainfile import open_plain
 from orchestrator.run.lines import Splitter
 from orchestrator.store.folder import RunFolder

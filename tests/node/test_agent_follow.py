@@ -19,9 +19,8 @@ import pytest
 
 from orchestrator.node.base import procs
 from orchestrator.node.serve import frames
-from orchestrator.node.task import control, logfile, state
-from orchestrator.node.watch import runs
-from orchestrator.node.watch.inotify import LOOK_EVERY
+from orchestrator.node.task import control, output, runs, state
+from orchestrator.node.task.follow import LOOK_EVERY
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone, opened, wait_gone
@@ -146,11 +145,11 @@ def gone_by_state(agent: AgentClient, lab: Lab) -> bool:
 
 def test_a_log_of_single_bytes_has_frames_that_fit(tmp_path: Path) -> None:
     """As many records as bytes: a frame ends where its times are too many."""
-    from orchestrator.node.watch.tail import TIMES, Times
+    from orchestrator.node.task.follow import TIMES, Times
 
     index = tmp_path / "idx"
     records = [(n, n * 10) for n in range(TIMES * 3 + 5)]
-    index.write_bytes(b"".join(logfile.RECORD.pack(*record) for record in records))
+    index.write_bytes(b"".join(output.RECORD.pack(*record) for record in records))
     reader = Times(str(index), 0)
     told, end = reader.until(1 << 16)
     assert (told, end) == (records[:TIMES], TIMES)

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.node.base import paths
 from orchestrator.node.task import state
-from orchestrator.node.task.logfile import RECORD, LogFile
+from orchestrator.node.task.output import RECORD, LogFile
 from tests.limits import limited_files
 from tests.node.harness import Node, until
 

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.node.base import procs
 from orchestrator.node.base.fault import NodeError
 from orchestrator.node.base.paths import TaskFolder
-from orchestrator.node.task import claim, control, state, tasks
+from orchestrator.node.task import control, start, state, tasks
 from tests.node.agent_client import AgentClient
 from tests.node.harness import Node, guard_of, link, names_in, supervisor_of, until
 
@@ -98,16 +98,16 @@ def test_what_cannot_start_is_said_in_parts_and_is_final(
 def test_nothing_starts_behind_a_stop_from_elsewhere(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another controller stops the run between the look whether that was done and the claim."""
     tasks.store_plan(node.paths, node.run, "{}")
-    take = claim.take
+    take = start.take_claim
 
-    def late(folder: TaskFolder) -> claim.Claim | None:
+    def late(folder: TaskFolder) -> start.Claim | None:
         with AgentClient(Path(node.paths.root)) as elsewhere:
             stop = elsewhere.request("stop", run=node.run, grace=0.0, kill=True, final=True)
             assert stop == {"asked": [], "gone": []}
             assert elsewhere.request("sweep", run=node.run) == {"killed": [], "alive": []}
         return take(folder)
 
-    monkeypatch.setattr(claim, "take", late)
+    monkeypatch.setattr(start, "take_claim", late)
     with pytest.raises(NodeError) as caught:
         node.start("sleep", "600")
     assert (caught.value.kind, caught.value.why) == ("stopped", "a user has stopped the run")

@@ -22,7 +22,7 @@ from orchestrator.events import (
 )
 from orchestrator.model import Completion, Order, RunPlan
 from orchestrator.names import RunId
-from orchestrator.node.task.logfile import RECORD
+from orchestrator.node.task.output import RECORD
 from orchestrator.store import RunFolder, RunReader, find, new_run_id
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog

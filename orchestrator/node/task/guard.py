@@ -8,7 +8,7 @@ import time
 
 from ..base import prctl
 from . import leader, reaper, state, supervisor
-from .launch import Handles, Launch
+from .environ import Handles, Launch
 from .oom import Memory
 from .output import Output
 

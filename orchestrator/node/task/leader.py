@@ -10,7 +10,7 @@ import signal
 from ..base import prctl, trust
 from ..base.annotations import Any, NoReturn
 from ..base.fault import reason
-from .launch import Launch
+from .environ import Launch
 
 
 def spawn(launch: Launch, output: int) -> tuple[int, int]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import select
 import signal
 import time
 
-from ..base import lenient, prctl
+from ..base import lenient, prctl, procs
 from ..base.annotations import Any, Callable, Mapping
 from ..base.descriptors import close_others
 from ..base.fault import NodeError
-from ..base.paths import Paths, TaskFolder
+from ..base.paths import Paths, TaskFolder, make_private
+from ..base.tuples import NamedTuple
+from ..disk.removing import remove
 from ..hook import site as site_rules
-from . import claim, control, environ, guard, state
-from .launch import Handles, Launch
+from . import control, environ, guard, state
+from .environ import Handles, Launch
 
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
 
@@ -35,7 +38,7 @@ def start(  # noqa: PLR0917 - named by the protocol
     _check(spec)
     prctl.load()
     launch = _launch(paths, folder, spec)
-    claimed = claim.take(folder)
+    claimed = take_claim(folder)
     if claimed is None:
         found = control.settle(folder)
         return {"started": False, "already": True, "pid": found["pid"], "state": found}
@@ -102,7 +105,7 @@ def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch
     )
 
 
-def _run_guarded(launch: Launch, claimed: claim.Claim, lease_fds: list[int]) -> dict[str, Any]:
+def _run_guarded(launch: Launch, claimed: Claim, lease_fds: list[int]) -> dict[str, Any]:
     """Fork the guard and wait for the supervisor's answer; {} when none came."""
     heard, said = os.pipe()
     log_read, log_write = os.pipe()
@@ -195,3 +198,54 @@ def _result(launch: Launch, answer: dict[str, Any]) -> dict[str, Any]:
     control.wait_until_over(folder, 5.0)
     found = control.settle(folder)
     raise NodeError("start", f"{folder.task} was lost while it was started", found["message"])
+
+
+class Claim(NamedTuple):
+    """What the claimer holds open and hands on to guard and supervisor."""
+
+    lock: int
+    control: int
+
+    def close(self) -> None:
+        for fd in self:
+            if fd >= 0:
+                os.close(fd)
+
+
+def take_claim(folder: TaskFolder) -> Claim | None:
+    """Make the task's folder with its lock held and its FIFO open; None when it is taken.
+
+    It is made beside its place and renamed: whoever sees it sees all of it, and never a free lock.
+    """
+    parent = os.path.dirname(folder.path)
+    made = folder._replace(path=os.path.join(parent, f".{folder.slug}.{os.urandom(6).hex()}"))
+    claim = Claim(-1, -1)
+    try:
+        make_private(parent)
+        os.mkdir(made.path, 0o700)
+        claim = claim._replace(lock=_locked(made.lock))
+        os.mkfifo(made.control, 0o600)
+        claim = claim._replace(control=os.open(made.control, os.O_RDWR | os.O_NONBLOCK))
+        for path in (made.log, made.idx, made.report):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        state.set_aside(made)
+        state.write(made, state.new(folder, procs.incarnation(), time.time_ns()))
+        os.rename(made.path, folder.path)
+    except OSError as error:
+        claim.close()
+        remove(made.path)  # what cannot be removed stays hidden and harmless
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY) and os.path.exists(folder.path):
+            return None
+        raise NodeError(
+            "state",
+            f"the folder of {folder.task} cannot be made",
+            f"{folder.path}: {error.strerror or error}",
+            "make room there, or set `state` to a folder on another local disk",
+        ) from None
+    return claim
+
+
+def _locked(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd

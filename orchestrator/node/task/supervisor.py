@@ -13,8 +13,8 @@ from ..base import prctl, procs
 from ..base.annotations import Any, NoReturn
 from ..serve.loop import READ, Loop, wake_on
 from . import control, ending, leader, reaper, state
-from .launch import Handles, Launch
-from .lifeline import Lifeline
+from .ending import Lifeline
+from .environ import Handles, Launch
 from .oom import Memory
 from .output import Output
 from .record import Record

@@ -10,7 +10,7 @@ from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder, make_private
 from ..base.writing import replace_file
 from ..serve.agent import Agent, Request
-from . import control, holders, leases, state
+from . import control, leases, state
 from . import start as starting
 
 _START_SECONDS = 60.0
@@ -99,7 +99,7 @@ def stop(agent: Agent, request: Request) -> dict[str, Any] | None:
     living = [folder for folder in unended if control.is_locked(folder)]
     for folder in living:
         control.stop(folder, grace, kill)
-    woken = holders.wake(living, kill=kill)
+    woken = control.wake(living, kill=kill)
     more = {"woken": woken} if woken else {}
     asked = {folder.task for folder in living}
     known = {folder.task for folder in folders}
@@ -139,7 +139,7 @@ def _sweep(paths: Paths, run: str) -> dict[str, Any]:
     folders = paths.tasks(run)
     if not folders:  # removed, perhaps while something ran
         return {"killed": ending.sweep(run), "alive": []}
-    holders.wake(folder for folder in folders if control.is_locked(folder))
+    control.wake(folder for folder in folders if control.is_locked(folder))
     ended = [folder for folder in folders if _is_over(folder)]
     alive = sorted(folder.task for folder in folders if folder not in ended)
     if ended and not alive:

@@ -12,7 +12,7 @@ from ..base.paths import Paths, TaskFolder
 from ..base.tuples import NamedTuple
 from ..look import ports
 from ..serve.agent import Agent, Request
-from ..task import control, holders, leases, state
+from ..task import control, leases, state
 
 _LISTED = 20  # of each kind
 
@@ -177,7 +177,7 @@ def _sees_our_files(pid: int) -> bool:
 def _guarded(pid: int, parents: dict[int, int]) -> bool:
     seen: set[int] = set()
     while pid > 1 and pid not in seen:
-        if procs.name(pid) in holders.NAMES:
+        if procs.name(pid) in control.NAMES:
             return True
         seen.add(pid)
         pid = parents.get(pid, 0)

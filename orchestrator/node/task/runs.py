@@ -10,8 +10,8 @@ from ..base import ending, lenient, locks
 from ..base.annotations import Any, Iterator
 from ..base.paths import Paths, TaskFolder
 from ..serve.agent import Agent, Request
-from ..task import control, state
-from ..task.tasks import store_plan
+from . import control, state
+from .tasks import store_plan
 
 _ROOM = 12 << 20  # bytes of an answer: plans of large clusters are long, and a message holds 16 MB
 _WORD_EVERY = 0.25  # seconds between two touches of the keeper's file
