@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import re
-import shlex
 import sys
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.out import tell
+from orchestrator.cli.desk.out import facts, say, tell
 from orchestrator.errors import ExitStatus, SeveralErrors, UsageError
 from orchestrator.text import count
 
 if TYPE_CHECKING:
-    from orchestrator.cli.desk.answers import ShownAnswers
     from orchestrator.model import Host
     from orchestrator.phases.command import Commands
+    from orchestrator.render.commands import Answers, Lines
 
 SUMMARY = "run one command on all hosts, and show what they answer: equal answers once"
 _OFTEN = 0.5  # seconds between looks at what may be shown
 _ENDING = 15.0  # seconds until a host that says nothing of its command's end is given up
-_OF_A_SHELL = frozenset({"cd", "source", ".", "export", "module", "ulimit", "alias", "eval", "exec"})
-_FOR_A_SHELL = re.compile(r"[\s|&;<>$`*]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,60 +30,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk.answers import ShownAnswers
     from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.cli.desk.retyped import keep_words
     from orchestrator.connectors import connectors
     from orchestrator.phases.command import Commands
     from orchestrator.planning.selection import narrow
+    from orchestrator.render.commands import Answers
     from orchestrator.render.errors import report
 
-    try:
-        argv = _argv(arguments.command)
-    except UsageError as error:
-        raise keep_words(error, "exec", arguments.ours) from None
+    if not arguments.command:
+        raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
     inventory = load(arguments.hosts)
     hosts = _machines(narrow(inventory, arguments.only, arguments.exclude).hosts)
-    commands = Commands(connectors(logins(hosts)), hosts, argv)
-    answers = ShownAnswers([host.name for host in hosts], as_json=arguments.json)
+    commands = Commands(connectors(logins(hosts)), hosts, arguments.command)
+    answers = Answers([host.name for host in hosts], as_json=arguments.json)
     try:
         commands.start()
+        look = 0.0
         while answers.waiting:
-            answers.take(commands.next(_OFTEN))
+            word, now = commands.next(_OFTEN), time.monotonic()
+            if word is not None:
+                _show(answers.take(word, now), as_json=arguments.json)
+            if now >= look:
+                look = now + _OFTEN
+                _show(answers.due(now), as_json=arguments.json)
     except KeyboardInterrupt:
-        return _interrupted(commands, answers)
+        _end(commands, answers, as_json=arguments.json)
+        return int(ExitStatus.INTERRUPTED)
     finally:
         commands.close()
-    answers.show_ended()
+    _show(answers.rest(), as_json=arguments.json)
     if answers.errors and not arguments.json:
         report(SeveralErrors(answers.errors), sys.stderr)
     return answers.status
-
-
-def _argv(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command, which no shell reads; raise UsageError for one that was meant for a shell."""
-    if not command:
-        raise UsageError("exec needs a command", hint="`orchestrate exec -- uptime`")
-    if command[0] in _OF_A_SHELL or command[0].startswith("~"):
-        raise UsageError(
-            f"{command[0]} is for a shell, and none reads the command",
-            why="the words after -- are run as they are, like the words of a task's command",
-            hint=f"`orchestrate exec -- sh -c {shlex.quote(' '.join(map(_quoted, command)))}`",
-        )
-    if len(command) == 1 and _FOR_A_SHELL.search(command[0]):
-        raise UsageError(
-            f"{shlex.quote(command[0])} is one word, and no shell reads it",
-            why="the words after -- are run as they are, like the words of a task's command",
-            hint=f"`orchestrate exec -- sh -c {shlex.quote(command[0])}`",
-        )
-    return command
-
-
-def _quoted(word: str) -> str:
-    """As a shell has to read it; ~ at the beginning stays its own."""
-    home, slash, rest = word.partition("/")
-    return home + slash + shlex.quote(rest) if word.startswith("~/") and rest else shlex.quote(word)
 
 
 def _machines(hosts: Iterable[Host]) -> tuple[Host, ...]:
@@ -96,21 +71,32 @@ def _machines(hosts: Iterable[Host]) -> tuple[Host, ...]:
     return tuple(reversed(ways.values()))
 
 
-def _interrupted(commands: Commands, answers: ShownAnswers) -> int:
+def _show(lines: Lines, *, as_json: bool) -> None:
+    if lines.out:
+        (facts if as_json else say)(*lines.out)
+        sys.stdout.flush()
+    tell(*lines.err)
+
+
+def _end(commands: Commands, answers: Answers, *, as_json: bool) -> None:
     """End the command everywhere and say so; a second Ctrl-C leaves at once."""
-    running = [name for name in answers.waiting if name in answers.running]
-    tell(f"ending the command on {count(len(running), 'host')} (Ctrl-C again: leave)")
-    answers.waiting &= set(running)  # where it has not started there is nothing to be awaited
+    from orchestrator.phases.command import CommandOutput
+
+    tell(f"ending the command on {count(len(answers.running), 'host')} (Ctrl-C again: leave)")
+    answers.waiting &= answers.running.keys()  # where it has not started there is nothing to be awaited
     commands.stop()
     deadline = time.monotonic() + _ENDING
     try:
         while answers.waiting and time.monotonic() < deadline:
-            answers.take(commands.next(_OFTEN))
+            word = commands.next(_OFTEN)
+            if word is not None and not isinstance(
+                word, CommandOutput
+            ):  # what is on its way has come too late
+                _show(answers.take(word, time.monotonic()), as_json=as_json)
     except KeyboardInterrupt:
         pass
-    answers.show_ended()
+    _show(answers.rest(), as_json=as_json)
     for name in sorted(answers.waiting):
         tell(f"warning: {name} did not say that its command has ended")
     if not answers.waiting:
         tell("nothing of it is left")
-    return int(ExitStatus.INTERRUPTED)

@@ -1,57 +1,135 @@
-"""What a command answered on many hosts, as lines: equal answers once, long ones as they come. Pure."""
+"""What a command answers on many hosts: equal answers once, long ones as they come. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.errors import ExitStatus, HostError
 from orchestrator.groups import grouped
+from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Failed, Word
 from orchestrator.render.fold import names
-from orchestrator.text import plain, shell_signal, signal_name
+from orchestrator.text import count, plain, shell_signal, signal_name
 from orchestrator.wire import Pipe
 
-LIMIT = 16 << 20  # bytes of one answer that are kept
-_LONGEST_LINE = 64 << 10
+LIMIT = 4 << 20  # bytes of one stream of one host that a line of JSON holds
+_HELD = 64 << 10  # bytes that an answer may have to be compared with others
+_SHORT = 2.0  # seconds that an answer is held back, so that equal ones are shown once
 
 
 @dataclass
 class Answer:
-    """What one host has answered so far and is not shown yet."""
+    """What one host has answered and is not shown yet."""
 
     host: str
+    began: float
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
     dropped: int = 0  # bytes beyond the limit
     status: int | None = None  # None: it runs
     note: str = ""
 
-    def add(self, stream: Pipe, data: bytes) -> None:
+    def add(self, stream: Pipe, data: bytes, room: int) -> None:
         kept = self.out if stream is Pipe.OUT else self.err
-        room = max(0, LIMIT - len(kept))
-        kept += data[:room]
-        self.dropped += len(data) - min(room, len(data))
+        fits = data[: max(0, room - len(kept))]
+        kept += fits
+        self.dropped += len(data) - len(fits)
 
-    def whole_lines(self) -> tuple[list[str], list[str]]:
-        """Take the lines that are complete, of stdout and of stderr; a very long one in pieces."""
-        return _take(self.out, self.host), _take(self.err, self.host)
+    def facts(self, error: HostError | None = None) -> str:
+        """The answer as a line of JSON."""
+        found: dict[str, object] = {
+            "host": self.host,
+            "status": self.status,
+            "stdout": self.out.decode("utf-8", "replace"),
+            "stderr": self.err.decode("utf-8", "replace"),
+        }
+        found |= {"dropped": self.dropped} if self.dropped else {}
+        found |= {"note": self.note} if self.note else {}
+        if error is not None:
+            found["error"] = {"what": error.what, "kind": error.kind, "why": error.why, "try": error.hint}
+        return json.dumps(found)
 
 
-def folded(answers: Iterable[Answer]) -> list[tuple[list[str], list[str]]]:
-    """Per group of equal answers what is for stdout and what is for stderr."""
-    groups = grouped(((bytes(one.out), bytes(one.err), one.status, one.note), one) for one in answers)
-    return [_group(alike) for alike in groups.values()]
+@dataclass(frozen=True)
+class Lines:
+    """Lines for stdout and for stderr."""
+
+    out: Sequence[str] = ()
+    err: Sequence[str] = ()
 
 
-def _group(alike: list[Answer]) -> tuple[list[str], list[str]]:
+class Answers:
+    """Words of hosts in, lines out; `now` is a monotonic clock."""
+
+    def __init__(self, hosts: Iterable[str], *, as_json: bool) -> None:
+        self.waiting = set(hosts)
+        self.running: dict[str, Answer] = {}
+        self.errors: list[HostError] = []
+        self.status = 0
+        self._whole: list[Answer] = []  # the commands have ended, and nobody has seen how
+        self._json = as_json
+
+    def take(self, word: Word, now: float) -> Lines:
+        """Take a word of a host; return what is shown at once."""
+        match word:
+            case CommandStarted(host):
+                self.running[host] = Answer(host, now)
+            case CommandOutput(host, stream, data):
+                if (answer := self.running.get(host)) is None:
+                    return Lines()  # after its end: no agent of ours says it
+                answer.add(stream, data, LIMIT if self._json else sys.maxsize)
+                if not self._json and len(answer.out) + len(answer.err) > _HELD:
+                    return _stream([answer])
+            case CommandEnded(host):
+                return self._end(self.running.pop(host, Answer(host, now)), word)
+            case Failed(host, error):
+                self.waiting.discard(host)
+                self.errors.append(error)
+                self.status = max(self.status, int(ExitStatus.CLUSTER))
+                answer = self.running.pop(host, Answer(host, now))
+                return Lines([answer.facts(error)]) if self._json else _stream([answer], all_of_it=True)
+        return Lines()
+
+    def due(self, now: float) -> Lines:
+        """Return what was held back long enough."""
+        if any(now - answer.began >= _SHORT for answer in self._whole):
+            return self.rest()
+        if self._json:
+            return Lines()
+        return _stream([one for one in self.running.values() if now - one.began >= _SHORT])
+
+    def rest(self) -> Lines:
+        """Return the whole answers, equal ones once."""
+        whole, self._whole = self._whole, []
+        groups = grouped(((bytes(one.out), bytes(one.err), one.status, one.note), one) for one in whole)
+        shown = [_folded(alike) for alike in groups.values()]
+        return Lines([line for one in shown for line in one.out], [line for one in shown for line in one.err])
+
+    def _end(self, answer: Answer, end: CommandEnded) -> Lines:
+        self.waiting.discard(end.host)
+        answer.status = end.status
+        self.status = max(self.status, end.status)
+        notes = [f"{end.error} (no shell reads the command; `sh -c '...'` is one)"] if end.error else []
+        if end.ended and not end.stopped:
+            were = "was" if end.ended == 1 else "were"
+            notes.append(f"{count(end.ended, 'process', 'processes')} that it left running {were} ended")
+        if end.left:
+            notes.append(f"could not be ended: {', '.join(end.left)}")
+        answer.note = "; ".join(notes)
+        if self._json:
+            return Lines([answer.facts()])
+        self._whole.append(answer)
+        return Lines()
+
+
+def _folded(alike: Sequence[Answer]) -> Lines:
+    """Show a group of equal answers."""
     first = alike[0]
     who = names(answer.host for answer in alike)
-    out, err = _text(first.out, who), _text(first.err, who)
-    if first.dropped:
-        err.append(f"{who}: {first.dropped:,} more bytes were dropped")
-    last = [first.note, ending(first.status) if first.status else ""]
-    if any(last):
-        err.append(f"{who}: {'; '.join(filter(None, last))}")
-    return out, err
+    last = "; ".join(filter(None, (first.note, ending(first.status) if first.status else "")))
+    return Lines(_text(first.out, who), [*_text(first.err, who), *([f"{who}: {last}"] if last else [])])
 
 
 def ending(status: int) -> str:
@@ -68,10 +146,14 @@ def _text(data: bytearray, who: str) -> list[str]:
     return [f"{who}:", *(f"  {line}" for line in lines)] if lines else []
 
 
-def _take(data: bytearray, host: str) -> list[str]:
-    end = data.rfind(b"\n") + 1
-    if not end and len(data) > _LONGEST_LINE:
-        end = len(data)
-    lines = bytes(data[:end]).decode("utf-8", "replace").splitlines()
-    del data[:end]
-    return [f"{host}: {plain(line)}" for line in lines]
+def _stream(answers: Iterable[Answer], *, all_of_it: bool = False) -> Lines:
+    """Take the lines that are complete, and of one that never ends what has come."""
+    out: list[str] = []
+    err: list[str] = []
+    for answer in answers:
+        for data, lines in ((answer.out, out), (answer.err, err)):
+            end = len(data) if all_of_it or len(data) > _HELD else data.rfind(b"\n") + 1
+            text = data[:end].decode("utf-8", "replace")
+            lines += [f"{answer.host}: {plain(line)}" for line in text.splitlines()]
+            del data[:end]
+    return Lines(out, err)

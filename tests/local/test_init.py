@@ -1,4 +1,4 @@
-"""`orchestrate init` of a name that nobody knows, of a file; `exec` of a word of a shell."""
+"""`orchestrate init` of a name that nobody knows, of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import exec as exec_
 from orchestrator.cli import init
 from orchestrator.cli.args.parser import parse
 from orchestrator.errors import UsageError
@@ -70,24 +69,3 @@ def test_a_file_is_no_host(
         init.main(parse(["init", *words]))
     assert hint in caught.value.hint
     assert not (tmp_path / "hosts.toml").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["cd", "/tmp"], "`orchestrate exec -- sh -c 'cd /tmp'`"),
-        (["~/bin/x y", "--a"], "`orchestrate exec -- sh -c '~/'\"'\"'bin/x y'\"'\"' --a'`"),
-    ],
-)
-def test_exec_of_what_only_a_shell_knows(words: list[str], hint: str) -> None:
-    with pytest.raises(UsageError, match="is for a shell") as caught:
-        exec_._argv(tuple(words))
-    assert caught.value.hint == hint
-
-
-def test_what_exec_is_told_to_be_typed_keeps_the_options() -> None:
-    ours = ["exec", "--hosts", "lab.toml", "--only", "gpu-01", "--"]
-    for command, rest in (["uptime | wc"], "-- sh -c 'uptime | wc'"), ([], "-- uptime"):
-        with pytest.raises(UsageError) as caught:
-            exec_.main(parse([*ours, *command]))
-        assert caught.value.hint == f"`orchestrate exec --hosts lab.toml --only gpu-01 {rest}`"
