@@ -89,8 +89,7 @@ def _quoted(path: str) -> str:
 class Fold(StrEnum):
     """Which lines of several tasks are shown once."""
 
-    SIMILAR = "similar"  # also those that differ only in durations, rates and metrics
-    EQUAL = "equal"
+    SIMILAR = "similar"  # equal but for durations and rates
     NONE = "none"  # every line of every task, and TensorFlow's own
 
 

@@ -16,7 +16,7 @@ from orchestrator.text import count
 if TYPE_CHECKING:
     from orchestrator.model import Host
     from orchestrator.phases.command import Commands
-    from orchestrator.render.commands import Answers, Lines
+    from orchestrator.render.commands import CommandAnswers, StreamLines
 
 SUMMARY = "run one command on all hosts, and show what they answer: equal answers once"
 _OFTEN = 0.5  # seconds between looks at what may be shown
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.connectors import connectors
     from orchestrator.phases.command import Commands
     from orchestrator.planning.selection import narrow
-    from orchestrator.render.commands import Answers
+    from orchestrator.render.commands import CommandAnswers
     from orchestrator.render.errors import report
 
     if not arguments.command:
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = load(arguments.hosts)
     hosts = _machines(narrow(inventory, arguments.only, arguments.exclude).hosts)
     commands = Commands(connectors(logins(hosts)), hosts, arguments.command)
-    answers = Answers([host.name for host in hosts], as_json=arguments.json)
+    answers = CommandAnswers([host.name for host in hosts], as_json=arguments.json)
     try:
         commands.start()
         look = 0.0
@@ -71,14 +71,14 @@ def _machines(hosts: Iterable[Host]) -> tuple[Host, ...]:
     return tuple(reversed(ways.values()))
 
 
-def _show(lines: Lines, *, as_json: bool) -> None:
+def _show(lines: StreamLines, *, as_json: bool) -> None:
     if lines.out:
         (facts if as_json else say)(*lines.out)
         sys.stdout.flush()
     tell(*lines.err)
 
 
-def _end(commands: Commands, answers: Answers, *, as_json: bool) -> None:
+def _end(commands: Commands, answers: CommandAnswers, *, as_json: bool) -> None:
     """End the command everywhere and say so; a second Ctrl-C leaves at once."""
     from orchestrator.phases.command import CommandOutput
 

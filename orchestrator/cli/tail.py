@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attempt", type=readings.positive, metavar="N", help="only the lines of this attempt"
     )
+    parser.add_argument(
+        "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
+    )
     parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
     parser.add_argument(
         "--merge",
@@ -120,4 +123,5 @@ def _look(arguments: argparse.Namespace, wanted: set[str]) -> Look:
         wanted=lambda task: not wanted or task in wanted,
         since=arguments.since,
         grep=arguments.grep,
+        brief=not arguments.notes,
     )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol, TextIO, runtime_checkable
+from typing import Protocol, TextIO
 
+from orchestrator.eventjson import encode
 from orchestrator.events import Stamped
-from orchestrator.render.jsonl import Jsonl
-from orchestrator.render.keys import KeyAction
-from orchestrator.render.look import Look
-from orchestrator.render.plain import Plain
-from orchestrator.render.sink import DisplayGoneError, is_full
+from orchestrator.render.plain import Look, Plain
+from orchestrator.render.sink import DisplayGoneError, Sink, is_full
 from orchestrator.run.vitals import Vitals
 
 _DUMB = ("dumb", "unknown")  # terminals on which rich draws nothing over
@@ -26,19 +24,35 @@ class Renderer(Protocol):
     def close(self) -> None:
         """Leave the terminal as it was found. Idempotent."""
 
+    def measured(self, vitals: Vitals) -> None:
+        """Take what the tasks use and show it where there is a board."""
 
-@runtime_checkable
-class Board(Protocol):
-    """What a renderer can do that draws on a terminal."""
+    @property
+    def has_board(self) -> bool:
+        """Tell whether measured numbers are shown."""
+
+
+class Jsonl:
+    """For programs: every event as a JSON line, and nothing else on stdout."""
+
+    has_board = False
+
+    def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
+        self._out = Sink(stdout)
+        self._look = look
+
+    def handle(self, stamped: Stamped) -> None:
+        if not self._look.leaves_out(stamped):
+            self._out.write(encode(stamped).decode() + "\n")
+
+    def tick(self) -> None:
+        """Hold nothing."""
+
+    def close(self) -> None:
+        """Have nothing open."""
 
     def measured(self, vitals: Vitals) -> None:
-        """From now on the board has these numbers."""
-
-    def press(self, key: str) -> KeyAction | None:
-        """Take a key that the user pressed, "" for the chance to; what it asks of whoever watches the run."""
-
-    def hide(self, *, hidden: bool) -> None:
-        """Take the board away, before the user's shell has the terminal again; or show it once more."""
+        """Show none of it."""
 
 
 def choose(stdout: TextIO, json: bool, stderr: TextIO, look: Look = Look()) -> Renderer:  # noqa: B008 - frozen

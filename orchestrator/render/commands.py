@@ -53,14 +53,14 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Lines for stdout and for stderr."""
+class StreamLines:
+    """StreamLines for stdout and for stderr."""
 
     out: Sequence[str] = ()
     err: Sequence[str] = ()
 
 
-class Answers:
+class CommandAnswers:
     """Words of hosts in, lines out; `now` is a monotonic clock."""
 
     def __init__(self, hosts: Iterable[str], *, as_json: bool) -> None:
@@ -71,14 +71,14 @@ class Answers:
         self._whole: list[Answer] = []  # the commands have ended, and nobody has seen how
         self._json = as_json
 
-    def take(self, word: Word, now: float) -> Lines:
+    def take(self, word: Word, now: float) -> StreamLines:
         """Take a word of a host; return what is shown at once."""
         match word:
             case CommandStarted(host):
                 self.running[host] = Answer(host, now)
             case CommandOutput(host, stream, data):
                 if (answer := self.running.get(host)) is None:
-                    return Lines()  # after its end: no agent of ours says it
+                    return StreamLines()  # after its end: no agent of ours says it
                 answer.add(stream, data, LIMIT if self._json else sys.maxsize)
                 if not self._json and len(answer.out) + len(answer.err) > _HELD:
                     return _stream([answer])
@@ -89,25 +89,27 @@ class Answers:
                 self.errors.append(error)
                 self.status = max(self.status, int(ExitStatus.CLUSTER))
                 answer = self.running.pop(host, Answer(host, now))
-                return Lines([answer.facts(error)]) if self._json else _stream([answer], all_of_it=True)
-        return Lines()
+                return StreamLines([answer.facts(error)]) if self._json else _stream([answer], all_of_it=True)
+        return StreamLines()
 
-    def due(self, now: float) -> Lines:
+    def due(self, now: float) -> StreamLines:
         """Return what was held back long enough."""
         if any(now - answer.began >= _SHORT for answer in self._whole):
             return self.rest()
         if self._json:
-            return Lines()
+            return StreamLines()
         return _stream([one for one in self.running.values() if now - one.began >= _SHORT])
 
-    def rest(self) -> Lines:
+    def rest(self) -> StreamLines:
         """Return the whole answers, equal ones once."""
         whole, self._whole = self._whole, []
         groups = grouped(((bytes(one.out), bytes(one.err), one.status, one.note), one) for one in whole)
         shown = [_folded(alike) for alike in groups.values()]
-        return Lines([line for one in shown for line in one.out], [line for one in shown for line in one.err])
+        return StreamLines(
+            [line for one in shown for line in one.out], [line for one in shown for line in one.err]
+        )
 
-    def _end(self, answer: Answer, end: CommandEnded) -> Lines:
+    def _end(self, answer: Answer, end: CommandEnded) -> StreamLines:
         self.waiting.discard(end.host)
         answer.status = end.status
         self.status = max(self.status, end.status)
@@ -119,17 +121,17 @@ class Answers:
             notes.append(f"could not be ended: {', '.join(end.left)}")
         answer.note = "; ".join(notes)
         if self._json:
-            return Lines([answer.facts()])
+            return StreamLines([answer.facts()])
         self._whole.append(answer)
-        return Lines()
+        return StreamLines()
 
 
-def _folded(alike: Sequence[Answer]) -> Lines:
+def _folded(alike: Sequence[Answer]) -> StreamLines:
     """Show a group of equal answers."""
     first = alike[0]
     who = names(answer.host for answer in alike)
     last = "; ".join(filter(None, (first.note, ending(first.status) if first.status else "")))
-    return Lines(_text(first.out, who), [*_text(first.err, who), *([f"{who}: {last}"] if last else [])])
+    return StreamLines(_text(first.out, who), [*_text(first.err, who), *([f"{who}: {last}"] if last else [])])
 
 
 def ending(status: int) -> str:
@@ -146,7 +148,7 @@ def _text(data: bytearray, who: str) -> list[str]:
     return [f"{who}:", *(f"  {line}" for line in lines)] if lines else []
 
 
-def _stream(answers: Iterable[Answer], *, all_of_it: bool = False) -> Lines:
+def _stream(answers: Iterable[Answer], *, all_of_it: bool = False) -> StreamLines:
     """Take the lines that are complete, and of one that never ends what has come."""
     out: list[str] = []
     err: list[str] = []
@@ -156,4 +158,4 @@ def _stream(answers: Iterable[Answer], *, all_of_it: bool = False) -> Lines:
             text = data[:end].decode("utf-8", "replace")
             lines += [f"{answer.host}: {plain(line)}" for line in text.splitlines()]
             del data[:end]
-    return Lines(out, err)
+    return StreamLines(out, err)

@@ -11,18 +11,17 @@ A line costs the same however many tasks there are.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TypeAlias
 
 from orchestrator import events as ev
 from orchestrator.diagnosis.ends import failed
 from orchestrator.events import Event, LogLine
 from orchestrator.model import Fold
-from orchestrator.render import similar
 from orchestrator.render.farewells import Farewells
 from orchestrator.render.noise import LineOrigin, Noise
 from orchestrator.text import count
@@ -33,10 +32,16 @@ _AT_MOST = 30.0  # seconds that a count grows
 _MOST_OPEN = 1000  # lines that are held
 
 
-class _Label(StrEnum):
-    START = "TensorFlow's start"
-    MIDDLE = "TensorFlow's notes"
-    END = "TensorFlow's end: the tasks did not leave together, which is harmless"
+_NOTES = "TensorFlow's notes"
+_END = "TensorFlow's end: the tasks did not leave together, which is harmless"
+
+# Durations and rates as Keras prints them: `0s`, `398ms/epoch`, `ETA: 1:02`, `41.2 steps/s`.
+_VARYING = re.compile(
+    r"(?<=ETA: )[0-9:]{1,16}s?(?![\w:])"
+    r"|(?:(?<![\w.\[;:/-])|(?<=\x1b\[[01]m))[0-9]+(?:\.[0-9]+)? ?(?:ns|us|\u00b5s|ms|s)"
+    r"(?=/(?:step|epoch|sample|batch)\b|[^\w/]|$)"
+    r"|(?<![\w.])[0-9]+(?:\.[0-9]+)?(?= ?(?:steps?|examples?|samples?|images?|it|batch(?:es)?)/s)"
+)
 
 
 @dataclass(frozen=True)
@@ -70,14 +75,11 @@ class _Group:
         self.grew = now
 
     def shown(self) -> Shown:
-        lines = list(self.lines.values())
-        first, tasks = lines[0], tuple(self.lines)
+        first, tasks = next(iter(self.lines.values())), tuple(self.lines)
         if self.noise:
             text = f"{self.key}: {count(self.count, 'line')}; tail --raw shows them"
             return Folded(tasks, first.host, text, first.sent, noise=True)
-        if len(lines) == 1:
-            return first
-        return Folded(tasks, first.host, similar.merge([line.text for line in lines]), first.sent)
+        return first if len(tasks) == 1 else Folded(tasks, first.host, first.text, first.sent)
 
 
 class Folding:
@@ -85,11 +87,9 @@ class Folding:
 
     def __init__(self, fold: Fold, wanted: Callable[[str], bool] = lambda _task: True) -> None:
         self._none = fold is Fold.NONE
-        self._shape = similar.shape if fold is Fold.SIMILAR else str
         self._wanted = wanted
         self._running: set[str] = set()
         self._noise: dict[str, Noise] = {}
-        self._trains: set[str] = set()  # tasks that have shown a line with an epoch or a metric
         self._farewells = Farewells()
         self._open: deque[_Group] = deque()
         self._by_key: dict[str, list[_Group]] = {}
@@ -121,10 +121,10 @@ class Folding:
             self._running.add(task)
         match noise.origin(line.text):
             case LineOrigin.NOISE:
-                self._count(line, _Label.MIDDLE if task in self._trains else _Label.START, now)
+                self._count(line, _NOTES, now)
             case LineOrigin.FAREWELL:
                 for harmless in self._farewells.add(line, now):
-                    self._count(harmless, _Label.END, now)
+                    self._count(harmless, _END, now)
             case LineOrigin.TASK:
                 self._join_all(self._farewells.of(task), now)
                 self._join(line, sent, now)
@@ -145,7 +145,6 @@ class Folding:
             self._running.add(task)
         self._noise.pop(task, None)
         self._farewells.started(task)
-        self._trains.discard(task)
 
     def _exited(self, event: ev.TaskExited, now: float) -> None:
         """What the task's end says of the errors that wait for it."""
@@ -154,7 +153,7 @@ class Folding:
             self._trouble(now)
             return
         for line in self._farewells.ended_well(event.task):
-            self._count(line, _Label.END, now)
+            self._count(line, _END, now)
 
     def _trouble(self, now: float) -> None:
         """Something went wrong: every error counts as one."""
@@ -163,15 +162,13 @@ class Folding:
     def _all(self) -> list[Shown]:
         return [self._pop() for _ in range(len(self._open))]
 
-    def _count(self, line: LogLine, label: _Label, now: float) -> None:
+    def _count(self, line: LogLine, label: str, now: float) -> None:
         group = self._find(label, line.task, noise=True) or self._begin(label, line.sent, now, noise=True)
         group.add(line, now)
         self._last[line.task] = max(group.place, self._last.get(line.task, -1))
 
     def _join(self, line: LogLine, sent: float, now: float) -> None:
-        key = self._shape(line.text)
-        if key != line.text or line.text.startswith("Epoch "):
-            self._trains.add(line.task)
+        key = shape(line.text)
         group = self._find(key, line.task, noise=False) or self._begin(key, sent, now, noise=False)
         group.add(line, now)
         self._last[line.task] = group.place
@@ -226,6 +223,11 @@ class Folding:
         if not groups:
             del self._by_key[key]
         return group.shown()
+
+
+def shape(text: str) -> str:
+    """Return the text without durations and rates: lines of one shape are shown once."""
+    return _VARYING.sub("\0", text) if "/" in text or ":" in text else text
 
 
 def _keyed(key: str, *, noise: bool) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from dataclasses import replace
 from typing import TextIO, cast
 
 from rich.console import Console, ConsoleDimensions
@@ -24,9 +23,8 @@ from orchestrator.diagnosis.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
 from orchestrator.model import Fold
 from orchestrator.render.folding import Folding
-from orchestrator.render.keys import KeyAction, Keys, chosen
-from orchestrator.render.look import Look, without
 from orchestrator.render.paint import Paint, Said
+from orchestrator.render.plain import Look
 from orchestrator.render.region import region
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import gap, say
@@ -39,20 +37,19 @@ PATIENCE = 1.0  # seconds a line waits for room; then the terminal counts as stu
 
 
 class Live:
+    has_board = True
+
     def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
         self._look = look
         self._paint = Paint(timestamps=look.timestamps, encoding=stdout.encoding or "utf-8")
         self._held = Folding(look.fold or Fold.SIMILAR, look.wanted)
         self._terminal = _Terminal(stdout)
         self._view = look.view
-        self._counted = False  # it was said that there are notes as at the last launch
         self._said: deque[Said] = deque()
         self._dropped: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._closing = False
-        self._hidden = False  # the terminal is somebody else's for a while
         self._vitals = Vitals()
-        self._keys = Keys()
         self._frames = 0
         self._gone: Exception | None = None
         self._thread = threading.Thread(target=self._draw_on, name="display", daemon=True)
@@ -65,15 +62,11 @@ class Live:
             if self._gone:
                 raise self._gone
             if isinstance(event, LogLine):
-                if not self._look.leaves_out(stamped) and chosen(self._keys.only, event.task, event.host):
+                if not self._look.leaves_out(stamped):
                     self._add_line(event, stamped.at)
                 return
-            if isinstance(event, ev.StacksTaken | ev.Noted | ev.StopRequested):
-                self._keys = replace(self._keys, stacks=False)
             self._view = apply(self._view, event, stamped.at)
-            said = without(event, self._look.notes, counted=self._counted)
-            self._counted = self._counted or said is not event
-            words = _words(self._view, said) if said is not None else []
+            words = _words(self._view, event, brief=self._look.brief)
             self._said.extend(self._held.note(event, time.monotonic(), aloud=bool(words)))
             self._said.extend(words)
 
@@ -84,25 +77,6 @@ class Live:
         """From now on the board has these numbers."""
         with self._changed:
             self._vitals = vitals
-
-    def press(self, key: str) -> KeyAction | None:
-        """Take a key that the user pressed, "" for the chance to; what it asks of whoever watches the run."""
-        with self._changed:
-            before = self._keys
-            self._keys, action = replace(before, known=True).press(key)
-            if self._keys.only != before.only:
-                self._said.extend(self._held.flush(time.monotonic()))
-            if not self._keys.paused:
-                self._changed.notify_all()
-            return action
-
-    def hide(self, *, hidden: bool) -> None:
-        """Take the region away, before the user's shell has the terminal again; or show it once more."""
-        with self._changed:
-            self._hidden = hidden
-            frames = self._frames
-            if hidden:
-                self._changed.wait_for(lambda: self._frames > frames + 1, PATIENCE)
 
     def close(self) -> None:
         """Draw what is left, take the region away; give up on a terminal that stands still."""
@@ -119,8 +93,7 @@ class Live:
         """Queue a line, or count it as dropped while the terminal is stuck."""
         if len(self._said) >= ROOM:
             self._changed.notify_all()
-            stuck = bool(self._dropped) or self._keys.paused
-            if stuck or not self._changed.wait_for(lambda: len(self._said) < ROOM, PATIENCE):
+            if self._dropped or not self._changed.wait_for(lambda: len(self._said) < ROOM, PATIENCE):
                 self._dropped[line.task] += 1
                 return
         self._said.extend(self._held.add(line, sent, time.monotonic()))
@@ -141,25 +114,19 @@ class Live:
         with self._changed:
             self._changed.wait_for(lambda: self._closing or len(self._said) >= ROOM, FRAME)
             self._said.extend(self._held.tick(time.monotonic()))
-            view, closing, keys, vitals = self._view, self._closing, self._keys, self._vitals
-            said: list[Said] = []
-            if closing or not keys.paused:
-                said = [*self._said, *_gaps(self._dropped)]
-                self._said.clear()
-                self._dropped.clear()
-                self._changed.notify_all()
-            waiting = len(self._said) + sum(self._dropped.values())
-            hidden = self._hidden
+            view, closing, vitals = self._view, self._closing, self._vitals
+            said = [*self._said, *_gaps(self._dropped)]
+            self._said.clear()
+            self._dropped.clear()
+            self._changed.notify_all()
         self._paint.learn(view)
         width, height = self._terminal.measure()
         lines = [line for one in said for line in self._paint.lines(one, width)]
         if closing:
             self._terminal.stop(lines)
         else:
-            most = max(2, height // 2 if not keys.help else height - 2)
-            rows = region(view, time.time(), most, width - 1, vitals=vitals, keys=keys, waiting=waiting)
-            shown = [] if hidden else [self._paint.row(row, width - 1) for row in rows]
-            self._terminal.draw(lines, shown)
+            rows = region(view, time.time(), max(2, height // 2), width - 1, vitals)
+            self._terminal.draw(lines, [self._paint.row(row, width - 1) for row in rows])
         with self._changed:
             self._frames += 1
             self._changed.notify_all()
@@ -236,7 +203,7 @@ class _Console(Console):
         raise DisplayGoneError
 
 
-def _words(view: View, event: Event) -> list[Said]:
+def _words(view: View, event: Event, *, brief: bool) -> list[Said]:
     """What is said above the region; what the region shows is not said again."""
     if isinstance(event, ev.PhaseStarted | ev.TaskStarted | ev.TaskReady):
         return []
@@ -244,7 +211,7 @@ def _words(view: View, event: Event) -> list[Said]:
         return []
     if isinstance(event, ev.RunEnded):
         return [(line, "") for line in say(view, event)]
-    return [(line, _style(event)) for line in say(view, event)]
+    return [(line, _style(event)) for line in say(view, event, brief=brief)]
 
 
 def _style(event: Event) -> str:

@@ -14,7 +14,7 @@ from orchestrator.events import LogLine
 from orchestrator.render.board import Row, wrapped
 from orchestrator.render.errors import coloured
 from orchestrator.render.folding import Folded
-from orchestrator.render.look import when
+from orchestrator.render.plain import when
 from orchestrator.render.prefix import Prefixes
 from orchestrator.run.view import View
 from orchestrator.text import harmless, plain

@@ -1,4 +1,4 @@
-"""For pipes, files and CI: a line per fact, no colour unless it is forced, nothing drawn over.
+"""For pipes, files and CI: a line per fact, no colour, nothing drawn over.
 
 Results go to stdout, progress to stderr: stdout has the tasks' own lines and nothing else, so that
 `orchestrate launch | grep loss` sees only them; what orchestrate says about the run is on stderr.
@@ -9,8 +9,10 @@ unless it is asked for: who counts or compares lines counts each task's.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from orchestrator.diagnosis.ends import failed
@@ -18,31 +20,58 @@ from orchestrator.events import LogLine, RunPlanned, Stamped, TaskExited, TaskSt
 from orchestrator.model import Fold
 from orchestrator.render.errors import coloured
 from orchestrator.render.folding import Folding, Shown
-from orchestrator.render.look import Look, when
 from orchestrator.render.prefix import Prefixes
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
-from orchestrator.run.view import apply
-from orchestrator.text import harmless, plain
+from orchestrator.run.view import View, apply
+from orchestrator.run.vitals import Vitals
+from orchestrator.text import moment, plain
 
 _BURST = 1 << 15  # characters of lines that are written at once
-_CODES = (36, 32, 35, 33, 34, 96, 92, 95, 94)  # of tasks; red is for failures
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a viewer wants a run to be shown, and what of it."""
+
+    fold: Fold | None = None  # None: what suits the place
+    timestamps: bool = False
+    wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
+    since: float = 0.0  # seconds since the epoch; older lines are left out
+    grep: re.Pattern[str] | None = None  # lines without it are left out
+    brief: bool = False  # of the run's start one line is said
+    view: View = field(default_factory=View)  # what happened before, and is not news
+
+    def leaves_out(self, stamped: Stamped) -> bool:
+        """Return True for a line that nobody asked for; only lines are left out."""
+        line = stamped.event
+        if not isinstance(line, LogLine):
+            return False
+        return stamped.at < self.since or (self.grep is not None and not self.grep.search(line.text))
+
+
+def when(seconds: float) -> str:
+    """`03:41:34.123 `: the time of a line, as wide where it is not known."""
+    if not seconds:
+        return " " * 13
+    return f"{moment('%H:%M:%S', seconds)}.{int(seconds % 1 * 1000):03} "
 
 
 class Plain:
-    def __init__(self, stdout: TextIO, stderr: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
+    has_board = False
+
+    def __init__(self, stdout: TextIO, stderr: TextIO, look: Look = Look()) -> None:
         self._out = Sink(stdout)
         self._err = Sink(stderr)
         self._look = look
-        self._colour, self._colour_of_ours = colours(stdout), colours(stderr)
+        self._colour = colours(stderr)
         fold = look.fold or Fold.NONE
         self._folding = Folding(fold, look.wanted)
         narrowed = look.since or look.grep or look.timestamps
-        self._bare = not (narrowed or self._colour) and fold is Fold.NONE  # the short way of most lines
+        self._bare = not narrowed and fold is Fold.NONE  # the short way of most lines
         self._view = look.view
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)
-        self._codes: dict[str, int] = {}
         self._held: list[str] = []  # lines of a burst, and their length
         self._length = 0
 
@@ -51,21 +80,19 @@ class Plain:
         event = stamped.event
         if isinstance(event, LogLine):
             if self._bare:
-                self._put(plain(f"{self._prefixes.of(event.task, event.host)}{event.text}") + "\n")
-                return
-            if not self._look.leaves_out(stamped):
+                self._put(f"{self._prefixes.of(event.task, event.host)}{plain(event.text)}\n")
+            elif not self._look.leaves_out(stamped):
                 self._show(self._folding.add(event, stamped.at, time.monotonic()))
             return
         self._view = apply(self._view, event, stamped.at)
         if isinstance(event, RunPlanned | TaskStarted):
             self._prefixes.learn(self._view)
-            self._codes = {task: _CODES[n % len(_CODES)] for n, task in enumerate(self._view.tasks)}
-        said = say(self._view, event)
+        said = say(self._view, event, brief=self._look.brief)
         aloud = bool(said) and not (isinstance(event, TaskExited) and not failed(event))
         self._show(self._folding.note(event, time.monotonic(), aloud=aloud))
         if said:
             self._write()
-            lines = (coloured(plain(line)) if self._colour_of_ours else plain(line) for line in said)
+            lines = (coloured(plain(line)) if self._colour else plain(line) for line in said)
             self._err.write("".join(f"{line}\n" for line in lines))
 
     def tick(self) -> None:
@@ -77,6 +104,9 @@ class Plain:
         with contextlib.suppress(DisplayGoneError):
             self._show(self._folding.flush(time.monotonic()))
             self._write()
+
+    def measured(self, vitals: Vitals) -> None:
+        """Show none of it: nothing is drawn over."""
 
     def _put(self, line: str) -> None:
         """Have it written with those of the same moment: a call for each costs as much as all the rest."""
@@ -95,16 +125,4 @@ class Plain:
     def _show(self, lines: Iterable[Shown]) -> None:
         for line in lines:
             at = when(line.sent) if self._look.timestamps else ""
-            prefix = self._prefixes.of_line(line)
-            shown = self._paint(at, prefix, line) if self._colour else plain(f"{at}{prefix}{line.text}")
-            self._put(shown + "\n")
-
-    def _paint(self, at: str, prefix: str, line: Shown) -> str:
-        """As the live display does, of what a pipe can carry."""
-        if isinstance(line, LogLine):
-            code = self._codes.get(line.task, 0)
-            end = "\x1b[0m" if "\x1b" in line.text else ""
-            return f"{at}\x1b[{code}m{plain(prefix)}\x1b[0m{harmless(line.text)}{end}"
-        if line.noise:
-            return f"{at}\x1b[2m{plain(prefix + line.text)}\x1b[0m"
-        return f"{at}{plain(prefix)}{harmless(line.text)}\x1b[0m"
+            self._put(plain(f"{at}{self._prefixes.of_line(line)}{line.text}") + "\n")

@@ -6,6 +6,7 @@ from orchestrator.events import LogLine
 from orchestrator.render import fold
 from orchestrator.render.folding import Shown
 from orchestrator.run.view import View
+from orchestrator.text import plain
 
 _MOST = 1000  # orders in which tasks may say the same
 
@@ -33,7 +34,7 @@ class Prefixes:
     def of(self, task: str, host: str) -> str:
         made = self._made.get((task, host))
         if made is None:
-            made = self._made[task, host] = f"{task:<{self._task}} {host:<{self._host}} | "
+            made = self._made[task, host] = plain(f"{task:<{self._task}} {host:<{self._host}} | ")
         return made
 
     def of_several(self, tasks: tuple[str, ...]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from orchestrator import ranges
 from orchestrator.events import CodeSending, HangKind, HangSuspected, Phase
@@ -12,7 +11,6 @@ from orchestrator.groups import grouped
 from orchestrator.names import is_validation
 from orchestrator.render import fold
 from orchestrator.render.board import Row, loss_word, rate_word, table, wrapped
-from orchestrator.render.keys import HELP, Keys
 from orchestrator.render.words import unheard
 from orchestrator.run.straggler import Straggler
 from orchestrator.run.view import HostState, HostView, PhaseView, TaskView, View
@@ -22,8 +20,6 @@ from orchestrator.text import count, duration, plain, size
 _RULE = "\u2500"
 _BAR = 24  # cells
 
-_HINT = " ? shows keys "
-
 _DONE: dict[Phase, Callable[[HostView], bool]] = {
     Phase.CONNECT: lambda host: host.state is not HostState.WAITING,
     Phase.PREFLIGHT: lambda host: bool(host.checks),
@@ -32,29 +28,16 @@ _DONE: dict[Phase, Callable[[HostView], bool]] = {
 }
 
 
-def region(
-    view: View,
-    now: float,
-    height: int,
-    width: int,
-    *,
-    vitals: Vitals = Vitals(),  # noqa: B008 - frozen
-    keys: Keys = Keys(),  # noqa: B008 - frozen
-    waiting: int = 0,
-) -> list[Row]:
-    """At most `height` rows of `width` cells; none once the run has ended, its summary says it all.
-
-    `waiting` lines are held while the display is paused.
-    """
+def region(view: View, now: float, height: int, width: int, vitals: Vitals = Vitals()) -> list[Row]:  # noqa: B008
+    """At most `height` rows of `width` cells; none once the run has ended, its summary says it all."""
     if view.ended or not (view.planned or view.phases):
         return []
     if any(task.started is not None for task in view.tasks.values()):  # no longer those of the validation
         vitals = vitals.of({task.attempt for task in view.tasks.values()})
-    if view.phase is None or view.phase.phase is not Phase.FOLLOW:
-        keys = replace(keys, stacks=False)  # nobody takes them then
-    notices = [*_asked(keys, waiting), *_troubles(view, now, vitals, keys)]
-    rows = [_rule(view, now, keys, width)]
-    rows += [((line, style),) for text, style in notices for line in wrapped(text, width)]
+    rows = [_rule(view, now, width)]
+    rows += [
+        ((line, style),) for text, style in _troubles(view, now, vitals) for line in wrapped(text, width)
+    ]
     left = height - len(rows)
     if all(task.started is None for task in view.tasks.values()):
         vitals = vitals if is_validation(vitals.attempt) else Vitals()
@@ -64,22 +47,12 @@ def region(
     return rows[:height]
 
 
-def _rule(view: View, now: float, keys: Keys, width: int) -> Row:
+def _rule(view: View, now: float, width: int) -> Row:
     """The line that sets the board apart from the log, with the run and what it does."""
     name = f"run {view.planned.run} " if view.planned else ""
     state = f"{_doing(view, now)} "
-    hint = _HINT if keys.known and not keys.help else ""
-    used = 3 + len(name) + len(state)
-    if used + len(hint) + 2 > width:
-        hint = ""
-    return (
-        (f"{_RULE * 2} ", "dim"),
-        (name, "bold"),
-        (state, ""),
-        (_RULE * max(0, width - used - (len(hint) + 2 if hint else 0)), "dim"),
-        (hint, "dim"),
-        (_RULE * 2 if hint else "", "dim"),
-    )
+    rest = _RULE * max(0, width - 3 - len(name) - len(state))
+    return ((f"{_RULE * 2} ", "dim"), (name, "bold"), (state, ""), (rest, "dim"))
 
 
 def _doing(view: View, now: float) -> str:
@@ -105,25 +78,7 @@ def _since(seconds: float) -> str:
     return duration(max(10.0, seconds)) if seconds >= 9.95 else f"{max(0, int(seconds))} s"
 
 
-def _asked(keys: Keys, waiting: int) -> list[tuple[str, str]]:
-    """What the user is about to do, and what was asked for with keys."""
-    rows = []
-    if keys.help:
-        rows += [(f"  {key}  {what}", "") for key, what in HELP]
-    if keys.typing is not None:
-        rows.append((f"show only (worker/1, a host, worker/[0-3]; nothing: all): {keys.typing}_", "bold"))
-    elif keys.only:
-        rows.append((f"only the lines of {keys.only} are shown; f: others", "bold"))
-    if keys.asking:
-        rows.append(("stop the run? y: yes, any other key: no", "bold"))
-    if keys.stacks:
-        rows.append(("taking the stacks of all tasks", "bold"))
-    if keys.paused:
-        rows.append((f"paused: {count(waiting, 'line')} waiting; p continues", "bold"))
-    return rows
-
-
-def _troubles(view: View, now: float, vitals: Vitals, keys: Keys) -> list[tuple[str, str]]:
+def _troubles(view: View, now: float, vitals: Vitals) -> list[tuple[str, str]]:
     """What is waited for, and what may be wrong."""
     rows = []
     left = [task for task in view.tasks.values() if task.started is not None and not task.exited]
@@ -137,8 +92,6 @@ def _troubles(view: View, now: float, vitals: Vitals, keys: Keys) -> list[tuple[
     elif view.hang:
         seconds = vitals.quiet(now) if vitals.tasks else now - view.hang_since
         said = hanging(view.hang, seconds, view.planned.run if view.planned else "RUN")
-        if view.hang.kind is HangKind.QUIET and keys.known:
-            said = said.replace("; ", "; s, or ")
         rows.append((said, "yellow"))
     elif view.straggler:
         rows.append((straggling(view, view.straggler), "yellow"))

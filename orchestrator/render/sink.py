@@ -77,12 +77,8 @@ def is_full(error: Exception) -> bool:
 
 
 def colours(stream: TextIO) -> bool:
-    """Whether colours are wanted there: on a terminal, unless the environment says otherwise."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    if any(os.environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
-        return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb" and os.environ.get("CLICOLOR") != "0"
+    """Return True on a terminal, unless the environment says otherwise."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _fd(stream: TextIO) -> int | None:

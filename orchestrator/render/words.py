@@ -26,8 +26,15 @@ _BECAUSE = {
 _UNSAID = {Phase.FOLLOW}  # it lasts as long as the run: its tasks speak for it
 
 
-def say(view: View, event: Event) -> list[str]:
-    """The lines for an event; `view` is the one after it. Log lines are not ours to word."""
+def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
+    """The lines for an event; `view` is the one after it. Log lines are not ours to word.
+
+    `brief` leaves one line of a run's start, unless it fails.
+    """
+    if brief and isinstance(event, ev.RunPlanned):
+        return [plain(line) for line in _planned(event)[:1]]
+    if brief and _is_of_a_start(view, event):
+        return []
     match event:
         case ev.RunPlanned():
             said = _planned(event)
@@ -103,6 +110,19 @@ def say(view: View, event: Event) -> list[str]:
         case _:
             assert_never(event)
     return [plain(line) for line in said]
+
+
+def _is_of_a_start(view: View, event: Event) -> bool:
+    match event:
+        case ev.PhaseEnded(ok=ok):
+            return ok
+        case ev.Noted():
+            return not any(task.started is not None for task in view.tasks.values())
+        case ev.PhaseStarted() | ev.HostValidated() | ev.ValidationStood() | ev.HostsSlow():
+            return True
+        case ev.EnvironmentMade() | ev.DataPlaced() | ev.TaskStarted() | ev.TaskReady():
+            return True
+    return False
 
 
 def gap(event: ev.LogGap) -> str:

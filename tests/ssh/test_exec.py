@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted
 from orchestrator.rehearsal import Cluster
-from orchestrator.render.commands import LIMIT, Answers
+from orchestrator.render.commands import LIMIT, CommandAnswers
 from orchestrator.wire import Pipe
 from tests.polling import poll
 
@@ -184,7 +184,7 @@ def _written(pid: int) -> int:
 
 
 def test_a_line_of_json_is_bounded() -> None:
-    answers = Answers(["gpu-01"], as_json=True)
+    answers = CommandAnswers(["gpu-01"], as_json=True)
     answers.take(CommandStarted("gpu-01"), 0.0)
     for _ in range(80):
         answers.take(CommandOutput("gpu-01", Pipe.OUT, bytes(1 << 16)), 1.0)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from rich.text import Text
 
@@ -320,9 +319,9 @@ def test_lines_of_several_tasks_are_folded_on_a_terminal(
     display.close()
     lines = terminal.wait_for(lambda lines: "worker/0 gpu-01 | the last" in lines)
     assert lines[1:6] == [
-        "worker/[0-1]    | TensorFlow's start: 2 lines; tail --raw shows them",
+        "worker/[0-1]    | TensorFlow's notes: 2 lines; tail --raw shows them",
         "worker/[0-1]    | Epoch 1/2",
-        "worker/[0-1]    | 6/6 - 0s - loss: 0.5000 - 301ms/epoch",
+        "worker/[0-1]    | 6/6 - 0s - loss: 0.5000 - 300ms/epoch",
         "worker/1 gpu-02 | ValueError: x",
         "worker/0 gpu-01 | the last",
     ]
@@ -338,20 +337,3 @@ def test_every_line_with_its_time_where_that_is_asked_for(terminal: Terminal) ->
         f"{time.strftime('%H:%M:%S', time.localtime(3))}.250 worker/0 gpu-01 | a",
         "             worker/1 gpu-02 | a",
     ]
-
-
-def test_notes_of_the_last_launch_are_not_given_again(terminal: Terminal) -> None:
-    display = Live(terminal.stream, Look(notes=frozenset({"old", "gone"})))
-    show(display, msgspec.structs.replace(PLAN, notes=("old", "new")))
-    display.close()
-    lines = terminal.wait_for(lambda lines: len(lines) > 3)
-    assert lines[1:3] == ["  note: new", "  note: 1 note as at the last launch: launch --dry-run"]
-
-
-def test_known_notes_of_the_code_are_counted_once(terminal: Terminal) -> None:
-    display = Live(terminal.stream, Look(notes=frozenset({"large", "left out"})))
-    show(display, *(ev.Noted(text) for text in ("large", "new", "left out")))
-    display.close()
-    lines = terminal.wait_for(lambda lines: len(lines) > 1)
-    assert lines[:2] == ["note: as at the last launch: launch --dry-run", "note: new"]
-    assert not any("large" in line or "left out" in line for line in lines)

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Level, Outcome, Phase, Stamped
-from orchestrator.render.keys import Keys
 from orchestrator.render.paint import Paint
 from orchestrator.render.region import region
 from orchestrator.run.fitlines import Fit
@@ -284,7 +283,6 @@ def test_nobody_is_heard_of() -> None:
         "no word from anybody for 3 min 30 s; `orchestrate stacks r1`",
         "  shows where they stand",
     ]
-    assert "s, or `orchestrate" in " ".join(drawn(view, 130.0, keys=Keys(known=True))[1:3])
 
 
 def test_a_stop_shows_how_long_it_waits_and_what_for() -> None:
@@ -300,25 +298,6 @@ def test_a_stop_shows_how_long_it_waits_and_what_for() -> None:
     ]
 
 
-def test_what_the_user_does_with_keys_is_shown() -> None:
-    view = after(plan(1), *started(1))
-    assert drawn(view, keys=Keys(known=True), width=60)[0].endswith("? shows keys")
-    keys = Keys(known=True, help=True)
-    rows = drawn(view, keys=keys, height=20)
-    assert [row.split()[0] for row in rows[1:7]] == ["f", "p", "s", "d", "x", "?"]
-    keys = Keys(known=True, paused=True, only="worker/1", asking=True)
-    assert drawn(view, keys=keys, waiting=3)[1:4] == [
-        "only the lines of worker/1 are shown; f: others",
-        "stop the run? y: yes, any other key: no",
-        "paused: 3 lines waiting; p continues",
-    ]
-    assert drawn(view, keys=Keys(typing="wor"))[1].endswith(": wor_")
-    following = after(plan(1), *started(1), ev.PhaseStarted(Phase.FOLLOW, 1))
-    assert drawn(following, keys=Keys(stacks=True))[1] == "taking the stacks of all tasks"
-    assert len(drawn(view, keys=Keys(stacks=True))) == 2
-
-
-# Cells of a row, and what of it stands in 5 and in 3 cells.
 WIDTHS = [
     (("漢字漢字", "tail"), "漢字", "漢"),
     (("abc", "defg"), "abcde", "abc"),

@@ -22,10 +22,10 @@ from orchestrator import wire
 from orchestrator.cli.desk import out
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.events import Event, Stamped
+from orchestrator.render import Jsonl
 from orchestrator.render.clean import Cleaning
 from orchestrator.render.clean import lines as clean_lines
 from orchestrator.render.errors import report
-from orchestrator.render.jsonl import Jsonl
 from orchestrator.render.paint import Paint
 from orchestrator.render.plain import Plain
 from orchestrator.render.preflight import preflight_table

@@ -33,8 +33,8 @@ def fold(parser: argparse._ActionsContainer) -> None:
         "--fold",
         choices=[one.value for one in Fold],
         help=(
-            "show a line that several tasks print only once: equal lines, or also lines that differ in times"
-            " and metrics (default: similar on a terminal, none elsewhere)"
+            "show a line that several tasks print only once, also where its durations differ"
+            " (default: similar on a terminal, none elsewhere)"
         ),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from orchestrator.checks.rest import without
 from orchestrator.cli.desk import watch
@@ -18,7 +17,6 @@ from orchestrator.model import Fold, Host
 from orchestrator.ranges import fold
 from orchestrator.render import Look, choose
 from orchestrator.store import RunFolder, RunReader
-from orchestrator.store.notes import Notes
 from orchestrator.text import count
 
 BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
@@ -32,24 +30,17 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
         return not tasks or task in tasks
 
     folding = Fold(arguments.fold) if arguments.fold else None
-    notes = Notes(Path.cwd())
-    look = Look(fold=folding, notes=notes.read(), wanted=wanted)
+    look = Look(fold=folding, wanted=wanted)
     renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
     drawn = sys.stdout.isatty() and not arguments.json
     reader = RunReader(folder, wanted=wanted, drop_behind=BEHIND if drawn else None)
-    hosts = folder.read_plan().hosts
+    plan = folder.read_plan()
+    hosts = plan.hosts
     readiness = Readiness(hosts)
 
-    def hear(stamped: Stamped) -> None:
-        readiness.hear(stamped)
-        if drawn:
-            notes.hear(stamped)
-
-    try:
-        status = watch.own(folder, reader, renderer, interrupts, heard=hear)
-    finally:
-        if drawn:
-            notes.write()  # the next launch need not give them again
+    if not drawn and not arguments.json and folding is None and len(plan.tasks) > 1:
+        tell("note: a pipe gets every task's lines; --fold similar shows those that are alike once")
+    status = watch.own(folder, reader, renderer, interrupts, heard=readiness.hear)
     if (out := readiness.out()) and not arguments.json and arguments.verb == "launch":
         tell(_without(len(hosts), out, arguments))
     return status

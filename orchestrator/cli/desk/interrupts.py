@@ -33,10 +33,6 @@ class Interrupts:
         if self.count:
             told(self.count)
 
-    def add(self) -> None:
-        """As if Ctrl-C had been pressed."""
-        self._came(signal.SIGINT, None)
-
     def _came(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
         if self._told is not None:

@@ -13,7 +13,6 @@ from orchestrator.cli.desk import keeping
 from orchestrator.cli.desk.frozen import why_no_answer
 from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
-from orchestrator.cli.desk.keyboard import Keyboard
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError, UsageError
 from orchestrator.events import (
@@ -33,12 +32,12 @@ from orchestrator.events import (
 )
 from orchestrator.model import Order
 from orchestrator.node.base.fault import reason
-from orchestrator.render import Board, DisplayGoneError, KeyAction, Renderer, is_full
+from orchestrator.render import DisplayGoneError, Renderer, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
 
 _IDLE = 0.03  # seconds between two looks at the folder
-_QUIET = 0.1  # the same where there has been nothing new for a while, and no keys are waited for
+_QUIET = 0.1  # the same where there has been nothing new for a while
 _LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
 _ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks at the tasks
 _LOOK_EVERY = 0.5  # seconds between two looks at what they use
@@ -84,21 +83,12 @@ def own(
         leave=lambda: interrupts.count > _PATIENCE,
         stopping=lambda: wanted() is not None,
         adopt=lambda: keeping.keep_adopted(folder, folder.read_plan(), stop=wanted()),
-        stop=interrupts.add,
         heard=heard,
     ).loop()
 
 
 def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
     """Watch a run without owning it: Ctrl-C only stops watching."""
-    asked = 0
-
-    def ask() -> None:
-        nonlocal asked
-        asked += 1
-        reader.hurry()
-        folder.ask_keeper(Order.STOP if asked == 1 else Order.KILL)
-
     with Interrupts() as interrupts:
         return _Watch(
             folder,
@@ -107,7 +97,6 @@ def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
             leave=lambda: interrupts.count > 0,
             stopping=lambda: False,
             adopt=lambda: keeping.keep_adopted(folder, folder.read_plan()),
-            stop=ask,
         ).loop()
 
 
@@ -121,7 +110,6 @@ class _Watch:
     leave: Callable[[], bool]  # whether the user wants to go
     stopping: Callable[[], bool]  # whether the end of the run was asked for
     adopt: Callable[[], bool]
-    stop: Callable[[], None]  # what the key for it does
     heard: Callable[[Stamped], None] = lambda _: None
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
@@ -129,7 +117,6 @@ class _Watch:
     _left: Stamped | None = None
     _stopped: bool = False  # by a user, whoever that is
     _keepers: int = 0  # that were started one after the other, and came to nothing
-    _detached: bool = False  # by a key
     _named: bool = False  # the keeper, as one that does not answer
     _unheard: float = math.inf  # when it was first seen that the stop which was asked for had not begun
     _asked: float = -math.inf  # when the keeper was last told that somebody looks at the tasks
@@ -137,34 +124,20 @@ class _Watch:
 
     def loop(self) -> int:
         """The run's exit status, or the one that says why it was not watched to its end."""
-        with Keyboard(self._hide) if self._board else contextlib.nullcontext() as keyboard:
-            try:
-                status = self._watch(keyboard)
-            finally:
-                self._close()
+        try:
+            status = self._watch()
+        finally:
+            self._close()
         return self._incomplete(status) if self._full else status
 
-    @property
-    def _board(self) -> Board | None:
-        return self.renderer if isinstance(self.renderer, Board) else None
-
-    def _hide(self, hidden: bool) -> None:
-        if self._board is not None:
-            self._board.hide(hidden=hidden)
-
-    def _watch(self, keyboard: Keyboard | None) -> int:
+    def _watch(self) -> int:
         checked, idle = time.monotonic(), _IDLE
         while True:
             drawn = self._draw()
-            if keyboard is not None and self._board is not None:
-                self._use_keys(keyboard, self._board)
-                self._measure(self._board)
+            if self.renderer.has_board:
+                self._measure()
             if self.reader.ended:
                 return self._status
-            if self._detached:
-                self._close()
-                self._say_that_it_goes_on()
-                return int(ExitStatus.OK)
             if self.leave():
                 self._say_that_it_goes_on()
                 return int(ExitStatus.INTERRUPTED)
@@ -183,9 +156,8 @@ class _Watch:
                     if self.reader.left and self._left is not None:
                         self._show(self._left)
                         return int(ExitStatus.CLUSTER)
-                    with keyboard.released() if keyboard is not None else contextlib.nullcontext():
-                        self._replace_keeper()
-            time.sleep(_IDLE if keyboard is not None else idle)
+                    self._replace_keeper()
+            time.sleep(idle)
             idle = min(1.2 * idle, _QUIET)
 
     def _close(self) -> None:
@@ -218,20 +190,7 @@ class _Watch:
         report(error, sys.stderr)
         return status or int(error.status)
 
-    def _use_keys(self, keyboard: Keyboard, board: Board) -> None:
-        """What the user's keys ask for."""
-        if keyboard.ours:
-            board.press("")
-        for key in keyboard.read():
-            match board.press(key):
-                case KeyAction.DETACH:
-                    self._detached = True
-                case KeyAction.STOP:
-                    self.stop()
-                case KeyAction.STACKS:
-                    self.folder.ask_keeper(Order.STACKS)
-
-    def _measure(self, board: Board) -> None:
+    def _measure(self) -> None:
         """Let the keeper know that somebody looks, and hand over what it finds out then."""
         now = time.monotonic()
         if now - self._asked >= _ASK_EVERY:
@@ -239,9 +198,9 @@ class _Watch:
             self.folder.ask_keeper(Order.VITALS)
         if now - self._measured >= _LOOK_EVERY:
             self._measured = now
-            found = decode(self.folder.read_vitals())
-            if found is not None and time.time() - found.at < _STALE:
-                board.measured(found)
+            vitals = decode(self.folder.read_vitals())
+            if vitals is not None and time.time() - vitals.at < _STALE:
+                self.renderer.measured(vitals)
 
     def _draw(self) -> bool:
         """Show what is new; False when there was nothing."""
