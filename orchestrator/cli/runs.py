@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options, readings
-from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import ExitStatus, OrchestrateError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     last = None if math.isinf(arguments.n) else int(arguments.n)
     rows = [_row(folder) for folder in itertools.islice(runs(), last)]
-    (facts if arguments.json else say)(*runs_table(rows, json=arguments.json))
+    (facts if arguments.json else say)(*runs_table(rows, json=arguments.json, width=width()))
     if not rows and last != 0 and not arguments.json:
         tell("no runs yet; orchestrate launch starts one")
     for row in rows:

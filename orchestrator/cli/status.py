@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options, readings
-from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import ExitStatus
 
 if TYPE_CHECKING:
@@ -94,7 +94,16 @@ def _look(nodes: _Nodes, folder: RunFolder, plan: RunPlan, *, json: bool) -> tup
     view = replay(history(folder))
     vitals = _vitals(folder, asked) if here and view.tasks and not view.ended else Vitals()
     lines = status_table(
-        plan, view, states, unreachable, kept=here, keeper=keeper, json=json, vitals=vitals, now=time.time()
+        plan,
+        view,
+        states,
+        unreachable,
+        kept=here,
+        keeper=keeper,
+        json=json,
+        vitals=vitals,
+        now=time.time(),
+        width=width(),
     )
     return lines, len(unreachable) < len(plan.hosts) + len(plan.retired), view
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from orchestrator.diagnosis.ends import end_after, failed
 from orchestrator.render import fold
+from orchestrator.render.grid import fitting, shortened
 from orchestrator.run.view import TaskState, TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.text import count, duration, plain, size
@@ -37,9 +38,9 @@ _STYLES = {
 
 
 @dataclass(frozen=True)
-class _Line:
+class BoardLine:
     cells: Mapping[str, Cell]
-    told: Cell = ("", "")  # stands behind the state, in place of numbers
+    note: Cell = ("", "")  # stands behind the state, in place of numbers
 
     def cell(self, name: str) -> Cell:
         return self.cells.get(name, ("", ""))
@@ -51,7 +52,7 @@ def table(view: View, vitals: Vitals, now: float, height: int, width: int) -> li
         lines = [_line(view, task, vitals.tasks.get(task.task), now) for task in view.tasks.values()]
     else:
         lines = _by_state(view, vitals, now)
-    return _rows(lines, width)[:height]
+    return rows(lines, width)[:height]
 
 
 def state_of(view: View, task: TaskView, vital: Vital | None) -> TaskState:
@@ -62,22 +63,24 @@ def state_of(view: View, task: TaskView, vital: Vital | None) -> TaskState:
     return state
 
 
-def _line(view: View, task: TaskView, vital: Vital | None, now: float) -> _Line:
+def _line(view: View, task: TaskView, vital: Vital | None, now: float) -> BoardLine:
     state = state_of(view, task, vital)
     named = {"task": (task.task, "task"), "host": (task.host, ""), "state": (str(state), _STYLES[state])}
     if task.exited:
-        return _Line(named, (end_after(task.exited), "red" if failed(task.exited) else ""))
+        return BoardLine(named, (end_after(task.exited), "red" if failed(task.exited) else ""))
     if state is TaskState.UNKNOWN:
         host = view.hosts[task.host]
-        return _Line(named, (plain(f"no word for {duration(now - host.since)} ({host.why})"), ""))
-    numbers = _numbers([(task, vital)], now)
-    if task.attempt not in ("", "1"):
-        numbers["attempt"] = (task.attempt, "")
-    told = (plain(task.ready), "") if state is TaskState.READY and task.ready else ("", "")
-    return _Line({**named, **numbers}, told)
+        return BoardLine(named, (plain(f"no word for {duration(now - host.since)} ({host.why})"), ""))
+    note = (plain(task.ready), "") if state is TaskState.READY and task.ready else ("", "")
+    return BoardLine({**named, **attempt_of(task.attempt), **numbers([(task, vital)], now)}, note)
 
 
-def _by_state(view: View, vitals: Vitals, now: float) -> list[_Line]:
+def attempt_of(attempt: str) -> dict[str, Cell]:
+    """The cell of an attempt that is not the first."""
+    return {} if attempt in ("", "1") else {"attempt": (attempt, "")}
+
+
+def _by_state(view: View, vitals: Vitals, now: float) -> list[BoardLine]:
     """A line per state."""
     groups: dict[TaskState, list[tuple[TaskView, Vital | None]]] = {}
     for task in view.tasks.values():
@@ -93,13 +96,13 @@ def _by_state(view: View, vitals: Vitals, now: float) -> list[_Line]:
             "state": (str(state), _STYLES[state]),
         }
         bad = [task.task for task, _ in members if task.exited and failed(task.exited)]
-        told = (f"{fold.names(bad)} failed", "red") if bad else ("", "")
+        note = (f"{fold.names(bad)} failed", "red") if bad else ("", "")
         active = state not in (TaskState.ENDED, TaskState.UNKNOWN)
-        lines.append(_Line({**cells, **(_numbers(members, now) if active else {})}, told))
+        lines.append(BoardLine({**cells, **(numbers(members, now) if active else {})}, note))
     return lines
 
 
-def _numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> dict[str, Cell]:
+def numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> dict[str, Cell]:
     """The columns of numbers, each from the least to the most where they differ."""
     read = [(task, vital.fit) for task, vital in members if vital and vital.fit]
     fits = [fit for task, fit in read if task.step is None]  # a task's own numbers win
@@ -112,31 +115,31 @@ def _numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> di
     cells = {
         "epoch": _parts([(fit.epoch, fit.epochs) for _, fit in read]),
         "step": _parts([(task.step, None) for task in tasks] + [(fit.step, fit.steps) for fit in fits]),
-        "loss": _between([*losses, *(fit.loss for fit in fits if fit.loss is not None)], loss_word),
-        "steps/s": _between([*rates, *(fit.steps_per_second for fit in fits)], rate_word),
-        "last word": _between(heard, ago),
+        "loss": _between([*losses, *(fit.loss for fit in fits if fit.loss is not None)], _loss_word),
+        "steps/s": _between([*rates, *(fit.steps_per_second for fit in fits)], _rate_word),
+        "last word": _between(heard, _ago),
         "CPU": _between([one.cpu for one in vitals], lambda busy: f"{100 * busy:.0f} %"),
         "memory": _between([one.memory for one in vitals], size),
         "GPU": _gpu(vitals),
     }
-    found = {name: (text, "") for name, text in cells.items() if text}
+    shown = {name: (text, "") for name, text in cells.items() if text}
     if lost:
-        found["loss"] = (lost[0], "red")
+        shown["loss"] = (lost[0], "red")
     if heard and min(heard) > QUIET:
-        found["last word"] = (found["last word"][0], "yellow")
-    return found
+        shown["last word"] = (shown["last word"][0], "yellow")
+    return shown
 
 
-def loss_word(loss: float) -> str:
+def _loss_word(loss: float) -> str:
     """Four digits after the point, or the number's own way when that would show nothing."""
     return f"{loss:.4f}" if loss == 0 or 0.001 <= abs(loss) < 1e6 else f"{loss:.3e}"
 
 
-def rate_word(rate: float) -> str:
+def _rate_word(rate: float) -> str:
     return f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}"
 
 
-def ago(seconds: float) -> str:
+def _ago(seconds: float) -> str:
     """Whole seconds, so that the eye is not drawn to it."""
     return f"{int(seconds)} s" if seconds < 9.95 else duration(seconds)
 
@@ -170,39 +173,27 @@ def _between(values: Iterable[float | int | None], word: Callable[[float], str])
     return f"{number}..{most}" if unit and most.endswith(f" {unit}") else f"{least}..{most}"
 
 
-def _rows(lines: Sequence[_Line], width: int) -> list[Row]:
+def rows(lines: Sequence[BoardLine], width: int) -> list[Row]:
     """The lines below their titles, with the columns that fit."""
     used = [name for name in _COLUMNS if any(line.cell(name)[0] for line in lines)]
     widths = {name: max(len(name), *(len(line.cell(name)[0]) for line in lines)) for name in used}
-    for name in _LEAST_FIRST:
-        if sum(widths[one] + len(_GAP) for one in used) - len(_GAP) <= width:
-            break
-        if name in used:
-            used.remove(name)
+    used = fitting({name: widths[name] for name in used}, _LEAST_FIRST, width)
     titles: Row = tuple((_aligned(name, name, widths), "dim") for name in used)
-    numbers = any(name not in _LEFT for name in used)
-    return [*([titles] if numbers else []), *(_row(line, used, widths, width) for line in lines)]
+    has_numbers = any(name not in _LEFT for name in used)
+    return [*([titles] if has_numbers else []), *(_row(line, used, widths, width) for line in lines)]
 
 
-def _row(line: _Line, used: Sequence[str], widths: Mapping[str, int], width: int) -> Row:
-    shown = [name for name in used if name in _LEFT or not line.told[0]]
+def _row(line: BoardLine, used: Sequence[str], widths: Mapping[str, int], width: int) -> Row:
+    shown = [name for name in used if name in _LEFT or not line.note[0]]
     cells = [(_aligned(line.cell(name)[0], name, widths), line.cell(name)[1]) for name in shown]
-    if line.told[0]:
+    if line.note[0]:
         left = width - sum(len(text) for text, _ in cells)
-        cells.append((shortened(line.told[0], left), line.told[1]))
+        cells.append((shortened(line.note[0], left), line.note[1]))
     return tuple(cells)
 
 
 def _aligned(text: str, name: str, widths: Mapping[str, int]) -> str:
     return (f"{text:<{widths[name]}}" if name in _LEFT else f"{text:>{widths[name]}}") + _GAP
-
-
-def shortened(text: str, width: int) -> str:
-    """The words that fit; an ellipsis stands for the others."""
-    if len(text) <= width:
-        return text
-    words = text[: max(0, width - 1)].rpartition(" ")[0]
-    return f"{words}\u2026" if words else ""
 
 
 def wrapped(text: str, width: int) -> list[str]:

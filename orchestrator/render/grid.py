@@ -7,7 +7,7 @@ words, and neither a host's name nor a finding can be read, searched or copied t
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -17,6 +17,46 @@ from rich.text import Text
 from orchestrator.text import plain
 
 _GAP = 2  # cells between two columns
+_LAST = 20  # cells that the last column of a table wants
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, least: Sequence[str] = ()
+) -> list[str]:
+    """Rows below their titles as lines of at most `width` cells, in which no word is cut.
+
+    Columns without a word are left out, and then those that `least` names, the first one first, until the
+    others fit; of the last column the words that fit are shown.
+    """
+    used = [place for place in range(len(head)) if any(row[place] for row in rows)]
+    widths = {head[place]: max(cell_len(row[place]) for row in (head, *rows)) for place in used}
+    last = head[used[-1]] if used else ""
+    names = fitting({**widths, last: min(widths.get(last, 0), _LAST)}, least, width)
+    used = [place for place in used if head[place] in names]
+    room = None if width is None else width - sum(widths[name] + _GAP for name in names[:-1])
+    cells = [[row[place] for place in used] for row in (head, *rows)]
+    if room is not None and names and names[-1] == last:
+        cells = [[*row[:-1], shortened(row[-1], room)] for row in cells]
+    return grid(cells)
+
+
+def fitting(widths: Mapping[str, int], least: Sequence[str], width: int | None) -> list[str]:
+    """Return the names of the columns that fit side by side, without as many of `least` as have to go."""
+    used = list(widths)
+    for name in least:
+        if width is None or sum(widths[one] + _GAP for one in used) - _GAP <= width:
+            break
+        if name in used:
+            used.remove(name)
+    return used
+
+
+def shortened(text: str, width: int) -> str:
+    """Return the words that fit; an ellipsis stands for the others."""
+    if len(text) <= width:
+        return text
+    words = text[: max(0, width - 1)].rpartition(" ")[0]
+    return f"{words}\u2026" if words else ""
 
 
 def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:

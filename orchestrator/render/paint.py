@@ -5,9 +5,11 @@ Log text is data: it never meets rich's markup or emoji codes, and what passes i
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 from rich.ansi import AnsiDecoder
+from rich.cells import cell_len
 from rich.text import Text
 
 from orchestrator.events import LogLine
@@ -62,16 +64,26 @@ class Paint:
         if isinstance(said, tuple):
             text, style = said
             return Text(plain(text), style) if style else _decoded(coloured(text))
+        return Text.assemble(*self._head_and_text(said))
+
+    def _head_and_text(self, said: LogLine | Folded) -> tuple[Text, Text]:
         prefix = self._prefixes.of_line(said)
         at = (when(said.sent), "dim") if self._timestamps else ""
         if isinstance(said, Folded) and said.noise:
-            return Text.assemble(at, (plain(prefix + said.text), "dim"))
+            return Text.assemble(at, (plain(prefix), "dim")), Text(plain(said.text), "dim")
         task = said.task if isinstance(said, LogLine) else ""  # several have no colour
-        return Text.assemble(at, (plain(prefix), self._styles.get(task, "")), _decoded(said.text))
+        return Text.assemble(at, (plain(prefix), self._styles.get(task, ""))), _decoded(said.text)
 
     def lines(self, said: Said, width: int) -> list[Text]:
-        """The same, and a line of ours is broken between words; what is to be copied is left whole."""
-        if not isinstance(said, tuple) or said[0].lstrip().startswith("try: "):
+        """Break a line between words; what is to be copied is left whole, and so is a word."""
+        if not isinstance(said, tuple):
+            head, text = self._head_and_text(said)
+            if head.cell_len + text.cell_len <= width:
+                return [Text.assemble(head, text)]
+            more = Text(" " * max(0, head.cell_len - 2) + "| ", "dim")
+            parts = text.divide(_breaks(text.plain, max(20, width - head.cell_len)))
+            return [Text.assemble(more if place else head, part) for place, part in enumerate(parts)]
+        if said[0].lstrip().startswith("try: "):
             return [self.line(said)]
         return [self.line((part, said[1])) for part in wrapped(said[0], width)]
 
@@ -88,6 +100,16 @@ class Paint:
         made.truncate(max(0, width))
         made.rstrip()
         return made
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Return where the further lines begin that a text needs; no word is broken."""
+    begins, found = 0, []
+    for word in re.finditer(r"\s*\S+", text):
+        if cell_len(text[begins : word.end()]) > width and word.start() > begins:
+            begins = word.end() - len(word.group().lstrip())
+            found.append(begins)
+    return found
 
 
 def _can_draw(encoding: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from orchestrator.render.board import shortened
+from orchestrator.render.grid import shortened
 from orchestrator.render.sink import Sink
 from orchestrator.render.wrap import wrapped
 from orchestrator.text import plain

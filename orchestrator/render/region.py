@@ -10,10 +10,10 @@ from orchestrator.events import CodeSending, HangKind, HangSuspected, Phase
 from orchestrator.groups import grouped
 from orchestrator.names import is_validation
 from orchestrator.render import fold
-from orchestrator.render.board import Row, loss_word, rate_word, table, wrapped
+from orchestrator.render.board import Row, table, wrapped
 from orchestrator.render.words import unheard
 from orchestrator.run.straggler import Straggler
-from orchestrator.run.view import HostState, HostView, PhaseView, TaskView, View
+from orchestrator.run.view import HostState, HostView, PhaseView, View
 from orchestrator.run.vitals import Vitals
 from orchestrator.text import count, duration, plain, size
 
@@ -184,19 +184,3 @@ def _validating(view: View, vitals: Vitals, waiting: Iterable[str]) -> str:
     said = {view.tasks[task].host: vital.said for task, vital in vitals.tasks.items() if task in view.tasks}
     steps = grouped((said.get(host, "") or "starts", host) for host in waiting)
     return "; ".join(f"{fold.names(hosts)}: {step}" for step, hosts in steps.items())
-
-
-def numbers(tasks: Iterable[TaskView]) -> str:
-    """Step, loss and speed, from the least to the most where they differ."""
-    training = [task for task in tasks if task.step is not None]
-    steps = [task.step for task in training if task.step is not None]
-    losses = [task.loss for task in training if task.loss is not None]
-    rates = [task.steps_per_second for task in training if task.steps_per_second is not None]
-    said = [f"step {_between(f'{min(steps):,}', f'{max(steps):,}')}"] if steps else []
-    said += [f"loss {_between(loss_word(min(losses)), loss_word(max(losses)))}"] if losses else []
-    said += [f"{_between(rate_word(min(rates)), rate_word(max(rates)))} steps/s"] if rates else []
-    return "  ".join(said)
-
-
-def _between(least: str, most: str) -> str:
-    return least if least == most else f"{least} to {most}"

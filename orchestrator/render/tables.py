@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -14,19 +15,23 @@ from orchestrator import wire
 from orchestrator.events import FailureKind, Outcome, RunEnded, TaskExited
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.render import fold
-from orchestrator.render.board import ago, loss_word, rate_word
-from orchestrator.render.grid import grid
-from orchestrator.render.region import doing, hanging, numbers, straggling
+from orchestrator.render.board import BoardLine, attempt_of, numbers
+from orchestrator.render.board import rows as board_rows
+from orchestrator.render.grid import table
+from orchestrator.render.region import doing, hanging, straggling
 from orchestrator.render.summary import cause
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
-from orchestrator.text import count, cut, duration, moment, plain, signal_name, size, utf8
+from orchestrator.text import count, cut, duration, plain, signal_name, utf8
 
 _DAMAGED = "cannot be read"
 _OUTCOMES = {"cluster": "not started"}
 _HOSTS = 30  # characters of the hosts
-_COMMAND = 50  # characters of a command that a list shows
+_WIDE = 10_000  # cells, where nobody counts them
+_KEEPER = re.compile(r"(.{1,100})@(.{1,255}), pid (\d{1,10})")
+
+NodeTasks: TypeAlias = Mapping[tuple[str, str], tuple[str, wire.TaskStatus]]  # (attempt, task) -> host, state
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,15 @@ class DamagedRow:
     hint: str
 
 
-def runs_table(rows: Sequence[RunRow | DamagedRow], *, json: bool) -> list[str]:
+def runs_table(rows: Sequence[RunRow | DamagedRow], *, json: bool, width: int | None = None) -> list[str]:
     """A line per run, in the order given."""
     if json:
         return [msgspec.json.encode(utf8(_facts(row))).decode() for row in rows]
     if not rows:
         return []
-    head = ("run", "name", "began", "state", "took", "tasks", "hosts", "command")
-    return grid([head, *(_run_cells(row) if isinstance(row, RunRow) else _no_cells(row) for row in rows)])
+    head = ("run", "name", "state", "took", "tasks", "hosts", "command")
+    cells = [_run_cells(row) if isinstance(row, RunRow) else _damaged_cells(row) for row in rows]
+    return table(head, cells, width, ("tasks", "took", "hosts", "command", "name"))
 
 
 def _facts(row: RunRow | DamagedRow) -> dict[str, Any]:
@@ -62,14 +68,14 @@ def _facts(row: RunRow | DamagedRow) -> dict[str, Any]:
     return {"run": row.run, "state": _DAMAGED, "why": row.why, "try": row.hint}
 
 
-def _no_cells(row: DamagedRow) -> list[str]:
-    return [row.run, "", "", _DAMAGED, "", "", "", ""]
+def _damaged_cells(row: DamagedRow) -> list[str]:
+    return [row.run, "", _DAMAGED, "", "", "", ""]
 
 
 def status_table(
     plan: RunPlan,
     view: View,
-    states: Mapping[tuple[str, str], tuple[str, wire.TaskStatus]],
+    states: NodeTasks,
     unreachable: Mapping[str, str],
     *,
     kept: bool,
@@ -77,9 +83,9 @@ def status_table(
     keeper: str = "",
     vitals: Vitals = Vitals(),  # noqa: B008 - frozen
     now: float = 0.0,
+    width: int | None = None,
 ) -> list[str]:
-    """What the nodes say of each task of a run; `states` is by (attempt, task), each with its host,
-    `unreachable` by host.
+    """Word what the nodes say of each task of a run; `unreachable` is by host.
 
     `kept` says whether its keeper lives on this machine, `keeper` who it is, as the nodes know it, and
     `vitals` what it sees of the tasks now (s since the epoch).
@@ -89,32 +95,50 @@ def status_table(
         *(_task_facts(spec, view, states, unreachable, vitals) for spec in plan.tasks),
         *(_left_facts(label, *state) for label, state in states.items() if _is_left(label, state[1], newest)),
     ]
-    run = {**_run_facts(RunRow(plan, view, kept or bool(keeper))), "keeper": keeper or None}
+    run = {**_run_facts(RunRow(plan, view, kept or bool(keeper))), "keeper": _keeper(keeper)}
     run["unreachable"] = dict(unreachable)
     if json:
-        bare = [{name: value for name, value in task.items() if name != "said"} for task in tasks]
-        return [msgspec.json.encode(utf8({**run, "tasks": bare})).decode()]
-    for task in tasks:
-        task["said"] = "  ".join(
-            filter(None, (task["said"], _now(vitals.of({task["attempt"]}).tasks.get(task["task"]), now)))
-        )
+        return [msgspec.json.encode(utf8({**run, "tasks": [_bare(task) for task in tasks]})).decode()]
     elsewhere = f"kept by {keeper}" if keeper else "no keeper"
     who = "kept by a process of this machine" if kept else elsewhere
     named = f" ({plan.name})" if plan.name else ""
-    head = f"run {plan.run}{named}: {state_word(run['state'])}" + ("" if view.ended else f", {who}")
-    cells = [[task["task"], task["host"], task["attempt"], task["state"], task["said"]] for task in tasks]
-    rows = grid([["task", "host", "attempt", "state", ""], *cells])
+    head = f"run {plan.run}{named}: {run['state']}" + ("" if view.ended else f", {who}")
+    lines = [_line(task, view, vitals, now) for task in tasks]
+    rows = ["".join(text for text, _ in row).rstrip() for row in board_rows(lines, (width or _WIDE) - 2)]
     slow = [straggling(view, view.straggler)] if view.straggler and not view.ended else []
-    table = [f"  {line}" for line in (*rows, *_hang(view), *map(plain, slow))]
-    return [plain(head), *table, *(cause(view, view.ended) if view.ended else ())]
+    shown = [f"  {plain(line)}" for line in (*rows, *_hang(view), *slow)]
+    return [plain(head), *shown, *(cause(view, view.ended) if view.ended else ())]
+
+
+def _keeper(who: str) -> dict[str, Any] | None:
+    """Read `ann@laptop, pid 4242`, as a keeper introduces itself to the nodes."""
+    if not (match := _KEEPER.fullmatch(who)):
+        return None
+    return {"host": match[2], "user": match[1], "pid": int(match[3])}
+
+
+def _bare(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a task without words, and its attempt as a number; None for a validation."""
+    attempt = task["attempt"]
+    facts = {name: value for name, value in task.items() if name != "said"}
+    return {**facts, "attempt": int(attempt) if attempt.isdigit() else None}
+
+
+def _line(task: dict[str, Any], view: View, vitals: Vitals, now: float) -> BoardLine:
+    """A task as a row: its numbers while it runs, in their place what is said of it."""
+    named = {name: (str(task[name]), "") for name in ("task", "host", "state")}
+    seen = view.tasks.get(task["task"])
+    vital = vitals.of({task["attempt"]}).tasks.get(task["task"])
+    if task["said"] or task["state"] != wire.TaskPhase.RUNNING or seen is None:
+        return BoardLine({**named, **attempt_of(task["attempt"])}, (plain(task["said"]), ""))
+    return BoardLine({**named, **attempt_of(task["attempt"]), **numbers([(seen, vital)], now)})
 
 
 def _hang(view: View) -> list[str]:
-    """What is suspected while the run continues, and what was found then."""
+    """What is suspected while the run continues, and what the stacks showed then."""
     if view.hang is None or view.ended:
         return []
-    found = [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []
-    return [hanging(view.hang), *map(plain, found)]
+    return [hanging(view.hang), *([f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else [])]
 
 
 def _run_facts(row: RunRow) -> dict[str, Any]:
@@ -146,7 +170,7 @@ def state_word(state: str) -> str:
 def _state(row: RunRow) -> str:
     """The outcome; before it the phase; "unkept" when nobody here would see the end."""
     if row.view.ended:
-        return str(row.view.ended.outcome)
+        return state_word(str(row.view.ended.outcome))
     if not row.kept:
         return "unkept"
     return doing(row.view.phase.phase) if row.view.phase else "running"
@@ -154,16 +178,14 @@ def _state(row: RunRow) -> str:
 
 def _run_cells(row: RunRow) -> list[str]:
     plan, ended = row.plan, row.view.ended
-    command = shlex.join(plan.command) or "(built in)"
     return [
         plan.run,
         plan.name,
-        moment("%Y-%m-%d %H:%M", plan.created),
-        _ended_word(ended) if ended else state_word(_state(row)),
+        _ended_word(ended) if ended else _state(row),
         duration(ended.seconds) if ended else "",
         str(len(plan.tasks)),
         cut(fold.names(host.name for host in plan.hosts), _HOSTS),
-        cut(command, _COMMAND),
+        shlex.join(plan.command) or "(built in)",
     ]
 
 
@@ -175,11 +197,7 @@ def _ended_word(ended: RunEnded) -> str:
 
 
 def _task_facts(
-    spec: TaskSpec,
-    view: View,
-    states: Mapping[tuple[str, str], tuple[str, wire.TaskStatus]],
-    unreachable: Mapping[str, str],
-    vitals: Vitals,
+    spec: TaskSpec, view: View, states: NodeTasks, unreachable: Mapping[str, str], vitals: Vitals
 ) -> dict[str, Any]:
     name = str(spec.id)
     seen = view.tasks.get(name)
@@ -199,10 +217,8 @@ def _task_facts(
         known = "unknown" if why else "not started"
         return {**facts, "state": known, "pid": None, "exit_code": None, "exit_signal": None, "said": why}
     state = node[1].state
-    training = numbers([seen]) if seen and state.state is wire.TaskPhase.RUNNING else ""
-    said = training or _end_words(state.exit_code, state.exit_signal) or state.message
-    if state.missing:
-        said += f"  {count(state.missing, 'byte')} of its log were lost"
+    lost = f"{count(state.missing, 'byte')} of its log were lost" if state.missing else ""
+    end = _end_words(state.exit_code, state.exit_signal) or state.message
     return {
         **facts,
         "state": state.state,
@@ -211,7 +227,7 @@ def _task_facts(
         "exit_signal": state.exit_signal,
         "lost_bytes": state.missing,
         "message": state.message,
-        "said": said.strip(),
+        "said": "; ".join(filter(None, (end, lost))),
     }
 
 
@@ -235,27 +251,6 @@ def _progress(seen: TaskView | None, vital: Vital | None) -> dict[str, Any]:
     }
 
 
-def _now(vital: Vital | None, now: float) -> str:
-    """What a task does now, beside what it has reported."""
-    if vital is None:
-        return ""
-    fit, said = vital.fit or Fit(), []
-    if fit.epoch:
-        said.append(f"epoch {fit.epoch}" + (f"/{fit.epochs}" if fit.epochs else ""))
-    if fit.step:
-        said.append(f"step {fit.step}" + (f"/{fit.steps}" if fit.steps else ""))
-    if fit.diverged:
-        said.append(f"loss {fit.diverged}")
-    elif fit.loss is not None:
-        said.append(f"loss {loss_word(fit.loss)}")
-    if fit.steps_per_second:
-        said.append(f"{rate_word(fit.steps_per_second)} steps/s")
-    said.append(f"last word {ago(max(0.0, now - vital.heard))} ago")
-    said += [f"CPU {100 * vital.cpu:.0f} %"] if vital.cpu is not None else []
-    said += [size(vital.memory)] if vital.memory is not None else []
-    return "  ".join(said)
-
-
 def _forgotten(exited: TaskExited | None) -> dict[str, Any]:
     """A task that was started, and of which its node knows nothing any more."""
     if exited is None:
@@ -267,25 +262,17 @@ def _forgotten(exited: TaskExited | None) -> dict[str, Any]:
 
 
 def _is_left(label: tuple[str, str], node: wire.TaskStatus, newest: int) -> bool:
-    """Whether it is alive in something else than the newest attempt.
+    """Return True for what is alive in something else than the newest attempt.
 
-    In a validation, perhaps without its keeper, or on a host that was replaced while it was lost.
+    That is a validation, perhaps without its keeper, or a host that was replaced while it was lost.
     """
     return node.alive and not (label[0].isdigit() and int(label[0]) == newest)
 
 
 def _left_facts(label: tuple[str, str], host: str, node: wire.TaskStatus) -> dict[str, Any]:
     attempt, task = label
-    return {
-        "task": task,
-        "host": host,
-        "attempt": attempt,
-        "state": node.state.state,
-        "pid": node.state.pid,
-        "exit_code": None,
-        "exit_signal": None,
-        "said": "",
-    }
+    known = {"task": task, "host": host, "attempt": attempt, "state": node.state.state, "pid": node.state.pid}
+    return {**known, "exit_code": None, "exit_signal": None, "said": ""}
 
 
 def _end_words(code: int | None, signal: int | None) -> str:

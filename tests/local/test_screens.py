@@ -239,7 +239,7 @@ def test_status_and_merged_lines(run: str, house: House, open_screen: Open) -> N
     assert sorted(times) == times
     screen = open_screen(120, 20)
     screen.run(f"orchestrate status {run} --watch 0.2")
-    screen.shows("epoch 2/3 step 7/20 loss 0.5000")
+    screen.shows("2/3 7/20 0.5000")
     screen.press("C-c")
     screen.shows("continues;")
     assert sum("worker/0" in line for line in screen.lines()) == 1  # drawn in its place

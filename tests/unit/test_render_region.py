@@ -330,6 +330,18 @@ def test_colours_follow_the_task() -> None:
     assert written(paint.line(("error: no", ""))) == "\x1b[1;31merror:\x1b[0m no"
 
 
+def test_a_line_that_is_too_long_is_broken_between_words() -> None:
+    paint = Paint()
+    paint.learn(after(plan(2)))
+    bar = "20/20 [==============================] - 2s 105ms/step - loss: 8.0570e-05 - accuracy: 1.0000"
+    lines = [line.plain.rstrip() for line in paint.lines(ev.LogLine("worker/0", "gpu-01", bar, 0.0), 80)]
+    assert lines == [
+        "worker/0 gpu-01 | 20/20 [==============================] - 2s 105ms/step - loss:",
+        "                | 8.0570e-05 - accuracy: 1.0000",
+    ]
+    assert len(paint.lines(ev.LogLine("worker/0", "gpu-01", "x" * 200, 0.0), 80)) == 1
+
+
 def test_every_task_has_a_colour_that_exists() -> None:
     paint = Paint()
     paint.learn(after(plan(9)))

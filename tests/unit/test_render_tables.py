@@ -15,7 +15,10 @@ from orchestrator.render.grid import grid
 from orchestrator.render.preflight import host_table, pair_matrix, preflight_table
 from orchestrator.render.problems import problems
 from orchestrator.render.tables import RunRow, runs_table, status_table
+from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import View, replay
+from orchestrator.run.vitals import Vital, Vitals
+from tests.golden import matches_golden
 
 
 def test_a_grid_is_cut_into_blocks_that_fit() -> None:
@@ -180,6 +183,10 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Any:
     time.tzset()
 
 
+def by_width(shown: dict[int | None, list[str]]) -> str:
+    return "".join(f"--- {width}\n" + "\n".join(lines) + "\n" for width, lines in shown.items())
+
+
 @pytest.mark.usefixtures("_utc")
 def test_runs_are_a_line_each() -> None:
     rows = [
@@ -188,13 +195,12 @@ def test_runs_are_a_line_each() -> None:
         RunRow(plan("r3", ()), view(), kept=False),
         RunRow(plan("r4"), view(), kept=True),
     ]
-    assert runs_table(rows, json=False) == [
-        "run         name   began             state    took  tasks  hosts        command",
-        "tidy-otter  mnist  1970-01-01 00:00  failed   52 s  2      gpu-[01-02]  train.py",
-        "r2          mnist  1970-01-01 00:00  running        2      gpu-[01-02]  python -c " + "x" * 39 + "…",
-        "r3          mnist  1970-01-01 00:00  unkept         2      gpu-[01-02]  (built in)",
-        "r4          mnist  1970-01-01 00:00  running        2      gpu-[01-02]  train.py",
-    ]
+    shown = {width: runs_table(rows, json=False, width=width) for width in (None, 100, 80, 60)}
+    assert all(width is None or len(line) <= width for width, lines in shown.items() for line in lines)
+    matches_golden(
+        "render/runs.txt",
+        "".join(f"--- {width}\n" + "\n".join(lines) + "\n" for width, lines in shown.items()),
+    )
     facts = json.loads(runs_table(rows, json=True)[0])
     assert (facts["run"], facts["state"], facts["status"], facts["hosts"]) == (
         "tidy-otter",
@@ -224,15 +230,22 @@ def test_status_is_what_the_nodes_say() -> None:
         ev.TaskProgressed("worker/0", 120, 0.5, 41.2),
         ev.TaskStarted("worker/1", "gpu-02", "1", 8),
     )
-    lines = status_table(
-        plan(), view(*started), node("running"), {"gpu-02": "timed out"}, kept=True, json=False
+    vitals = Vitals(
+        100.0, "1", {"worker/0": Vital(98.0, Fit(3, 8, 12, 20, 0.07, "", 5.4), cpu=1.8, memory=2**30)}
     )
-    assert lines == [
-        "run tidy-otter (mnist): running, kept by a process of this machine",
-        "  task      host    attempt  state",
-        "  worker/0  gpu-01  1        running  step 120  loss 0.5000  41.2 steps/s",
-        "  worker/1  gpu-02  1        unknown  timed out",
-    ]
+    away = {"gpu-02": "timed out while it was asked for the state of the tasks"}
+    shown = {
+        width: status_table(
+            plan(), view(*started), node("running"), away,
+            kept=True, json=False, vitals=vitals, now=101.0, width=width,
+        )
+        for width in (None, 100, 80, 60)
+    }  # fmt: skip
+    assert all(width is None or len(line) <= width for width, lines in shown.items() for line in lines[1:])
+    matches_golden(
+        "render/status.txt",
+        "".join(f"--- {width}\n" + "\n".join(lines) + "\n" for width, lines in shown.items()),
+    )
 
 
 def test_status_tells_of_a_hang_that_goes_on() -> None:
@@ -251,18 +264,15 @@ def test_status_tells_of_a_hang_that_goes_on() -> None:
 
 
 STATES: list[tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], str]] = [
-    ({}, "worker/0  gpu-01           not started"),
-    (node("running"), "worker/0  gpu-01  1        running"),
-    (node("exited", exit_code=3), "worker/0  gpu-01  1        exited       exit status 3"),
-    (node("exited", exit_signal=9), "worker/0  gpu-01  1        exited       killed by SIGKILL"),
-    (node("lost", message="the guard is gone"), "worker/0  gpu-01  1        lost         the guard is gone"),
-    (
-        node("running", gaps=[{"bytes": 10}, {"bytes": 2}]),
-        "worker/0  gpu-01  1        running      12 bytes of its log were lost",
-    ),
+    ({}, "not started"),
+    (node("running"), "running"),
+    (node("exited", exit_code=3), "exited       exit status 3"),
+    (node("exited", exit_signal=9), "exited       killed by SIGKILL"),
+    (node("lost", message="the guard is gone"), "lost         the guard is gone"),
+    (node("running", gaps=[{"bytes": 10}, {"bytes": 2}]), "running      12 bytes of its log were lost"),
     (
         {**node("exited", exit_code=1), **node("running", "2"), **node("exited", "validate")},
-        "worker/0  gpu-01  2        running",
+        "running            2",
     ),
 ]
 
@@ -273,14 +283,15 @@ def test_a_task_s_state_is_its_last_attempt_s(
 ) -> None:
     lines = status_table(plan(), view(), states, {}, kept=False, json=False)
     assert lines[0].endswith("unkept, no keeper")
-    assert lines[2].strip() == line
+    row = next(one for one in lines if "worker/0" in one)
+    assert row.strip() == f"worker/0  gpu-01  {line}"
 
 
 def test_what_lives_on_a_host_that_was_replaced_is_shown() -> None:
     old = node("running", "1", "worker/1", pid=9, alive=True, host="gpu-09")
     states = {**node("running", "2"), **node("running", "2", "worker/1"), **old}
     lines = status_table(plan(), view(), states, {}, kept=False, json=False)
-    assert lines[4].split() == ["worker/1", "gpu-09", "1", "running"]
+    assert lines[-1].split() == ["worker/1", "gpu-09", "running"]
     (facts,) = status_table(plan(), view(), states, {}, kept=False, json=True)
     assert [(task["host"], task["pid"]) for task in json.loads(facts)["tasks"]][-1] == ("gpu-09", 9)
 
@@ -312,10 +323,13 @@ def test_status_shows_the_verdict_again() -> None:
 
 def test_status_as_json_is_one_object() -> None:
     (line,) = status_table(
-        plan(), view(ENDED), node("exited", exit_signal=9), {"gpu-02": "x"}, kept=False, json=True
-    )
+        plan(), view(ENDED), node("exited", exit_signal=9), {"gpu-02": "x"},
+        kept=False, json=True, keeper="ann@laptop.lan, pid 42",
+    )  # fmt: skip
     facts = json.loads(line)
     assert facts["unreachable"] == {"gpu-02": "x"}
+    assert facts["keeper"] == {"host": "laptop.lan", "user": "ann", "pid": 42}
+    assert [task["attempt"] for task in facts["tasks"]] == [1, None]
     assert [(task["task"], task["state"], task["exit_signal"]) for task in facts["tasks"]] == [
         ("worker/0", "exited", 9),
         ("worker/1", "unknown", None),

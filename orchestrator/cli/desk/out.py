@@ -20,6 +20,11 @@ def tell(*lines: str) -> None:
     show(sys.stderr, _fitting(lines) if sys.stderr.isatty() else lines)
 
 
+def width() -> int | None:
+    """Return the cells of a line on stdout; None where no terminal bounds it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def _fitting(lines: Sequence[str]) -> list[str]:
     from orchestrator.render.wrap import wrapped
 

@@ -258,6 +258,7 @@ class _Watch:
         self._keepers += self.adopt()
 
     def _say_that_it_goes_on(self) -> None:
+        self._close()  # the board first: it would be taken away over our words
         run = self.folder.run
         known = [stamped.event for stamped in history(self.folder, quiet=True)]
         ends = [event for event in known if isinstance(event, RunEnded | RunAdopted)]
