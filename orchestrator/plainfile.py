@@ -32,6 +32,10 @@ class NotPlainError(OSError):
     """Something else stands where a file should be."""
 
 
+class NotOursError(OSError):
+    """Somebody else could have written a file that decides what is run."""
+
+
 def open_plain(path: Path, flags: int, *, follow: bool = False) -> int:
     """Open a regular file without waiting for anybody; raise NotPlainError for anything else, or OSError.
 
@@ -47,9 +51,14 @@ def open_plain(path: Path, flags: int, *, follow: bool = False) -> int:
     return fd
 
 
-def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
-    """The content of a regular file of at most `most` bytes; raise OSError."""
+def read_plain(path: Path, most: int, *, follow: bool = False, ours: bool = False) -> bytes:
+    """Read a regular file of at most `most` bytes; raise OSError.
+
+    `ours`: raise NotOursError where another user could have written what was opened, or made the link to it.
+    """
     with os.fdopen(open_plain(path, os.O_RDONLY, follow=follow), "rb") as file:
+        if ours:
+            _check_ours(path, os.fstat(file.fileno()))
         data = file.read(most + 1)
         if len(data) > most:
             found = max(os.fstat(file.fileno()).st_size, len(data))
@@ -138,6 +147,16 @@ def _check(path: Path, *, follow: bool) -> None:
         return
     if not stat.S_ISREG(mode):
         raise _not_plain(path, mode)
+
+
+def _check_ours(path: Path, about: os.stat_result) -> None:
+    owners = {about.st_uid, path.lstat().st_uid}
+    if not owners <= {os.geteuid(), 0}:
+        raise NotOursError(errno.EPERM, "it belongs to another user, and it says what is run", str(path))
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise NotOursError(
+            errno.EPERM, "others than its owner may write it, and it says what is run", str(path)
+        )
 
 
 def _not_plain(path: Path, mode: int) -> NotPlainError:

@@ -220,6 +220,7 @@ def _replace(file: Path, text: str) -> None:
     new = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         new.write_text(text, encoding="utf-8")
+        new.chmod(new.stat().st_mode & ~0o022)  # it says what is run: nobody else may write it
         new.replace(file)
     except OSError as error:
         why = reason(error)

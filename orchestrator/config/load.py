@@ -18,25 +18,35 @@ from orchestrator.config.tables import TABLES, belongs, read_table, unknown
 from orchestrator.config.values import kind
 from orchestrator.errors import UsageError
 from orchestrator.model import Inventory
-from orchestrator.plainfile import read_plain
+from orchestrator.plainfile import NotOursError, read_plain
 
 _MOST = 1 << 20  # bytes of an inventory
 
 
-def load(path: str | Path) -> Inventory:
-    """Read an inventory from disk; raise UsageError for whatever is wrong with it."""
+def load(path: str | Path, *, ours: bool = False) -> Inventory:
+    """Read an inventory from disk; raise UsageError for whatever is wrong with it.
+
+    `ours`: nobody named the file, so another user must not have been able to write it.
+    """
     if Path(path).is_dir():
         inside = Path(path) / "hosts.toml"
         hint = f"`--hosts {shlex.quote(str(inside))}`" if inside.is_file() else "name a file with --hosts"
         raise UsageError(f"{path} is a folder", hint=hint)
     try:
-        data = read_plain(Path(path), _MOST, follow=True)
+        data = read_plain(Path(path), _MOST, follow=True, ours=ours)
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}",
             hint=f'write two lines, [[host]] and ssh = "gpu-[01-04]", into {path}'
             " (`orchestrate init --example` shows every key), or name a file with --hosts",
         ) from None
+    except NotOursError as error:
+        name = shlex.quote(str(path))
+        raise UsageError(
+            f"{path} is not used",
+            why=str(error.strerror),
+            hint=f"`chmod go-w {name}` if it is yours; or `--hosts {name}`, if you trust it",
+        ) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a NUL character"
         raise UsageError(f"cannot read {path}", why=why) from error

@@ -20,7 +20,13 @@ def interpreter(value: Any) -> str:
 
 
 def url(value: Any) -> str:
+    """Read the address of a package index, which everybody on a host may see in its list of processes."""
     given = text(value)
+    if re.match(r"[a-z]+://[^/]*@", given):
+        raise Wrong(
+            "holds a login, which others could read; leave it out, and give it to every machine in ~/.netrc,"
+            " its uv.toml or UV_DEFAULT_INDEX"
+        )
     if not re.match(r"(https?|file)://[^/\s]*/?", given):
         raise Wrong(f"must be the URL of a package index (https://...), not {show(given)}")
     return given

@@ -195,6 +195,7 @@ IN_A_FILE = (
     ('[env]\nNCCL_DEBUG = "INFO"\n' + ONE, "line 2, [env], NCCL_DEBUG: is not a key; a variable of the tasks stands under [job.env]"),
     ("[job]\nOMP_NUM_THREADS = 1\n" + ONE, "line 2, [job], OMP_NUM_THREADS: is not a key; a variable of the tasks stands under [job.env]"),
     ('[env]\nPYTHON = "3.11"\n' + ONE, "line 2, [env], PYTHON: is not a key; did you mean python?"),
+    ('[env]\nindex = "https://me:hunter2@packages.example/simple"\n' + ONE, "line 2, [env], index: holds a login, which others could read; leave it out, and give it to every machine in ~/.netrc, its uv.toml or UV_DEFAULT_INDEX"),
     ("[[host]]\n", "line 1, [[host]] #1: has no name, ssh or address; one of them is needed"),
     ("[[host]]\ntask_port = 3000\n", "line 1, [[host]] #1: has no name, ssh or address; one of them is needed"),
     ("[[host]]\nname = 1\n", 'line 2, [[host]] #1, name: must be a text in quotes, not a number; write "1"'),

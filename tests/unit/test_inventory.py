@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -30,18 +31,58 @@ def test_a_file_above_is_used_and_named(
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_above_that_others_may_write_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", [0o666, 0o664])
+@pytest.mark.parametrize("folder", ["src", "."])
+def test_a_file_that_others_may_write_is_used_only_by_name(
+    mode: int, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "hosts.toml"
     file.write_text(TWO)
-    file.chmod(0o666)
-    deep = tmp_path / "src"
-    deep.mkdir()
-    monkeypatch.chdir(deep)
-    with pytest.raises(UsageError, match=r"\.\./hosts\.toml is not used"):
+    file.chmod(mode)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / folder)
+    with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
         inventory.load(None)
-    assert len(inventory.load("../hosts.toml").hosts) == 2
+    assert len(inventory.load(str(file)).hosts) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_or_link_of_another_user_is_not_used(
+    linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "hosts.toml"
+    if linked:
+        (tmp_path / "own.toml").write_text(TWO)
+        file.symlink_to("own.toml")
+    else:
+        file.write_text(TWO)
+    os.chown(file, 12345, 12345, follow_symlinks=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
+        inventory.load(None)
+
+
+def test_what_was_opened_is_what_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is flipped after it was opened changes nothing: the open file itself is looked at."""
+    (tmp_path / "theirs.toml").write_text(TWO)
+    (tmp_path / "theirs.toml").chmod(0o666)
+    (tmp_path / "ours.toml").write_text(TWO)
+    link = tmp_path / "hosts.toml"
+    link.symlink_to("theirs.toml")
+    opened = os.open
+
+    def flipping(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        fd = opened(path, flags, mode)
+        if Path(path).name == link.name:
+            link.unlink()
+            link.symlink_to("ours.toml")
+        return fd
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "open", flipping)
+    with pytest.raises(UsageError, match=r"hosts\.toml is not used"):
+        inventory.load(None)
 
 
 @pytest.mark.parametrize(("wanted", "names"), [(None, "gone.toml"), ("loop.toml", "loop.toml")])
