@@ -49,14 +49,6 @@ class UsageError(OrchestrateError):
     status = ExitStatus.USAGE
 
 
-class ElsewhereError(UsageError):
-    """What can be done from another folder; the hint leads there."""
-
-
-class HostfileError(UsageError):
-    """The hosts are to be read from another file than what was given; the hint names it."""
-
-
 class ClusterError(OrchestrateError):
     status = ExitStatus.CLUSTER
 

@@ -15,23 +15,9 @@ _BRACKETS = re.compile(r"\[([^\[\]:]*)\]")
 _ITEM = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _NUMBER = re.compile(r"([0-9]{1,9})")
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
-# {01..04}, 01..04, [01..04] and Ansible's [01:04].
-_FOREIGN = re.compile(r"[\[{]([0-9]{1,9})(?:\.\.|:)([0-9]{1,9})[\]}]|([0-9]{1,9})\.\.([0-9]{1,9})")
 
 # A name in pieces: text at the even places, the numbers that occur there at the odd ones.
 _Pieces: TypeAlias = tuple[str | frozenset[str], ...]
-
-
-class ForeignSpelling(ValueError):  # noqa: N818 - what was written, not a failure of ours
-    """A range as others write it; `right` is our spelling."""
-
-    def __init__(self, pattern: str, right: str) -> None:
-        super().__init__(f'is written differently here: "{pattern}"; write {right}')
-        self.right = right
-
-
-def has_range(pattern: str) -> bool:
-    return _BRACKETS.search(pattern) is not None
 
 
 def expand(pattern: str) -> tuple[str, ...]:
@@ -39,8 +25,6 @@ def expand(pattern: str) -> tuple[str, ...]:
 
     Raise ValueError, worded for the user, when a range cannot be read.
     """
-    if right := _foreign(pattern):
-        raise ForeignSpelling(pattern, right)
     if pattern.count("[") != pattern.count("]"):
         raise ValueError(
             f'has a [ without a ]: "{pattern}"' if "[" in pattern else f'has a ] without a [: "{pattern}"'
@@ -53,38 +37,8 @@ def expand(pattern: str) -> tuple[str, ...]:
     return tuple("".join(parts) for parts in itertools.product(*choices))
 
 
-def _foreign(pattern: str) -> str:
-    """How a range of a shell's, of Ansible's or of a file name's kind is written here; "" for none."""
-    if found := _FOREIGN.search(pattern):
-        low, high = (found[1], found[2]) if found[1] else (found[3], found[4])
-        return f'"{pattern[: found.start()]}[{low}-{high}]{pattern[found.end() :]}"'
-    if found := re.search(r"\{([^{}]*)\}", pattern):
-        before, after = pattern[: found.start()], pattern[found.end() :]
-        items = [item.strip() for item in found[1].split(",")]
-        if all(item.isascii() and item.isdigit() for item in items):
-            return f'"{before}[{",".join(items)}]{after}"'
-        return " and ".join(f'"{before}{item}{after}"' for item in items) + ", each for itself"
-    if found := re.search(r"[*?]+", pattern):
-        example = f"{pattern[: found.start()]}[1-4]{pattern[found.end() :]}"
-        return f'out which ones, as "{example}"'
-    return ""
-
-
-def respelled(text: str) -> str:
-    """A pattern of another tool as it is written here; "" where that is not known, or nothing is wrong."""
-    right = _FOREIGN.sub(lambda found: f"[{found[1] or found[3]}-{found[2] or found[4]}]", text)
-    right = re.sub(r"\{([0-9, ]*)\}", lambda found: f"[{found[1].replace(' ', '')}]", right)
-    try:
-        expand_all(right)
-    except ValueError:
-        return ""
-    return "" if right == text else right
-
-
 def expand_all(text: str) -> tuple[str, ...]:
-    """The same for several patterns with commas between them, as `fold` writes them."""
-    if right := _foreign(text):  # before commas are looked at, which {1,2} has inside
-        raise ForeignSpelling(text, right)
+    """Expand several patterns with commas between them, as `fold` writes them."""
     parts = (part.strip() for part in _COMMA_OUTSIDE.split(text))
     return tuple(name for part in parts if part for name in expand(part))
 
@@ -107,16 +61,16 @@ def natural_key(name: str) -> tuple[object, ...]:
 
 
 def _numbers(inside: str) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    numbers: dict[str, None] = {}
     for item in inside.split(","):
-        for number in _one(item.strip(), inside):
-            if number in found:
+        for number in _run(item.strip(), inside):
+            if number in numbers:
                 raise ValueError(f"[{inside}] names {number} twice")
-            found[number] = None
-    return tuple(found)
+            numbers[number] = None
+    return tuple(numbers)
 
 
-def _one(item: str, inside: str) -> Iterable[str]:
+def _run(item: str, inside: str) -> Iterable[str]:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise ValueError(f"[{inside}] is not a range; write [01-08] or [1,3,5-7]")

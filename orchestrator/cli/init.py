@@ -16,12 +16,12 @@ import orchestrator
 from orchestrator import ranges
 from orchestrator.cli.args import readings
 from orchestrator.cli.desk.out import say, tell
-from orchestrator.errors import ExitStatus, HostError, HostfileError, SeveralErrors, UsageError
+from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.text import count, size
 
 if TYPE_CHECKING:
-    from orchestrator.hostlists.candidate import Candidate
+    from orchestrator.hostlists.lists import Candidate
     from orchestrator.hostlists.machine import Machine
     from orchestrator.model import Host, Inventory
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--task-port",
-        type=readings.port,
+        type=readings.whole(1, 65_535),
         default=2222,
         metavar="PORT",
         help="where tasks listen (default: 2222; hosts on the same machine get the next ports)",
@@ -67,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator import config
     from orchestrator.cli.desk.choosing import choose
-    from orchestrator.cli.desk.retyped import keep_words, without
     from orchestrator.render.errors import report
 
     if arguments.example:
@@ -82,14 +81,9 @@ def main(arguments: argparse.Namespace) -> int:
         )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not arguments.yes else None
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
-    try:
-        _check_files(arguments.host, ssh_config)
-        candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
-    except UsageError as error:
-        options = [word for word in arguments.ours if word not in arguments.host]
-        if isinstance(error, HostfileError):
-            options = without(options, ("--hostfile",))
-        raise keep_words(error, "init", options) from error
+    if ssh_config is not None and not Path(ssh_config).is_file():
+        raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
+    candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
     hosts = _hosts(candidates, ssh_config)
 
     def accept(keys: int) -> bool:
@@ -108,7 +102,7 @@ def main(arguments: argparse.Namespace) -> int:
     machines, bad = _look(hosts, accept)
     text = _text(candidates, hosts, machines, bad, task_port=arguments.task_port, ssh_config=ssh_config)
     _replace(file, text)
-    say(*_seen(machines))
+    say(*_described(machines))
     say(f"{file}: {count(len(hosts), 'host')}")
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
@@ -116,22 +110,8 @@ def main(arguments: argparse.Namespace) -> int:
     return _end(file, bad, made, arguments)
 
 
-def _check_files(words: Sequence[str], ssh_config: str | None) -> None:
-    """Raise UsageError for a file among the hosts, and for a configuration that is not there."""
-    if ssh_config is not None and not Path(ssh_config).is_file():
-        raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
-    for word in words:
-        if word.endswith(".toml"):
-            raise UsageError(
-                f"{word} is not a host", why="the words are hosts", hint=f"write --to {shlex.quote(word)}"
-            )
-        if Path(word).is_file():
-            way = f"`orchestrate init --hostfile {shlex.quote(word)}`"
-            raise HostfileError(f"{word} is a file here", why="the words are hosts", hint=way)
-
-
 def _ask(question: str) -> str:
-    """A person's answer; the end of the input is a Ctrl-C."""
+    """Return a person's answer; the end of the input is a Ctrl-C."""
     sys.stderr.write(question)
     sys.stderr.flush()
     if not (answer := sys.stdin.readline()):
@@ -140,7 +120,7 @@ def _ask(question: str) -> str:
 
 
 def example() -> str:
-    """hosts.example.toml; in a clone it lies at the top, in a wheel beside the package's files."""
+    """Read hosts.example.toml; in a clone it lies at the top, in a wheel beside the package's files."""
     package = Path(orchestrator.__file__).parent
     files = (package / "hosts.example.toml", package.parent / "hosts.example.toml")
     return next(file for file in files if file.is_file()).read_text(encoding="utf-8")
@@ -148,10 +128,14 @@ def example() -> str:
 
 def _hosts(candidates: Sequence[Candidate], ssh_config: str | None) -> list[Host]:
     from orchestrator.cli.desk.choosing import host as read
+    from orchestrator.cli.desk.choosing import hostname
     from orchestrator.config.mistakes import Wrong
+    from orchestrator.config.targets import read_address
 
     try:
         hosts = [read(candidate, ssh_config) for candidate in candidates]
+        for host in hosts:
+            read_address(hostname(host))
     except Wrong as wrong:
         raise UsageError(f"a host {wrong}", hint="`orchestrate init gpu-01 gpu-02`") from wrong
     if twice := [name for name, times in Counter(host.name for host in hosts).items() if times > 1]:
@@ -216,7 +200,7 @@ def _text(
 
 
 def _replace(file: Path, text: str) -> None:
-    """All of it or nothing."""
+    """Write all of the file or nothing."""
     new = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         new.write_text(text, encoding="utf-8")
@@ -229,25 +213,25 @@ def _replace(file: Path, text: str) -> None:
         new.unlink(missing_ok=True)
 
 
-def _seen(machines: Mapping[str, Machine]) -> list[str]:
-    """What a person wants to know of them; hosts that are alike in one line, with the least room of any."""
+def _described(machines: Mapping[str, Machine]) -> list[str]:
+    """Describe the machines: hosts that are alike in one line, with the least room of any."""
     alike: dict[str, list[str]] = {}
     for name, machine in machines.items():
-        gpus = [f"{times} x {kind}" for kind, times in Counter(machine.gpus).items()] or ["no GPU"]
+        gpus = [f"{times} x {gpu}" for gpu, times in Counter(machine.gpus).items()] or ["no GPU"]
         python = machine.pythons[0] if machine.pythons else None
         training = f"TensorFlow {python.tensorflow} in {python.path}" if python else "no TensorFlow seen"
         alike.setdefault(", ".join([*gpus, training]), []).append(name)
     lines = []
-    for seen, names in alike.items():
+    for kind, names in alike.items():
         free = [room.free for name in names for room in machines[name].rooms if room.path == "~"]
-        lines.append(f"{ranges.fold(names)}: {seen}" + (f", {size(min(free))} free" if free else ""))
+        lines.append(f"{ranges.fold(names)}: {kind}" + (f", {size(min(free))} free" if free else ""))
     return lines
 
 
 def _end(
     file: Path, bad: Mapping[str, HostError], inventory: Inventory, arguments: argparse.Namespace
 ) -> int:
-    """Preflight, when all could be logged in to; else what keeps us from it."""
+    """Run preflight when all could be logged in to; else say what keeps us from it."""
     from orchestrator.cli import preflight
     from orchestrator.cli.desk.inventory import NAME
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -14,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options, readings
 from orchestrator.cli.desk.out import say, tell
-from orchestrator.cli.desk.retyped import leaving_out
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.node.base.fault import reason
-from orchestrator.ranges import fold
+from orchestrator.ranges import expand_all, fold
 from orchestrator.text import count, plain
 
 if TYPE_CHECKING:
@@ -203,14 +203,9 @@ def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *,
         return f"{count(total, 'host')}: ready to train"
     if not out:
         return f"{count(total, 'host')}: this cluster cannot train yet"
-    words = ["launch"]
-    if arguments.hosts:
-        words += ["--hosts", arguments.hosts]
-    if arguments.only:
-        words += ["--only", arguments.only]
     ready, verb = total - len(out), "is" if total - len(out) == 1 else "are"
-    line = leaving_out(out, words, arguments.exclude)
-    return f"{ready} of {count(total, 'host')} {verb} ready; without {fold(out)}: `{line}`"
+    names = shlex.quote(fold([*expand_all(arguments.exclude or ""), *out]))
+    return f"{ready} of {count(total, 'host')} {verb} ready; `launch --exclude {names}` leaves out the others"
 
 
 def _write(path: Path, text: str) -> None:

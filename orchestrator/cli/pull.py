@@ -155,16 +155,7 @@ def _find(arguments: argparse.Namespace) -> RunFolder:
         newest = next(iter(runs()), None)
         if arguments.run is None or newest is None:
             raise
-        run = str(newest.run)
-        hint = f"`{_retyped(arguments, run, arguments.run)}`: paths come after the run"
+        hint = f"`orchestrate pull {newest.run} {shlex.quote(arguments.run)}`: paths come after the run"
         if is_task(arguments.run):
-            hint = f"`{_retyped(arguments, '--from', arguments.run, *([run] if arguments.paths else []))}`"
+            hint = f"`orchestrate pull --from {arguments.run}`"
         raise UsageError(error.what, why=error.why, hint=hint) from error
-
-
-def _retyped(arguments: argparse.Namespace, *instead: str) -> str:
-    """The line that was typed, with these words in the place of the one that is no run."""
-    words = list(arguments.ours)
-    values = {at + 1 for at, word in enumerate(words) if word in ("--hosts", "--from", "--to")}
-    at = next(at for at, word in enumerate(words) if word == arguments.run and at not in values)
-    return shlex.join(["orchestrate", *words[:at], *instead, *words[at + 1 :]])

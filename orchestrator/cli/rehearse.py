@@ -19,7 +19,9 @@ SUMMARY = "try it all on this machine: private SSH servers, preflight and launch
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.command(parser, "rehearse [-n N] [options] [-- COMMAND ...]")
-    parser.add_argument("-n", type=readings.count, default=4, metavar="N", help="how many hosts (default: 4)")
+    parser.add_argument(
+        "-n", type=readings.whole(1, 64), default=4, metavar="N", help="how many hosts (default: 4)"
+    )
     parser.add_argument("--python", help="the Python that trains (default: the one that runs orchestrate)")
     parser.add_argument("--keep-logs", action="store_true", help="keep the run's folder and say where it is")
     options.launching(parser)

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--grep", type=readings.pattern, metavar="REGEX", help="only lines that match")
     parser.add_argument(
-        "--attempt", type=readings.positive, metavar="N", help="only the lines of this attempt"
+        "--attempt", type=readings.whole(1), metavar="N", help="only the lines of this attempt"
     )
     parser.add_argument(
         "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"

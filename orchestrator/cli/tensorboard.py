@@ -44,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where tasks write it (default: anywhere in their folder)",
     )
     parser.add_argument(
-        "--port", type=readings.port, default=0, metavar="PORT", help="on this machine (default: a free one)"
+        "--port",
+        type=readings.whole(1, 65_535),
+        default=0,
+        metavar="PORT",
+        help="on this machine (default: a free one)",
     )
     parser.add_argument("--open", action="store_true", help="open a browser")
     options.as_json(parser)

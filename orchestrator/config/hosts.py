@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from orchestrator import ranges
 from orchestrator.config import targets, values
-from orchestrator.config.mistakes import Report, Wrong, show
-from orchestrator.config.places import DEFAULTS, Place
+from orchestrator.config.mistakes import DEFAULTS, Place, Report, Wrong, show
 from orchestrator.config.tables import IDENTITY_KEYS, Read, read_table
 from orchestrator.model import LOCAL, MAX_PORT, Host, Role
 from orchestrator.planning.environ import DEVICES

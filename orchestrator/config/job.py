@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.config.mistakes import Report
-from orchestrator.config.places import DATA, DEFAULTS, ENV, JOB, Place
+from orchestrator.config.mistakes import DATA, DEFAULTS, ENV, JOB, Place, Report
 from orchestrator.config.tables import DATA_KEYS, read_table
 from orchestrator.model import Data, Environment, Host, Job
 from orchestrator.planning.environ import DEVICES

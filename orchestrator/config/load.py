@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from orchestrator.config import cluster, syntax
-from orchestrator.config.foreign import lists_hosts
+from orchestrator.config import cluster
 from orchestrator.config.hosts import place_of, read_entry
 from orchestrator.config.job import check_devices, check_secrets, read_data, read_env, read_job
-from orchestrator.config.mistakes import Report
-from orchestrator.config.places import DEFAULTS, FILE, JOB
+from orchestrator.config.mistakes import DEFAULTS, FILE, JOB, Place, Report, locate
 from orchestrator.config.tables import TABLES, belongs, read_table, unknown
 from orchestrator.config.values import kind
 from orchestrator.errors import UsageError
@@ -21,6 +21,8 @@ from orchestrator.model import Inventory
 from orchestrator.plainfile import NotOursError, read_plain
 
 _MOST = 1 << 20  # bytes of an inventory
+_AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
+_KEY = re.compile(r"\s*(\[{1,2}[A-Za-z0-9_. -]+\]{1,2}|[A-Za-z0-9_.-]+(?=\s*=))")
 
 
 def load(path: str | Path, *, ours: bool = False) -> Inventory:
@@ -54,7 +56,7 @@ def load(path: str | Path, *, ours: bool = False) -> Inventory:
 
 
 def _anchored(inventory: Inventory, folder: Path) -> Inventory:
-    """Paths of this machine, relative to the file that names them: a later `tail` starts elsewhere."""
+    """Anchor paths of this machine, relative to the file that names them: a later `tail` starts elsewhere."""
 
     def anchor(given: str | None) -> str | None:
         return given if given is None or given.startswith("~") else str(folder / given)
@@ -82,21 +84,43 @@ def _anchored(inventory: Inventory, folder: Path) -> Inventory:
 def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
     """Read an inventory from text; raise one UsageError that lists every mistake."""
     report = Report()
-    document = syntax.read(text, report)
+    document = _read(text, report)
     inventory = None if document is None else _inventory(document, source, report)
-    if document is None and lists_hosts(text):
-        first, then = "", source
-        if PurePath(source) == PurePath("hosts.toml"):  # which it would be written over
-            then = "hosts.txt"
-            first = f"`mv hosts.toml {then}`, then "
-        raise UsageError(
-            f"{source} is not a hosts.toml",
-            why="it looks like a list of hosts that another tool reads",
-            hint=f"{first}`orchestrate init --hostfile {shlex.quote(then)}` makes a hosts.toml of it",
-        )
     if report or inventory is None:
         raise report.error(source)
     return inventory
+
+
+def _read(text: str | bytes, report: Report) -> dict[str, Any] | None:
+    """Parse; None after a mistake. A byte order mark and any line ends are welcome."""
+    try:
+        decoded = (text if isinstance(text, str) else text.decode()).removeprefix("\ufeff")
+        document = tomllib.loads(decoded)
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        report.add(Place(f"line {line}"), "", "is not UTF-8")
+    except tomllib.TOMLDecodeError as error:
+        _add_syntax(str(error), decoded, report)
+    except (ValueError, RecursionError) as error:  # Python's own limits: digits of a number, depth of lists
+        report.add_to_file(str(error))
+    else:
+        report.lines = locate(decoded)
+        return document
+    return None
+
+
+def _add_syntax(message: str, text: str, report: Report) -> None:
+    """Add line, column and key, but not the rest of the line: it may hold a secret."""
+    match = _AT.fullmatch(message)
+    if match is None or match[2] is None:
+        report.add_to_file(message)
+        return
+    line, column = int(match[2]), int(match[3])
+    key = _KEY.match(text.replace("\r\n", "\n").split("\n")[line - 1])
+    what = match[1] + (
+        "; a text needs quotes, true and false need none" if match[1] == "Invalid value" else ""
+    )
+    report.add(Place(f"line {line}, column {column}"), key[1] if key else "", what)
 
 
 def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inventory:

@@ -1,21 +1,105 @@
-"""Mistakes in a file are collected, not raised one by one: a person fixes them all in one go."""
+"""Mistakes in a file are collected, not raised one by one: a person fixes them all in one go.
+
+TOML's parser forgets the lines of tables and keys, and a person wants them: `locate` finds them again.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from orchestrator.config.places import FILE, Lines, Place, line_of
 from orchestrator.errors import UsageError
 from orchestrator.text import count
 
 _LONGEST = 60
 
+# (table, its number from 1 if it is written [[table]] else 0, key; "" is the table's own line)
+Lines: TypeAlias = Mapping[tuple[str, int, str], int]
+
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'" r"|\#[^\n]*",
+    re.DOTALL,
+)
+_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_DOTTED})[ \t]*\]\]?[ \t\r]*")
+_KEY = re.compile(rf"[ \t]*({_DOTTED})[ \t]*=")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table of the file, as a person calls it and as `locate` counts it."""
+
+    title: str  # "[[host]] #3 (gpu-03)"
+    table: str = ""
+    number: int = 0
+
+
+FILE = Place("")
+DEFAULTS = Place("[defaults]", "defaults")
+JOB = Place("[job]", "job")
+ENV = Place("[env]", "env")
+DATA = Place("[data]", "data")
+
+
+def locate(text: str) -> Lines:
+    """Find the line of every table and key that is written in the usual way, one to a line."""
+    lines: dict[tuple[str, int, str], int] = {}
+    counts: Counter[str] = Counter()
+    table, number, prefix = "", 0, ""
+    for line, content in enumerate(_without_long_strings(text).split("\n"), start=1):
+        if header := _HEADER.fullmatch(content):
+            table, _, inner = _plain(header[2]).partition(".")
+            if header[1] == "[[" and not inner:
+                counts[table] += 1
+            number, prefix = counts[table], f"{inner}." if inner else ""
+            lines.setdefault((table, number, inner), line)
+        elif key := _KEY.match(content):
+            lines.setdefault((table, number, prefix + _plain(key[1])), line)
+    return lines
+
+
+def line_of(lines: Lines, place: Place, key: str) -> int | None:
+    """The line to look at: the key's own, else that of the table or value it is in."""
+    if place == FILE:
+        own = [
+            line
+            for (table, _, inner), line in lines.items()
+            if key and inner in {"", key} and table in {"", key}
+        ]
+        return min(own, default=None)
+    parts = key.split(".")
+    inner = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    # [host] in place of [[host]] is a mistake, and the tables in it are read all the same.
+    numbers = (
+        lines.get((place.table, number, name)) for name in [*inner, ""] for number in (place.number, 0)
+    )
+    return next((line for line in numbers if line is not None), None)
+
+
+def _without_long_strings(text: str) -> str:
+    """The same lines without comments and without what strings of several lines hold."""
+
+    def shorten(match: re.Match[str]) -> str:
+        text = match[0]
+        if text.startswith(('"""', "'''")):
+            return "\n" * text.count("\n")
+        return "" if text.startswith("#") else text
+
+    return _STRING_OR_COMMENT.sub(shorten, text)
+
+
+def _plain(dotted: str) -> str:
+    return re.sub(rf"[ \t]*({_PART})[ \t]*", lambda match: match[1].strip("\"'"), dotted)
+
 
 class Wrong(Exception):  # noqa: N818 - a finding about one value, not a failure of ours
-    """What is wrong with one value; worded to follow "key: "."""
+    """A mistake in one value; worded to follow "key: "."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +134,23 @@ class Report:
         return len(self._mistakes)
 
     def error(self, source: str) -> UsageError:
-        """All of them as one error, in the order of the file."""
-        found = [(line_of(self.lines, mistake.place, mistake.key), mistake) for mistake in self._mistakes]
-        found.sort(key=lambda item: item[0] or 0)
-        mended = all(mistake.fix for _, mistake in found)
-        only = found[0][1].fix if len(found) == 1 else ""
+        """Make one error of all of them, in the order of the file."""
+        mistakes = [(line_of(self.lines, mistake.place, mistake.key), mistake) for mistake in self._mistakes]
+        mistakes.sort(key=lambda item: item[0] or 0)
+        mended = all(mistake.fix for _, mistake in mistakes)
+        only = mistakes[0][1].fix if len(mistakes) == 1 else ""
         return UsageError(
-            f"{source} has {count(len(found), 'mistake')}",
+            f"{source} has {count(len(mistakes), 'mistake')}",
             why="\n".join(
                 mistake.text(line) + (f"; {mistake.fix}" if mistake.fix and not only else "")
-                for line, mistake in found
+                for line, mistake in mistakes
             ),
             hint=only or ("" if mended else "`orchestrate init --example` shows every key"),
         )
 
 
 def show(value: object) -> str:
-    """A value as it may be printed: one line, no control characters, not too long."""
+    """Write a value as it may be printed: one line, no control characters, not too long."""
     if isinstance(value, str):
         text = f'"{value}"' if value.isprintable() else json.dumps(value)
     else:
@@ -88,12 +172,12 @@ def _show_other(value: object) -> str:
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word that was probably meant; case does not count."""
+    """Return the valid word that was probably meant; case does not count."""
     by_lower = {choice.lower(): choice for choice in valid}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 
 def listed(words: Sequence[str], last: str) -> str:
-    """`a, b or c`"""
+    """Write `a, b or c`."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.config import commands, supplies, values
-from orchestrator.config.mistakes import Report, Wrong, listed, nearest
-from orchestrator.config.places import Place
+from orchestrator.config.mistakes import Place, Report, Wrong, listed, nearest
 from orchestrator.config.values import Reader, Wrongs
 from orchestrator.model import MAX_PORT, AutoShard, OnHang, Revalidate, Role, Via
 
@@ -29,7 +28,7 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
     "state": values.state,
     "task_port": values.whole(1024, MAX_PORT, below="lower ports belong to root"),
     "tasks": values.whole(1, MAX_TASKS, below="to keep a host out of runs, write spare = true"),
-    "role": values.one_of(Role, parameter_server="ps", master="chief"),
+    "role": values.one_of(Role),
     "devices": values.devices,
     "spare": values.boolean,
     "env": values.env,
@@ -90,39 +89,6 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
     "data": ("[data]", DATA_KEYS),
 }
 
-# What people write who come from ssh_config, Ansible, Slurm or mpirun.
-SYNONYMS: Mapping[str, str] = {
-    "args": "command",
-    "cmd": "command",
-    "cuda_visible_devices": "devices",
-    "cwd": "workdir",
-    "dir": "workdir",
-    "directory": "workdir",
-    "environment": "env",
-    "exclude": "ignore",
-    "gpu": "devices",
-    "gpus": "devices",
-    "host": "ssh",
-    "hostname": "ssh",
-    "identity_file": "identity",
-    "identityfile": "identity",
-    "interpreter": "python",
-    "ip": "address",
-    "key": "identity",
-    "keyfile": "identity",
-    "login": "user",
-    "private_key": "identity",
-    "processes": "tasks",
-    "script": "command",
-    "slots": "tasks",
-    "ssh_port": "port",
-    "ssh_key": "identity",
-    "ssh_user": "user",
-    "tf_port": "task_port",
-    "type": "role",
-    "username": "user",
-}
-
 
 @dataclass(frozen=True)
 class Read:
@@ -167,15 +133,13 @@ def _unknown(key: str, name: str) -> str:
 
 
 def belongs(key: str) -> str:
-    """The tables that have this key: `[defaults] or [[host]]`; "" when there is none."""
+    """Name the tables that have this key: `[defaults] or [[host]]`; "" when there is none."""
     titles = [title for title, readers in TABLES.values() if key in readers]
     return listed(titles, "or") if titles else ""
 
 
 def unknown(key: str, valid: Mapping[str, str], noun: str) -> str:
-    """`is not a key; did you mean port?`; `valid` is each valid word as it is found and as it is written."""
-    meant = SYNONYMS.get(key.lower().replace("-", "_"))
-    meant = meant if meant in valid else nearest(key.replace("-", "_"), valid)
-    if meant:
+    """Say `is not a key; did you mean port?`; `valid` maps each valid word to how it is written."""
+    if meant := nearest(key.replace("-", "_"), valid):
         return f"is not a {noun}; did you mean {valid[meant]}?"
     return f"is not a {noun}; the {noun}s are {listed(list(valid.values()), 'and')}"

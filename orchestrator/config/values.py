@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -14,18 +14,11 @@ from orchestrator.planning.environ import name_mistake, value_mistake
 Reader: TypeAlias = Callable[[Any], Any]
 
 _DEVICE = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]+")
-_UNITS = (
-    (("", "s", "sec", "secs", "second", "seconds"), 1),
-    (("m", "min", "mins", "minute", "minutes"), 60),
-    (("h", "hour", "hours"), 3600),
-    (("d", "day", "days"), 86_400),
-)
-_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 MAX_SECONDS = 365 * 24 * 3600.0
 
 
 def kind(value: object) -> str:
-    """A TOML type in a user's words."""
+    """Name a TOML type in a user's words."""
     match value:
         case bool():
             return "true or false"
@@ -41,7 +34,7 @@ def kind(value: object) -> str:
 
 
 def text(value: Any) -> str:
-    """Not empty, one line, nothing invisible in it."""
+    """Read a text: not empty, one line, nothing invisible in it."""
     if not isinstance(value, str):
         quoted = f'; write "{show(value)}"' if isinstance(value, int | float) else ""
         raise Wrong(f"must be a text in quotes, not {kind(value)}{quoted}")
@@ -55,20 +48,15 @@ def text(value: Any) -> str:
 
 
 def boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    written = str(value).strip().lower()
-    if written in {"true", "yes", "on", "1", "false", "no", "off", "0"}:
-        meant = "true" if written in {"true", "yes", "on", "1"} else "false"
-        raise Wrong(f"must be true or false, without quotes, not {show(value)}; write {meant}")
-    raise Wrong(f"must be true or false, not {show(value)}")
+    if not isinstance(value, bool):
+        raise Wrong(f"must be true or false, without quotes, not {show(value)}")
+    return value
 
 
 def whole(low: int, high: int, *, below: str = "") -> Reader:
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            bare = f"; write {show(value)[1:-1].strip()}, without quotes" if _is_number(value) else ""
-            raise Wrong(f"must be a whole number, not {show(value)}{bare}")
+            raise Wrong(f"must be a whole number, without quotes, not {show(value)}")
         if not low <= value <= high:
             reason = f": {below}" if below and value < low else ""
             raise Wrong(f"must be from {low} to {high}, not {show(value)}{reason}")
@@ -79,21 +67,10 @@ def whole(low: int, high: int, *, below: str = "") -> Reader:
 
 def seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        bare = f"; write {meant}" if isinstance(value, str) and (meant := _in_seconds(value.strip())) else ""
-        raise Wrong(f"must be a number of seconds, not {show(value)}{bare}")
+        raise Wrong(f"must be a number of seconds, without quotes, not {show(value)}")
     if not 0 <= value <= MAX_SECONDS:
         raise Wrong(f"must be from 0 to {MAX_SECONDS:.0f} seconds, not {show(value)}")
     return float(value)
-
-
-def _in_seconds(text: str) -> str:
-    """`600` of "10 min"; "" of what is no time."""
-    number = _NUMBER.match(text)
-    unit = text[number.end() :].strip().lower() if number else ""
-    times = next((times for names, times in _UNITS if unit in names), None)
-    if number is None or times is None:
-        return ""
-    return number[0] if times == 1 else str(round(float(number[0]) * times))
 
 
 def path(value: Any) -> str:
@@ -132,7 +109,7 @@ def workdir(value: Any) -> str:
 
 
 def state(value: Any) -> str:
-    """The same for locks and logs."""
+    """Read the folder for locks and logs on the node."""
     return _own(value, "/var/tmp/orchestrate")  # noqa: S108 - a name to propose
 
 
@@ -189,19 +166,20 @@ def user(value: Any) -> str:
     return given
 
 
-def one_of(choices: type[StrEnum], **others: str) -> Reader:
-    """`others` are words of other programs, each with the one that stands for it here."""
-    words = [one.value for one in choices]
+def one_of(choices: type[StrEnum]) -> Reader:
+    words = [choice.value for choice in choices]
 
     def read(value: Any) -> StrEnum:
-        given = text(value)
-        if given not in words:
-            meant = nearest(given, [*words, *others])
-            meant = others.get(meant or "", meant)
-            raise Wrong(f"must be {listed(words, 'or')}, not {show(given)}{did_you_mean(meant)}")
-        return choices(given)
+        if value not in words:
+            meant = nearest(value, words) if isinstance(value, str) else None
+            raise Wrong(f"must be {quoted(words)}, not {show(value)}{did_you_mean(meant)}")
+        return choices(value)
 
     return read
+
+
+def quoted(words: Sequence[str]) -> str:
+    return listed([f'"{word}"' for word in words], "or")
 
 
 def finding_codes(value: Any) -> tuple[str, ...]:
@@ -287,7 +265,3 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def did_you_mean(word: str | None) -> str:
     return f"; did you mean {word}?" if word else ""
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, str) and value.strip().isascii() and value.strip().isdigit()

@@ -36,9 +36,7 @@ def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inven
 
 
 def misread(option: str, text: str, error: ValueError) -> UsageError:
-    """What `ranges` says of an option's value; for a range as others write it the fix is our spelling."""
-    if isinstance(error, ranges.ForeignSpelling):
-        return UsageError(f"{option} {text} is written differently here", hint=f"write {error.right}")
+    """Say what `ranges` finds wrong with an option's value."""
     file = ", or name a file" if option == "--hosts" else ""
     return UsageError(f"{option} {text}: {error}", hint=f"write {option} 'gpu-[01-03],gpu-07'{file}")
 

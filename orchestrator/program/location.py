@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import PurePosixPath
 
-from orchestrator.errors import ElsewhereError, UsageError
+from orchestrator.errors import UsageError
 from orchestrator.program import invocation, texts
 from orchestrator.program.project import Code, file_of, normal, script_of
 
@@ -90,7 +90,7 @@ def outside(command: tuple[str, ...], code: Code) -> UsageError | None:
         return None
     folder = str(path.parent)
     rest = _with(command, name, path.name)
-    return ElsewhereError(
+    return UsageError(
         f"{name} lies outside of the folder that is sent",
         why=f"the code in {code.root} is what goes to the hosts",
         hint=f"`cd {shlex.quote(folder)}`, then `orchestrate launch -- {rest}`",

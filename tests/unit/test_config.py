@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import config
-from orchestrator.config.places import locate
-from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, SYNONYMS, TABLES
+from orchestrator.config.mistakes import locate
+from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, TABLES
 from orchestrator.model import Host, Inventory, Job, OnHang, Role
 
 EVERYTHING = """
@@ -222,8 +222,6 @@ def test_every_key_has_a_field_and_every_field_a_key() -> None:
     fields = {name: set(kind.__dataclass_fields__) for name, kind in (("host", Host), ("job", Job))}
     assert {name: set(TABLES[name][1]) for name in fields} == fields
     assert set(HOST_KEYS) - set(DEFAULTS_KEYS) == {"name", "ssh", "address"}
-    assert set(SYNONYMS.values()) <= {*HOST_KEYS, *JOB_KEYS}
-    assert not set(SYNONYMS) & {*HOST_KEYS, *JOB_KEYS}
 
 
 def test_lines_are_found_past_long_texts_and_comments() -> None:

@@ -16,8 +16,8 @@ from orchestrator import config
 from orchestrator.cli.desk import choosing
 from orchestrator.config.mistakes import Wrong
 from orchestrator.errors import UsageError
-from orchestrator.hostlists import ansible, file, hostfile, sshconfig, write
-from orchestrator.hostlists.candidate import Candidate
+from orchestrator.hostlists import lists, write
+from orchestrator.hostlists.lists import Candidate
 from orchestrator.hostlists.machine import (
     Machine,
     Pythons,
@@ -46,81 +46,81 @@ GB = 10**9
     ],
 )
 def test_hostfiles(text: str, hosts: list[tuple[str, str, int]]) -> None:
-    assert [(one.name, one.ssh, one.tasks) for one in hostfile.read(text)] == hosts
+    assert [(one.name, one.ssh, one.tasks) for one in lists.of_hostfile(text)] == hosts
 
 
 def test_a_line_that_is_none_of_a_hostfile() -> None:
     with pytest.raises(ValueError, match="line 2 is not `host slots=4`: gpu 02"):
-        hostfile.read("gpu-01\ngpu 02\n")
+        lists.of_hostfile("gpu-01\ngpu 02\n")
 
 
-INI = """\
-lonely ansible_host=10.0.0.9   # the head
-
-[gpu]
-gpu[01:02].lab ansible_port=2200
-"quoted" ansible_user='me'
-[cpu]
-cpu-[a:b]
-
-[all:vars]
-ansible_user=train
-[cpu:vars]
-ansible_user = ops
-[training:children]
-gpu
-[local]
-here ansible_connection=local
-"""
-
-
-def test_an_ansible_inventory() -> None:
-    found = {one.name: (one.ssh, sorted(one.groups)) for one in ansible.read_ini(INI)}
-    assert found == {
-        "lonely": ("train@10.0.0.9", ["ungrouped"]),
-        "gpu01.lab": ("train@gpu01.lab:2200", ["gpu", "training"]),
-        "gpu02.lab": ("train@gpu02.lab:2200", ["gpu", "training"]),
-        "quoted": ("me@quoted", ["gpu", "training"]),
-        "cpu-a": ("ops@cpu-a", ["cpu"]),
-        "cpu-b": ("ops@cpu-b", ["cpu"]),
-        "here": ("local", ["local"]),
-    }
+LISTED = {
+    "_meta": {
+        "hostvars": {
+            "gpu-01": {"ansible_host": "10.0.0.1", "ansible_port": 2200, "ansible_user": "me"},
+            "gpu-02": {"ansible_ssh_private_key_file": "~/.ssh/my key"},
+            "here": {"ansible_connection": "local"},
+        }
+    },
+    "all": {"children": ["ungrouped", "training"]},
+    "training": {"children": ["gpu"]},
+    "gpu": {"hosts": ["gpu-01", "gpu-02"]},
+    "ungrouped": {"hosts": ["here"]},
+}
 
 
 def test_what_ansible_prints() -> None:
-    listed = {
-        "_meta": {"hostvars": {"gpu-01": {"ansible_host": "10.0.0.1", "ansible_port": 2200}}},
-        "all": {"children": ["ungrouped", "gpu"]},
-        "gpu": {"hosts": ["gpu-01", "gpu-02"]},
-    }
-    found = {one.name: (one.ssh, sorted(one.groups)) for one in ansible.read_json(json.dumps(listed))}
-    assert found == {"gpu-01": ("10.0.0.1:2200", ["all", "gpu"]), "gpu-02": ("gpu-02", ["all", "gpu"])}
+    first, second, here = lists.of_ansible(json.dumps(LISTED))
+    assert (first.name, first.ssh, sorted(first.groups)) == (
+        "gpu-01",
+        "me@10.0.0.1:2200",
+        ["all", "gpu", "training"],
+    )
+    assert (second.ssh, second.identity, here.ssh) == ("gpu-02", "~/.ssh/my key", "local")
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "what"),
+    "text", ["[gpu]\ngpu-[01:02]\n", "gpu-01 ansible_port=22\n", "all:\n  hosts:\n", "---\nall: {}\n"]
+)
+def test_an_inventory_of_ansible_is_read_by_ansible(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my hosts").write_text(text)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="Ansible is not installed here"):
+        lists.read(tmp_path / "my hosts")
+    program = tmp_path / "ansible-inventory"
+    program.write_text(
+        f"#!/bin/sh\n[ \"$2$3\" = '{tmp_path}/my hosts--list' ] && echo '{json.dumps(LISTED)}'\n"
+    )
+    program.chmod(0o755)
+    assert [one.name for one in lists.read(tmp_path / "my hosts")] == ["gpu-01", "gpu-02", "here"]
+    chosen = choosing.choose(["gpu-02", "ungrouped"], str(tmp_path / "my hosts"), None, None, yes=False)
+    assert [one.name for one in chosen] == ["gpu-02", "here"]
+    with pytest.raises(UsageError, match="tpu is not in"):
+        choosing.choose(["tpu"], str(tmp_path / "my hosts"), None, None, yes=False)
+    program.write_text("#!/bin/sh\necho 'no such plugin' >&2; exit 1\n")
+    with pytest.raises(UsageError) as caught:
+        lists.read(tmp_path / "my hosts")
+    assert caught.value.why == "no such plugin"
+
+
+@pytest.mark.parametrize(
+    "text",
     [
-        ("hosts.yml", "all:\n", "is YAML, which is not read here"),
-        ("hosts", "# nothing\n", "names no host"),
-        ("hosts", "[gpu]\na[1:x]\n", "cannot read"),
-        ("hosts", "{}", "names no host"),
-        ("hosts", '{"a": 1', "cannot read"),
-        ("hosts", '{"_meta": 3}', "cannot read"),
-        ("hosts", '{"_meta": {"hostvars": 3}}', "cannot read"),
-        ("hosts", '{"gpu": {"hosts": 3}}', "cannot read"),
-        ("hosts", '{"gpu": {"hosts": [3]}}', "cannot read"),
+        "# nothing\n",
+        "gpu 01\n",
+        "{}",
+        '{"a": 1',
+        '{"_meta": 3}',
+        '{"_meta": {"hostvars": 3}}',
+        '{"gpu": {"hosts": [3]}}',
     ],
 )
-def test_a_file_that_is_no_list_of_hosts(tmp_path: Path, name: str, text: str, what: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match=what):
-        file.read(tmp_path / name)
-
-
-def test_the_kind_of_a_file_is_found_out(tmp_path: Path) -> None:
-    for text in ("a slots=2\n", "[gpu]\na\n", "a ansible_port=22\n", '{"gpu": {"hosts": ["a"]}}'):
-        (tmp_path / "hosts").write_text(text)
-        assert [one.name for one in file.read(tmp_path / "hosts")] == ["a"], text
+def test_a_file_that_is_no_list_of_hosts(text: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(text)
+    with pytest.raises(UsageError, match=r"cannot read|names no host"):
+        lists.read(tmp_path / "hosts")
 
 
 def test_names_of_ssh_config(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_names_of_ssh_config(tmp_path: Path) -> None:
         f"# hosts\nHost gpu-01 gpu-0? !gpu-09\n  HostName 10.0.0.1\nHost=gpu-02 gpu-01\n"
         f"Include {tmp_path}/more/* {tmp_path}/config {tmp_path}/none\nHost *\n  User me\nMatch host x\n"
     )
-    assert sshconfig.aliases(tmp_path / "config") == ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
-    assert sshconfig.aliases(tmp_path / "none") == ()
+    assert lists.aliases(tmp_path / "config") == ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
+    assert lists.aliases(tmp_path / "none") == ()
 
 
 def test_doors_and_forges_of_ssh_config_do_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +166,10 @@ def test_words_without_a_host(words: list[str]) -> None:
 def test_a_list_from_windows_begins_with_a_mark(tmp_path: Path) -> None:
     listed = tmp_path / "hosts"
     listed.write_bytes(b"\xef\xbb\xbfgpu-01\r\ngpu-02\r\n")
-    assert [one.name for one in file.read(listed)] == ["gpu-01", "gpu-02"]
+    assert [one.name for one in lists.read(listed)] == ["gpu-01", "gpu-02"]
     listed.write_bytes("gpu-01\n".encode("utf-16"))
     with pytest.raises(UsageError) as caught:
-        file.read(listed)
+        lists.read(listed)
     assert caught.value.why == "it is not text in UTF-8"
 
 
@@ -178,7 +178,7 @@ def test_a_list_may_come_through_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("gpu-01 slots=2\n",))
     writer.start()
-    assert [(one.name, one.tasks) for one in file.read(pipe)] == [("gpu-01", 2)]
+    assert [(one.name, one.tasks) for one in lists.read(pipe)] == [("gpu-01", 2)]
     writer.join()
 
 
@@ -188,11 +188,9 @@ def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
     assert choosing.hostname(choosing.host(Candidate("gpu-01.", "gpu-01."), "/dev/null")) == "gpu-01"
 
 
-def test_the_key_that_an_inventory_names_is_used_and_written() -> None:
-    (found,) = ansible.read_ini("gpu-01 ansible_ssh_private_key_file='~/.ssh/my key'\n")
-    host = choosing.host(found, None)
-    assert host.identity == "~/.ssh/my key"
-    entry = write.HostEntry(found.name, found.ssh, "10.0.0.1", 2222, identity=host.identity)
+def test_the_key_that_an_inventory_names_is_written() -> None:
+    host = choosing.host(Candidate("a", "a", identity="~/.ssh/my key"), None)
+    entry = write.HostEntry("a", "a", "10.0.0.1", 2222, identity=host.identity or "")
     whole = write.Whole(Pythons(), None, None, looked=False)
     assert config.parse(write.text([entry], whole)).hosts[0].identity == "~/.ssh/my key"
 
@@ -201,14 +199,6 @@ def test_the_hosts_of_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(choosing.SLURM, "gpu-[01-02,07],head")
     found = choosing.choose([], None, None, None, yes=False)
     assert [one.name for one in found] == ["gpu-01", "gpu-02", "gpu-07", "head"]
-
-
-def test_groups_and_hosts_of_a_file_are_chosen(tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text(INI)
-    found = choosing.choose(["cpu", "gpu01.lab"], str(tmp_path / "hosts"), None, None, yes=False)
-    assert [one.name for one in found] == ["gpu01.lab", "cpu-a", "cpu-b"]
-    with pytest.raises(UsageError, match="tpu is not in"):
-        choosing.choose(["tpu"], str(tmp_path / "hosts"), None, None, yes=False)
 
 
 def machine(hostname: str, *addresses: str, place: str = "") -> Machine:

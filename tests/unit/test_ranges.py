@@ -30,7 +30,6 @@ from orchestrator import ranges
 )
 def test_expand(pattern: str, names: str) -> None:
     assert ranges.expand(pattern) == tuple(names.split())
-    assert ranges.has_range(pattern) == (ranges.expand(pattern) != (pattern,))
 
 
 @pytest.mark.parametrize(
@@ -47,13 +46,6 @@ def test_expand(pattern: str, names: str) -> None:
         ("g[1-5000]", "[1-5000] stands for more than 4096 hosts"),
         ("g[1-99][1-99]", "stands for 9801 hosts; at most 4096 are allowed"),
         ("g[1-2", 'has a [ without a ]: "g[1-2"'),
-        ("gpu-{01..04}", 'is written differently here: "gpu-{01..04}"; write "gpu-[01-04]"'),
-        ("gpu-01..04.lab", 'is written differently here: "gpu-01..04.lab"; write "gpu-[01-04].lab"'),
-        ("gpu[01:04]", 'is written differently here: "gpu[01:04]"; write "gpu[01-04]"'),
-        ("gpu-[1..4]", 'is written differently here: "gpu-[1..4]"; write "gpu-[1-4]"'),
-        ("gpu-{1,3}", 'is written differently here: "gpu-{1,3}"; write "gpu-[1,3]"'),
-        ("{a,b}.lab", 'is written differently here: "{a,b}.lab"; write "a.lab" and "b.lab", each for itself'),
-        ("gpu-0*", 'is written differently here: "gpu-0*"; write out which ones, as "gpu-0[1-4]"'),
         ("g1-2]", 'has a ] without a [: "g1-2]"'),
     ],
 )
@@ -91,9 +83,7 @@ def test_fold(names: str, folded: str) -> None:
 _names = st.lists(
     st.lists(
         st.sampled_from(["a", "b", "-", ".", "0", "1", "09", "10", "99", "100", "12345678901"]), min_size=1
-    )
-    .map("".join)
-    .filter(lambda name: ".." not in name),  # of no host, and taken for a range
+    ).map("".join),
     unique=True,
 )
 
@@ -118,18 +108,3 @@ def test_a_row_of_hosts_folds_to_one_range(low: int, count: int, width: int) -> 
 def test_people_count_so() -> None:
     ordered = "2a,10a,gpu,gpu-1,gpu-2,gpu-10,gpu-10a,gpu-10b2,gpu-10b10,login"
     assert ",".join(sorted(sorted(ordered.split(",")), key=ranges.natural_key)) == ordered
-
-
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        ("gpu-{01..04}", "gpu-[01-04]"),
-        ("gpu-01..04,head", "gpu-[01-04],head"),
-        ("r[1:2]-n{3,4}", "r[1-2]-n[3,4]"),
-        ("gpu-0*", ""),
-        ("gpu-{a,b}", ""),
-        ("gpu-[01-04]", ""),
-    ],
-)
-def test_a_pattern_of_another_tool_as_it_is_written_here(text: str, right: str) -> None:
-    assert ranges.respelled(text) == right

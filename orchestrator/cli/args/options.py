@@ -40,7 +40,7 @@ def fold(parser: argparse._ActionsContainer) -> None:
 
 
 def run(parser: argparse.ArgumentParser) -> None:
-    """Which run, and whose nodes know of it."""
+    """Add the run, and the inventory whose nodes may know of it."""
     parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of it, or name (default: the newest)")
     hosts(parser)
 
@@ -106,13 +106,13 @@ def launching(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-restarts",
-        type=readings.whole,
+        type=readings.whole(),
         metavar="N",
         help="start all tasks again after a failure, up to N times",
     )
     parser.add_argument(
         "--min-hosts",
-        type=readings.positive,
+        type=readings.whole(1),
         metavar="N",
         help="with --max-restarts: when hosts are lost and no spare is left, continue with as few as N",
     )

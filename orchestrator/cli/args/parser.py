@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol, cast
 
 from orchestrator import __version__
-from orchestrator.cli.args import misplaced, options, spelling
+from orchestrator.cli.args import options
 from orchestrator.errors import UsageError
 
 _DESCRIPTION = """\
@@ -42,14 +42,14 @@ VERBS = (
     "rehearse",
     "completion",
 )
-_ALONE = ("-h", "--help", "--version")  # the options that need no verb
+_ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb
 
 # `stop "$RUN"` must not end whichever run is the only one.
 _UNSET = "a shell variable is probably not set"
 
 
 class Verb(Protocol):
-    """What the file of a verb has. Importing it is cheap: what only `main` needs is imported there."""
+    """The file of a verb. Importing it is cheap: what only `main` needs is imported there."""
 
     SUMMARY: str
 
@@ -77,30 +77,27 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read one command line; everything after `--` is the user's command. Raise UsageError.
-
-    `ours` of what it returns are the words before that, as they were read.
-    """
+    """Read one command line; everything after `--` is the user's command. Raise UsageError."""
     ours, command = list(argv), []
     _check_utf8(ours)
     if "--" in ours:
         split = ours.index("--")
         ours, command = ours[:split], ours[split + 1 :]
         if not command:
-            exec_ = ours[:1] == ["exec"]
-            line = shlex.join([*ours, "--", "uptime"])
-            hint = f"`orchestrate {line}`" if exec_ else "leave -- out to train worker_entry's MNIST"
+            hint = (
+                "`orchestrate exec -- uptime`"
+                if ours[:1] == ["exec"]
+                else "leave -- out to train worker_entry's MNIST"
+            )
             raise UsageError("nothing follows --", hint=hint)
         if command[0] == "--":
-            line = shlex.join([*(ours or ["launch"]), "--", *command[1:]])
-            raise UsageError("-- stands twice", why="one is enough", hint=f"`orchestrate {line}`")
+            raise UsageError("-- stands twice", why="one is enough", hint="leave one out")
         if not command[0]:
             raise UsageError(
                 "the command after -- begins with an empty word",
                 why=_UNSET,
                 hint="echo the command to see it",
             )
-    ours = spelling.ours(ours, VERBS)
     _check_verb(ours, command)
     if any(not word or (word[:2] == "--" and word[-1] == "=" and word.count("=") == 1) for word in ours):
         raise UsageError(
@@ -108,14 +105,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             why=_UNSET,
             hint="set it, or leave the argument out",
         )
-    if foreign := spelling.long_with_one_hyphen(ours, ours[0]):
-        raise foreign
     parser, verbs = _without_options(VERBS) if ours[0] in _ALONE else build(ours[:1])
-    arguments, unknown = parser.parse_known_args(ours)
-    if unknown:
-        raise _unknown(unknown, ours, verbs[arguments.verb], command)
-    arguments.ours = tuple(ours)
-    if options.takes_command(verbs[arguments.verb]):
+    arguments, unexpected = parser.parse_known_args(ours)
+    chosen = verbs[arguments.verb]
+    if unexpected:
+        raise _unexpected(unexpected, chosen, command)
+    if options.takes_command(chosen):
         arguments.command = tuple(command)
     elif command:
         raise UsageError(f"orchestrate {arguments.verb} takes no command after --")
@@ -138,65 +133,36 @@ def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:
     """Raise UsageError for a first word that is not a verb: argparse would list them and guess nothing."""
     if ours and (ours[0] in VERBS or ours[0] in _ALONE):
         return
-    hint = _with_a_verb(ours, command)
+    why = f"the verbs are {', '.join(VERBS)}"
     if not ours:
-        raise UsageError("orchestrate needs a verb", why=f"one of {', '.join(VERBS)}", hint=hint)
+        hint = f"`orchestrate launch -- {shlex.join(command)}`" if command else "`orchestrate --help`"
+        raise UsageError("orchestrate needs a verb", why=why, hint=hint)
     if ours[0].startswith("-"):
-        raise UsageError(f"{ours[0]} stands before a verb", why="options come after it", hint=hint)
-    raise UsageError(
-        f"{ours[0]!r} is not a verb of orchestrate", why=f"the verbs are {', '.join(VERBS)}", hint=hint
-    )
+        raise UsageError(
+            f"{ours[0]} stands before a verb", why="options come after it", hint=_near(ours[0], _ALONE)
+        )
+    launch = f"`orchestrate launch -- {shlex.join(ours)}`" if "." in ours[0] else "`orchestrate --help`"
+    raise UsageError(f"{ours[0]!r} is not a verb of orchestrate", why=why, hint=_near(ours[0], VERBS, launch))
 
 
-def _with_a_verb(ours: Sequence[str], command: Sequence[str]) -> str:
-    """What was probably meant by a line that does not begin with a verb."""
-    at = next((at for at, word in enumerate(ours) if word in VERBS), None)
-    behind = f" -- {shlex.join(command)}" if command else ""
-    if not ours:
-        return f"`orchestrate launch{behind}`" if command else "`orchestrate --help`"
-    first = ours[0]
-    if at is not None:
-        words = ["--hosts", *ours[:at]] if first.endswith(".toml") else ours[:at]
-        return f"`orchestrate {shlex.join([ours[at], *words, *ours[at + 1 :]])}{behind}`"
-    if first.startswith("-"):
-        near = difflib.get_close_matches(first, _ALONE, 1, cutoff=0.8)
-        return f"write {near[0]}" if near else f"`orchestrate VERB {first} ...`"
-    if not command and (misplaced.is_program(first) or misplaced.is_interpreter(first)):
-        return f"`orchestrate launch -- {shlex.join(ours)}`"
-    near = difflib.get_close_matches(first, VERBS, 1, cutoff=0.7)
-    if near and not command and ours[1:] and not ours[1].startswith("-") and near[0] in ("launch", "exec"):
-        return f"`orchestrate {near[0]} -- {shlex.join(ours[1:])}`"
-    return f"`orchestrate {shlex.join([*near, *ours[1:]])}{behind}`" if near else "`orchestrate --help`"
+def _near(word: str, choices: Sequence[str], otherwise: str = "`orchestrate --help`") -> str:
+    near = difflib.get_close_matches(word.partition("=")[0], choices, 1, cutoff=0.7)
+    return f"write {near[0]}" if near else otherwise
 
 
-def _unknown(
-    words: Sequence[str], ours: Sequence[str], parser: _Parser, command: Sequence[str]
-) -> UsageError:
-    """What is wrong with the first word that nobody takes, and what was probably meant."""
-    word, verb = words[0], ours[0]
-    known = parser.options().__contains__
-    if word.startswith("-") and word != "-":
-        if foreign := spelling.of_another_tool(words, verb, known):
-            return foreign
-        near = difflib.get_close_matches(word.partition("=")[0], parser.options(), 1, cutoff=0.7)
-        trains = "--no-validate" in parser.options()  # worker_entry, where no command stands
-        if not near and (command or trains) and (line := misplaced.behind(words, command)):
-            return UsageError(
-                f"orchestrate {verb} has no option {word}",
-                why="what the program is given comes behind it",
-                hint=f"`orchestrate {misplaced.kept(ours, words)} -- {line}`",
-            )
-        hint = f"write {near[0]}" if near else f"`orchestrate {verb} --help`"
-        return UsageError(f"orchestrate {verb} has no option {word}", hint=hint)
-    if options.takes_command(parser):
-        return misplaced.word(words, ours, command, known)
-    if "--only" in parser.options() and (meant := misplaced.hosts(words, ours)):
-        return meant
-    return UsageError(f"orchestrate {verb} has no use for {word!r}", hint=f"`orchestrate {verb} --help`")
+def _unexpected(words: Sequence[str], parser: _Parser, command: Sequence[str]) -> UsageError:
+    """Say what is wrong with words that the verb has no place for."""
+    word, usage = words[0], f"`{parser.prog} --help`"
+    is_option = word.startswith("-") and word != "-"
+    if options.takes_command(parser) and not command:
+        usage = f"`{parser.prog} [options] -- {shlex.join(words)}`: the command comes after --"
+    if is_option:
+        return UsageError(f"{parser.prog} has no option {word}", hint=_near(word, parser.options(), usage))
+    return UsageError(f"{parser.prog}: unexpected argument {word!r}", hint=usage)
 
 
 def build(names: Sequence[str] = VERBS) -> tuple[_Parser, dict[str, _Parser]]:
-    """The parser, and those of these verbs."""
+    """Make the parser, and one for each of these verbs."""
     parser, verbs = _without_options(names)
     for name, one in verbs.items():
         one.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -205,14 +171,14 @@ def build(names: Sequence[str] = VERBS) -> tuple[_Parser, dict[str, _Parser]]:
 
 
 def _without_options(names: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
-    """The same, and it knows what each verb is for, which is all that `orchestrate --help` says."""
+    """Make parsers that know what each verb is for, which is all that `orchestrate --help` says."""
     parser = _Parser(
         prog="orchestrate",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"orchestrate {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"orchestrate {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
     summaries = {name: verb(name).SUMMARY for name in names}
     return parser, {

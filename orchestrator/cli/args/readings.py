@@ -1,4 +1,4 @@
-"""What the values of options are read as; argparse says which option was wrong."""
+"""Readings of the values of options; argparse says which option was wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,14 +31,11 @@ def task(text: str) -> TaskId:
     try:
         return TaskId.parse(text)
     except ValueError as error:
-        near = re.fullmatch(r"(chief|worker|ps|evaluator)?[-_:.]?([0-9]{1,4})", text)
-        right = f"a task is written {near[1] or 'worker'}/{near[2]}" if near else "a task is written worker/1"
-        right = "one task; it may be repeated" if "," in text else right
-        raise argparse.ArgumentTypeError(f"{text!r} is not a task ({right})") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a task (one is written worker/1)") from error
 
 
 def seconds(text: str) -> float:
-    """Like `span`, and parts of a second."""
+    """Read a span of time, or parts of a second."""
     try:
         seconds = float(text)
     except ValueError:
@@ -49,14 +46,14 @@ def seconds(text: str) -> float:
 
 
 def pause(text: str) -> float:
-    """Seconds between two looks."""
-    if (found := seconds(text)) < 0.1:
+    """Read the seconds between two looks."""
+    if (interval := seconds(text)) < 0.1:
         raise argparse.ArgumentTypeError(f"{text!r} is too short (0.1 and more)")
-    return found
+    return interval
 
 
 def name(text: str) -> str:
-    """It is shown in tables and titles, also to others, and typed to find the run."""
+    """Read a name, which is shown in tables and titles, also to others, and typed to find the run."""
     if not text:  # the default; the parser has refused it where it was written
         return text
     if not (text.isprintable() and text.strip() and len(text) <= _LONGEST_NAME):
@@ -67,16 +64,23 @@ def name(text: str) -> str:
 
 
 def page(text: str) -> Path:
-    """A file: stdout has the table."""
+    """Read the name of a file: stdout has the table."""
     if text == "-":
         raise argparse.ArgumentTypeError("the page needs a file (--html cluster.html)")
     return Path(text)
 
 
-def count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 64")
-    return int(text)
+def whole(low: int = 0, high: int = 999_999) -> Callable[[str], int]:
+    """Make the reading of a whole number from `low` to `high`."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,9}", text):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+        if not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not from {low} to {high}")
+        return int(text)
+
+    return read
 
 
 _TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -94,43 +98,31 @@ def _amount(text: str, units: Mapping[str, int], bare: int | None) -> int | None
 
 
 def age(text: str) -> float:
-    found = _amount(text, _TIMES, None)
-    if found is None:
+    amount = _amount(text, _TIMES, None)
+    if amount is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age (an age is written 12h or 7d)")
-    return float(found)
+    return float(amount)
 
 
 def span(text: str) -> float:
-    found = _amount(text, _TIMES, 1)
-    if found is None:
+    amount = _amount(text, _TIMES, 1)
+    if amount is None:
         raise argparse.ArgumentTypeError(_NO_TIME.format(text))
-    return float(found)
+    return float(amount)
 
 
 def amount_of_bytes(text: str) -> int:
-    found = _amount(text.removesuffix("B"), _SIZES, None)
-    if found is None:
+    amount = _amount(text.removesuffix("B"), _SIZES, None)
+    if amount is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size (a size is written 500M or 20G)")
-    return found
+    return amount
 
 
 def rate(text: str) -> float:
     """Bytes per second; not 0."""
-    if not (found := amount_of_bytes(text.removesuffix("/s"))):
+    if not (amount := amount_of_bytes(text.removesuffix("/s"))):
         raise argparse.ArgumentTypeError(f"{text!r} would send nothing (a rate is written 20M)")
-    return float(found)
-
-
-def whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    if not (found := whole(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return found
+    return float(amount)
 
 
 def since(text: str) -> float:
@@ -151,12 +143,6 @@ def pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
-
-
-def port(text: str) -> int:
-    if not 1 <= (found := whole(text)) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
-    return found
 
 
 def lines(text: str) -> float:

@@ -1,9 +1,8 @@
-"""Which hosts `init` begins with: named ones, a file's, Slurm's, or those of ssh_config."""
+"""The hosts that `init` begins with: named ones, a file's, Slurm's, or those of ssh_config."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,15 +12,13 @@ from orchestrator.cli.desk.out import tell
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_name, read_target
 from orchestrator.errors import HostError, UsageError
-from orchestrator.hostlists import file as listed
-from orchestrator.hostlists import sshconfig
-from orchestrator.hostlists.candidate import Candidate
+from orchestrator.hostlists import lists
+from orchestrator.hostlists.lists import Candidate
 from orchestrator.model import Host
 from orchestrator.text import count
 
 SLURM = "SLURM_JOB_NODELIST"
 _FORGES = ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org")
-_SLOTS = re.compile(r"(?:slots|max[-_]slots|ntasks|tasks)=([0-9]+)")  # as in a hostfile
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 
 
@@ -35,7 +32,7 @@ def choose(
 ) -> tuple[Candidate, ...]:
     """The hosts that are meant; `ask` puts a question to a person. Raise UsageError."""
     if hostfile is not None:
-        return _narrowed(listed.read(Path(hostfile)), words, f"in {hostfile}")
+        return _narrowed(lists.read(Path(hostfile)), words, f"in {hostfile}")
     if words:
         return _of_words(words)
     if nodes := os.environ.get(SLURM):
@@ -45,7 +42,7 @@ def choose(
 
 
 def host(candidate: Candidate, ssh_config: str | None) -> Host:
-    """As it is logged in to; its address is not known yet. Raise Wrong."""
+    """Make the host as it is logged in to; its address is not known yet. Raise Wrong."""
     target = read_target(candidate.ssh)
     key = candidate.identity  # relative: to where the command runs, and hosts.toml may go elsewhere
     return Host(
@@ -60,49 +57,46 @@ def host(candidate: Candidate, ssh_config: str | None) -> Host:
 
 
 def _of_words(words: Sequence[str]) -> tuple[Candidate, ...]:
-    found: dict[str, Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     for word in words:
-        if slots := _SLOTS.fullmatch(word):
-            why = "how many tasks run on a host is written in hosts.toml"
-            hint = f"leave it out, and write tasks = {slots[1]} under [[host]]"
-            raise UsageError(f"{word} is not a host", why=why, hint=hint)
+        if Path(word).is_file():
+            raise UsageError(
+                f"{word} is a file here", why="the words are hosts", hint=f"write --hostfile {word}"
+            )
         try:
             for name in ranges.expand_all(word):
-                found[name] = Candidate(read_name(read_target(name).host), name)
+                candidates[name] = Candidate(read_name(read_target(name).host), name)
         except (ValueError, Wrong) as error:
-            right = ranges.respelled(word)
-            line = shlex.join(right if one == word else one for one in words)
-            hint = f"`orchestrate init {line}`" if right else _NAMES
-            raise UsageError(f"a host {error}", hint=hint) from error
-    if not found:
+            raise UsageError(f"a host {error}", hint=_NAMES) from error
+    if not candidates:
         raise UsageError("init needs hosts", why="the words name none", hint=_NAMES)
-    return tuple(found.values())
+    return tuple(candidates.values())
 
 
 def _narrowed(candidates: tuple[Candidate, ...], words: Sequence[str], where: str) -> tuple[Candidate, ...]:
-    """Those that the words name, by host or by group; all without words."""
+    """Choose those that the words name, by host or by group; all without words."""
     if not words:
         return candidates
     try:
-        wanted = {name for word in words for name in ranges.expand_all(word)}
+        chosen = {name for word in words for name in ranges.expand_all(word)}
     except ValueError as error:
         raise UsageError(f"a host {error}", hint=_NAMES) from error
-    known = {candidate.name for candidate in candidates} | {
+    names = {candidate.name for candidate in candidates} | {
         group for candidate in candidates for group in candidate.groups
     }
-    if unknown := wanted - known:
+    if unknown := chosen - names:
         raise UsageError(
             f"{ranges.fold(unknown)} is not {where}",
-            why=f"it has {ranges.fold(known)}",
+            why=f"it has {ranges.fold(names)}",
             hint="name some of these",
         )
-    return tuple(one for one in candidates if one.name in wanted or one.groups & wanted)
+    return tuple(one for one in candidates if one.name in chosen or one.groups & chosen)
 
 
 def _of_ssh_config(
     path: Path, ssh_config: str | None, ask: Callable[[str], str] | None, *, yes: bool
 ) -> tuple[Candidate, ...]:
-    candidates = _machines([Candidate(alias, alias) for alias in sshconfig.aliases(path)], ssh_config)
+    candidates = _machines([Candidate(alias, alias) for alias in lists.aliases(path)], ssh_config)
     if not candidates:
         raise UsageError("init needs hosts", why=f"{path} has none", hint=_NAMES)
     names = ranges.fold(candidate.name for candidate in candidates)
@@ -121,7 +115,7 @@ def _of_ssh_config(
 
 
 def _machines(candidates: Sequence[Candidate], ssh_config: str | None) -> tuple[Candidate, ...]:
-    """Without the doors to others and the services that take a login to serve git."""
+    """Leave out the doors to others and the services that take a login to serve git."""
     from orchestrator.ssh.resolve import resolve
 
     doors: set[str] = set()
@@ -143,7 +137,7 @@ def _machines(candidates: Sequence[Candidate], ssh_config: str | None) -> tuple[
 
 
 def hostname(one: Host) -> str:
-    """What ssh connects to for this host; its own name where that cannot be found out."""
+    """Return what ssh connects to for this host; its own name where that cannot be found out."""
     if one.is_local:
         return "127.0.0.1"
     from orchestrator.ssh.resolve import resolve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Collection, Sequence
 
@@ -10,11 +11,10 @@ from orchestrator.checks.rest import without
 from orchestrator.cli.desk import watch
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
-from orchestrator.cli.desk.retyped import leaving_out
 from orchestrator.errors import ExitStatus
 from orchestrator.events import CheckReported, HostFailed, PairReported, RunEnded, Stamped
 from orchestrator.model import Fold, Host
-from orchestrator.ranges import fold
+from orchestrator.ranges import expand_all, fold
 from orchestrator.render import Look, choose
 from orchestrator.store import RunFolder, RunReader
 from orchestrator.text import count
@@ -47,9 +47,9 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
 
 
 def _without(total: int, out: Collection[str], arguments: argparse.Namespace) -> str:
-    """The line for the other hosts. Not that they are ready: they were perhaps not looked at any more."""
-    line = leaving_out(out, arguments.ours, arguments.exclude, arguments.command)
-    return f"on the other {total - len(out)} of {count(total, 'host')}, without {fold(out)}: `{line}`"
+    """Name the option for the other hosts, which are perhaps not ready: nobody may have looked at them."""
+    names = shlex.quote(fold([*expand_all(arguments.exclude or ""), *out]))
+    return f"`--exclude {names}` trains on the other {total - len(out)} of {count(total, 'host')}"
 
 
 class Readiness:

@@ -1,4 +1,4 @@
-"""The inventory that a command line means: a file, one in a folder above, or the hosts named by `--hosts`."""
+"""The inventory of a command line: a file, one in a folder above, or the hosts named by `--hosts`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from orchestrator.planning.selection import misread
 
 NAME = "hosts.toml"
 _FILES = (".toml", ".tml", ".yaml", ".yml", ".ini", ".json", ".txt", ".cfg", ".conf")
-_OF_OTHERS = re.compile(r"[{*[\]]|\.\.")  # ranges half written, or as shells and other tools write them
 
 
 def load(wanted: str | None) -> Inventory:
@@ -72,7 +71,7 @@ def named_hosts(wanted: str) -> tuple[str, ...]:
             why="commas stand between hosts",
             hint=f"`--hosts {','.join(word.strip(',') for word in words)}`",
         )
-    if "," not in wanted and not ranges.has_range(wanted) and not _OF_OTHERS.search(wanted):
+    if not re.search(r"[,[\]]", wanted):
         return ()
     if not wanted.strip(","):
         raise UsageError(f"--hosts {wanted} names no host", hint="`--hosts gpu-01,gpu-02`")

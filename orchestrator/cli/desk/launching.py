@@ -15,7 +15,6 @@ from orchestrator.cli.desk import code, keeping, notebook, notified, program
 from orchestrator.cli.desk.data import check_data, with_own_set
 from orchestrator.cli.desk.environment import planned_environment
 from orchestrator.cli.desk.out import tell
-from orchestrator.cli.desk.retyped import keep_line
 from orchestrator.errors import UsageError
 from orchestrator.model import Admission, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
@@ -85,10 +84,7 @@ def make_plan(
     command = plan.choose_command(inventory.job, arguments.command)
     project = None if plan.is_builtin(command) else code.project(inventory, arguments.code)
     around = program.look(inventory, project, dict(arguments.env))
-    try:
-        lint.check(command, around)
-    except UsageError as error:
-        raise keep_line(error, arguments.ours, inventory.source) from None
+    lint.check(command, around)
     program.check_options(command)
     inventory, sent = with_own_set(inventory, command, dict(arguments.env))
     check_data(inventory)
