@@ -118,18 +118,12 @@ class Revalidate(StrEnum):
     NEVER = "never"
 
 
-class KerasHook(StrEnum):
-    """What our sitecustomize does about `keras` in a task's Python."""
-
-    MEND = "mend"  # answers two mistakes of Keras 3's trainer that only several workers meet
-    ALIAS = "alias"  # `import keras` gives tf_keras
-
-
 class AutoShard(StrEnum):
-    """How data sets are split among workers whose policy is AUTO."""
+    """Ways to share a data set among workers whose policy is AutoShardPolicy.AUTO."""
 
+    AUTO = "auto"  # as DATA where there are fewer files than workers, else as TensorFlow does
     DATA = "data"  # each worker reads all and keeps its share
-    OFF = "off"  # each worker has all of it
+    OFF = "off"  # as TensorFlow does
 
 
 @dataclass(frozen=True)
@@ -151,8 +145,10 @@ class Job:
     hang_timeout: float = 0.0  # seconds without a word, after which tasks count as hanging; 0: never
     on_hang: OnHang = OnHang.RESTART
     stacks: bool = True  # Pythons of tasks show their stacks on a signal
-    legacy_keras: bool | None = None  # None: by what the run is, and by what its program imports
-    auto_shard: AutoShard | None = None  # None: as TensorFlow does, by files where it can
+    legacy_keras: bool | None = None  # tf.keras is Keras 2; None: unless the program shows Keras 3
+    repair_keras: bool = True  # change what is wrong in Keras for several tasks
+    auto_shard: AutoShard = AutoShard.AUTO
+    tf_config: bool | None = None  # also for one task; None: if the program reads it
     lint_ignore: tuple[str, ...] = ()  # codes of findings that are not told
     max_restarts: int = 0  # attempts after a failed one
     min_hosts: int | None = None  # go on with as few hosts when no spare is left; None: with none missing
@@ -245,8 +241,9 @@ class Recipe:
     job_env: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)  # of the command line
     legacy_keras: str | None = None  # why Keras 2 is chosen; None: it is not
-    keras: KerasHook | None = None
-    auto_shard: AutoShard | None = None
+    repair_keras: bool = False
+    auto_shard: AutoShard = AutoShard.OFF
+    tf_config: bool = True  # also for one task
     setup: str | None = None
 
 

@@ -105,7 +105,7 @@ def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
     hint = _or(hint, "set `legacy_keras = false` under [job]")
     if seen.is_made(needs):
         hint, fix = "add tf-keras to the `packages` of [env], then `orchestrate setup`", ()
-    why = "TF_USE_LEGACY_KERAS=1 is set, since Keras 3 cannot `fit` on several tasks"
+    why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2"
     level = Level.FAIL if needs.tensorflow else Level.WARN
     if found is None:
         return seen.says(Check.TF_KERAS, level, "not installed", why, hint, fix=fix)

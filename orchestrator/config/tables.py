@@ -53,6 +53,8 @@ JOB_KEYS: Mapping[str, Reader] = {
     "on_hang": values.one_of(OnHang),
     "stacks": values.boolean,
     "legacy_keras": values.boolean,
+    "repair_keras": values.boolean,
+    "tf_config": values.boolean,
     "auto_shard": values.one_of(AutoShard),
     "lint_ignore": values.finding_codes,
     "max_restarts": values.whole(0, MAX_RESTARTS),

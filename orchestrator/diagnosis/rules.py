@@ -37,7 +37,7 @@ _OTHERWISE_NAMED = {
 RULES: tuple[Rule, ...] = (
     _rule(
         r"PerReplica.*unsupported type|unsupported type.*PerReplica",
-        "remove `legacy_keras = false` and --no-legacy-keras: orchestrate then corrects `fit` of Keras 3",
+        "remove `repair_keras = false`: orchestrate then repairs `fit` of Keras 3",
     ),
     _rule(
         r"unsupported operand type\(s\) for /: 'Dataset' and 'int'",
@@ -99,9 +99,14 @@ RULES: tuple[Rule, ...] = (
         r"|not supported in Keras 3|Keras 3 only supports|passed to \w+: \{'batch_input_shape'"
         r"|no attribute '(?:fit|predict)_generator'"
         r"|module 'keras[\w.]*' has no attribute '(?:experimental|premade_models|estimator)'"
+        r"|no attribute 'reset_states'|dtype='string' is not a valid dtype"
         r"|A KerasTensor cannot be used as input to a TensorFlow function",
-        "set `legacy_keras = true` under [job]: the program is written for Keras 2, and met Keras 3; or do as"
-        " the message says",
+        "use Keras 2 (`from tensorflow import keras`, no `legacy_keras = false`): it is written for"
+        " that, and met Keras 3; or do as the message says",
+    ),
+    _rule(
+        r"module 'tf_keras[\w.]*' has no attribute|cannot import name '\w+' from 'tf_keras",
+        "set `legacy_keras = false` under [job]: the program is written for Keras 3, and met Keras 2",
     ),
     # Modules and files
     _rule(

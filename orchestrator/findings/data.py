@@ -56,7 +56,7 @@ def files(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 codes.FILES,
                 f"the data of {what} {are}, which {scene.workers} workers cannot share file by file",
-                'set `auto_shard = "data"` under [job], so that each reads all and keeps its part; or'
+                'remove `auto_shard = "off"` under [job], so that each reads all and keeps its part; or'
                 " AutoShardPolicy.DATA or OFF in the program, or write the data in more files",
                 *source.at(call),
             )

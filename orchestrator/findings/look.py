@@ -43,7 +43,7 @@ class Scene:
     readings: tuple[Reading, ...] = ()  # paths in the program that are there here
     shell: SourceFile | None = None  # what a shell reads: a script, or the words of `bash -c`
     installs: tuple[str, ...] | None = None  # the `packages` of an [env] of nothing else
-    sharded: bool = False  # `auto_shard` is set
+    sharded: bool = False  # `auto_shard` is not "off"
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell
     apart: bool = False  # each host has a working folder of its own, which only they can tell
 

@@ -14,7 +14,7 @@ from orchestrator.findings.flow import Step
 from orchestrator.findings.look import Finding, Scene, each_strategy
 from orchestrator.findings.sourcefile import SourceFile
 from orchestrator.findings.syntax import argument, dotted, text
-from orchestrator.model import KerasHook, Role
+from orchestrator.model import Role
 
 Rule: TypeAlias = Callable[[Scene], Iterator[Finding]]
 
@@ -60,7 +60,7 @@ def legacy(scene: Scene) -> Iterator[Finding]:
                     codes.LEGACY,
                     "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
                     " fails on several tasks",
-                    "remove that line; for Keras 3 write `import keras` throughout: orchestrate corrects it",
+                    "remove that line; for Keras 3 write `import keras` throughout: orchestrate repairs it",
                     *source.at(step),
                 )
 
@@ -77,7 +77,7 @@ def saving(scene: Scene) -> Iterator[Finding]:
         return
     who = f"those of {crowds[0]} share their folder" if crowds else "these hosts share their working folder"
     for source in scene.sources:
-        for path, line in _each_saved(source, scene.plan.recipe.keras is KerasHook.MEND):
+        for path, line in _each_saved(source, scene.plan.recipe.legacy_keras is None):
             yield Finding(
                 codes.SAVING,
                 f"all tasks write {path}, and {who}",

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import UsageError
-from orchestrator.model import Data, Recipe, Role
-from orchestrator.program.keras import KERAS, WHY
+from orchestrator.model import AutoShard, Data, Recipe, Role
 
 TF_CONFIG = "TF_CONFIG"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 DATA = "ORCHESTRATE_DATA"
-AUTO_SHARD = "ORCHESTRATE_AUTO_SHARD"  # ours, read by the sitecustomize of tasks
+KERAS = "ORCHESTRATE_KERAS"  # ours, read by the sitecustomize of tasks, as is the next
+AUTO_SHARD = "ORCHESTRATE_AUTO_SHARD"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,19 +62,24 @@ def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
 
 
 def defaults(
-    *, role: Role, devices: tuple[str, ...] | None, recipe: Recipe, r_python: str | None
+    *, role: Role, devices: tuple[str, ...] | None, recipe: Recipe, several: bool, r_python: str | None
 ) -> tuple[Default, ...]:
-    """What a task gets unless the user says otherwise; `r_python` is the interpreter for an R command."""
+    """List what a task gets unless the user says otherwise.
+
+    `several` tasks make up the run; `r_python` is the interpreter for an R command.
+    """
     chosen = [
         Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed"),
         Default("grpc_proxy", "", "so that tasks do not look for each other through an http_proxy"),
     ]
     if recipe.legacy_keras is not None:
         chosen.append(Default(LEGACY_KERAS, "1", recipe.legacy_keras))
-    if recipe.keras is not None:
-        chosen.append(Default(KERAS, recipe.keras.value, WHY[recipe.keras]))
-    if recipe.auto_shard is not None:
-        chosen.append(Default(AUTO_SHARD, recipe.auto_shard.value, "as auto_shard says"))
+    parts = ["tf_keras"] * (recipe.legacy_keras is not None) + ["keras"] * several
+    if recipe.repair_keras and parts:
+        chosen.append(Default(KERAS, ",".join(parts), ""))
+    if several and recipe.auto_shard is not AutoShard.OFF:
+        why = "as auto_shard says" if recipe.auto_shard is AutoShard.DATA else ""
+        chosen.append(Default(AUTO_SHARD, recipe.auto_shard.value, why))
     if r_python is not None:
         chosen.append(Default("RETICULATE_PYTHON", r_python, "so that R uses the host's `python`"))
     return (*chosen, *_device_defaults(role, devices))
@@ -106,7 +111,7 @@ def _device_defaults(role: Role, devices: tuple[str, ...] | None) -> Iterable[De
 
 
 def layer(
-    chosen: Iterable[Default], *user: Mapping[str, str], tf_config: str
+    chosen: Iterable[Default], *user: Mapping[str, str], tf_config: str | None
 ) -> tuple[dict[str, str], tuple[Default, ...]]:
     """Join defaults, the user's layers (later ones win) and TF_CONFIG; and say which defaults stood."""
     env: dict[str, str] = {}
@@ -115,7 +120,8 @@ def layer(
     stood = tuple(default for default in chosen if default.name not in env)
     env = {default.name: default.value for default in stood} | env
     env.pop(TF_CONFIG, None)
-    env[TF_CONFIG] = tf_config
+    if tf_config is not None:
+        env[TF_CONFIG] = tf_config
     return env, stood
 
 

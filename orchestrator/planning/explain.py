@@ -23,7 +23,7 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     for task in plan.tasks:
         yield ""
         yield f"{task.id} on {task.host}"
-        yield task.env[TF_CONFIG]
+        yield task.env.get(TF_CONFIG, "no TF_CONFIG: it is the only task, and its program does not read it")
         yield from _task(plan, task, common)
     yield ""
     yield "environment of every task"

@@ -70,19 +70,18 @@ def assign(
         raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
     _check_restarts(job, len(hosts))
     trainers = sum(host.tasks for host in hosts if host.role in (Role.CHIEF, Role.WORKER))
+    texts = None if is_builtin(chosen) else sources
     which = keras.choose(
-        job.legacy_keras,
-        None if is_builtin(chosen) else sources,
-        trainers=trainers,
-        ps=any(host.role is Role.PS for host in hosts),
+        job.legacy_keras, texts, several=trainers > 1, ps=any(host.role is Role.PS for host in hosts)
     )
     recipe = Recipe(
         forwarded=env_rules.values_here("forward", job.forward, environ),
         job_env=job.env,
         env=env,
         legacy_keras=which.legacy,
-        keras=which.hook,
+        repair_keras=job.repair_keras and which != keras.Choice(),
         auto_shard=job.auto_shard,
+        tf_config=keras.reads_config(texts) if job.tf_config is None else job.tf_config,
         setup=job.setup,
     )
     cluster, tasks, notes = seat(hosts, chosen, recipe)
@@ -102,7 +101,7 @@ def assign(
         secrets=job.secrets,
         recipe=recipe,
         restarts=Restarts(job.max_restarts, job.min_hosts, job.host_timeout, _backup(job, chosen, cluster)),
-        notes=notes,
+        notes=notes if which.keras_3 is None else (*notes, which.keras_3),
         spares=tuple(host for host in inventory.hosts if host.spare),
         hang_timeout=job.hang_timeout,
         on_hang=job.on_hang,
@@ -135,6 +134,7 @@ def seat(
     cluster = cluster_of(seats)
     tasks: list[TaskSpec] = []
     stood: list[tuple[env_rules.Default, TaskId]] = []
+    several = len(seats) > 1
     for one in seats:
         argv = resolve(command, one.host.python)
         full, defaults = env_rules.layer(
@@ -142,13 +142,14 @@ def seat(
                 role=one.task.role,
                 devices=one.devices,
                 recipe=recipe,
+                several=several,
                 r_python=one.host.python if is_r(argv) and "/" in one.host.python else None,
             ),
             recipe.forwarded,
             recipe.job_env,
             one.host.env,
             recipe.env,
-            tf_config=tfconfig.render(cluster, one.task),
+            tf_config=tfconfig.render(cluster, one.task) if several or recipe.tf_config else None,
         )
         stood += [(default, one.task) for default in defaults]
         tasks.append(TaskSpec(one.task, one.host.name, one.port, argv, full, recipe.setup))

@@ -20,13 +20,12 @@ def notebook(command: tuple[str, ...], code: Code) -> UsageError | None:
     name = invocation.program(command) or command[0]
     if not name.endswith(".ipynb") or not code.exists(name):
         return None
-    script = PurePosixPath(name).with_suffix(".py")
     tool = "" if code.installed("jupyter-nbconvert") else "`pip install nbconvert`, then "
     return UsageError(
         f"{name} is a notebook, and Python runs scripts",
         why="its cells have to become a script first",
-        hint=f"{tool}`jupyter nbconvert --to script {shlex.quote(name)}`, then"
-        f" `orchestrate launch -- {shlex.quote(str(script))}`",
+        hint=f"{tool}`jupyter nbconvert --to script --output {shlex.quote(PurePosixPath(name).name)}"
+        f" {shlex.quote(name)}`, then `orchestrate launch -- {shlex.quote(name + '.py')}`",
     )
 
 

@@ -1,12 +1,14 @@
-"""Which Keras a run needs: by what the run is, and by what its program does. Pure.
+"""Choose the Keras of a run by what its program says: the same for one task and for many. Pure.
 
-Measured with TensorFlow 2.21, Keras 3.15 and tf_keras 2.21 on one, two and four tasks:
+    the program                                tf.keras    import keras
+    uses tf.keras, or cannot be read           Keras 2     Keras 3, and the run says that both are there
+    imports keras or a package built on it     Keras 3     Keras 3
+    uses what only Keras 3 has (keras.ops)     Keras 3     Keras 3
+    does not use Keras                         nothing is set
+    worker_entry                               Keras 2     -
 
-    one task                    Keras 3 is right, but for CentralStorageStrategy, whose losses are wrong, and
-                                for programs that use what only Keras 2 had
-    several workers, tf.keras   tf_keras is right (TF_USE_LEGACY_KERAS=1)
-    several workers, keras      Keras 3, with two functions of its trainer answered, is exact
-    parameter servers           `fit` of Keras 3 fails: tf_keras, also under the name `keras`
+Keras 2 is the package tf_keras, by TF_USE_LEGACY_KERAS=1. The tutorials of tf.distribute are written for it,
+and its `fit` works on several tasks; that of Keras 3 is repaired there (node/hook/site_tensorflow.py).
 """
 
 from __future__ import annotations
@@ -16,84 +18,84 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.model import KerasHook
 from orchestrator.program.texts import parsed
 
-KERAS = "ORCHESTRATE_KERAS"  # read by our sitecustomize in each task
-_OFF = "turn off with legacy_keras = false under [job]"
-
-WHY = {
-    KerasHook.MEND: "so that model.fit of Keras 3, which it imports, works on several tasks; " + _OFF,
-    KerasHook.ALIAS: "so that `import keras` gives tf_keras, for Keras 3 cannot train this run; " + _OFF,
-}
-
-# What Keras 3.15 lacks of tf_keras 2.21, as programs write it.
-_KERAS_2 = re.compile(
-    r"\bkeras\.(?:experimental|premade_models|estimator)\b"
-    r"|\bkeras\.(?:optimizers|utils|layers|callbacks|mixed_precision)\.(?:experimental|legacy)\b"
-    r"|\blayers\.(?:CuDNNLSTM|CuDNNGRU|DenseFeatures|LocallyConnected[12]D)\b"
-    r"|\.(?:fit|predict|evaluate)_generator\("
+_PACKAGES = frozenset(("keras", "keras_cv", "keras_hub", "keras_nlp", "keras_rs"))
+_KERAS_LINE = re.compile(r"^\s*(?:import|from)\s+keras(?:_cv|_hub|_nlp|_rs)?\b", re.MULTILINE)
+# What Keras 3.15 has and tf_keras 2.21 lacks, as programs write it.
+_KERAS_3 = re.compile(
+    r"\bkeras\.(?:ops|random|config|distribution|distillation|dtype_policies|quantizers|remat|tree|visualization"
+    r"|wrappers|Variable|KerasTensor|Function|Operation|StatelessScope)\b"
+    r"|\bkeras\.layers\.(?:RMSNormalization|GroupQueryAttention|TFSMLayer|Pipeline|RandAugment|MixUp|CutMix)\b"
+    r"|\bkeras\.optimizers\.(?:Lamb|Muon)\b|\bkeras\.utils\.PyDataset\b|\bkeras\.callbacks\.SwapEMAWeights\b"
 )
-_KERAS_LINE = re.compile(r"^\s*(?:import\s+keras|from\s+keras)\b", re.MULTILINE)
+_CONFIG = re.compile(r"TF_CONFIG|ClusterResolver|\bestimator\b|RunConfig|(?:distribute|train)\.Server\b")
+_OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a task gets: why TF_USE_LEGACY_KERAS is set (None: it is not), and what our hook does."""
+    """Why Keras 2 is what tf.keras is (None: it is not), and what the run says of Keras 3."""
 
     legacy: str | None = None
-    hook: KerasHook | None = None
+    keras_3: str | None = None
 
 
-def choose(wanted: bool | None, sources: Iterable[str] | None, *, trainers: int, ps: bool) -> Choice:
-    """Decide for a run with so many workers and chiefs.
+def choose(wanted: bool | None, sources: Iterable[str] | None, *, several: bool, ps: bool) -> Choice:
+    """Decide for a run.
 
     `wanted` is `[job] legacy_keras`; `sources` are the texts of the program and of the modules beside it that
-    it imports, None when it is worker_entry.
+    it imports: none where it cannot be read, None when it is worker_entry.
     """
-    if wanted is False:
+    texts = tuple(map(_without_comments, sources or ()))
+    if wanted is None and texts and not any("keras" in text.lower() for text in texts):
         return Choice()
+    shows = next(filter(None, map(_shows_keras_3, texts)), "")
+    if wanted or (wanted is None and not shows):
+        reason = "as legacy_keras = true says" if wanted else f"on one task as on several; {_OFF}"
+        return Choice(f"so that tf.keras is Keras 2 (tf_keras), {reason}")
+    why = f"the program uses {shows}" if wanted is None else "as legacy_keras = false says"
+    wrong = "parameter servers" if ps else "CentralStorageStrategy"
+    if ps or any(wrong in text for text in texts):
+        return Choice(None, f"Keras 3, {why}: its `fit` is wrong with {wrong}; write tf.keras for Keras 2")
+    return Choice(None, f"Keras 3, {why}" + ("; its `fit` is repaired for several tasks" if several else ""))
+
+
+def reads_config(sources: Iterable[str] | None) -> bool:
+    """Return False for a program whose text shows that it does not look at TF_CONFIG itself."""
     texts = tuple(sources or ())
-    imports = any(map(imports_keras, texts))
-    alias = KerasHook.ALIAS if imports else None
-    if wanted:
-        return Choice("as legacy_keras = true says", alias)
-    if sources is None:
-        return Choice(f"since worker_entry is written for Keras 2; {_OFF}")
-    if ps:
-        return Choice(f"because model.fit of Keras 3 fails with parameter servers; {_OFF}", alias)
-    if trainers > 1:
-        if imports:
-            return Choice(None, KerasHook.MEND)
-        return Choice(f"because model.fit of Keras 3 fails on several tasks; {_OFF}")
-    if any("CentralStorageStrategy" in text for text in texts):
-        return Choice(f"because Keras 3 trains wrongly under CentralStorageStrategy; {_OFF}", alias)
-    if not imports and (name := next(filter(None, map(_of_keras_2, texts)), "")):
-        return Choice(f"because the program uses {name}, which Keras 3 has not; {_OFF}")
-    return Choice()
+    return not texts or any(map(_CONFIG.search, texts))
 
 
-def _of_keras_2(source: str) -> str:
-    """The first name in a program that tf.keras has as tf_keras only; "" for none."""
-    code = "\n".join(line.partition("#")[0] for line in source.split("\n"))
-    found = _KERAS_2.search(code)
-    return found[0].removeprefix(".").removesuffix("(") if found else ""
+def _without_comments(source: str) -> str:
+    return "\n".join(line.partition("#")[0] for line in source.split("\n"))
 
 
-def imports_keras(source: str) -> bool:
-    """Whether a program imports the `keras` package itself; `tf.keras` is not that."""
+def _shows_keras_3(source: str) -> str:
+    """Name what in a program shows that it is written for Keras 3; "" for nothing."""
+    if package := imported(source):
+        return f"`import {package}`"
+    name = _KERAS_3.search(source)
+    return name[0] if name else ""
+
+
+def imported(source: str) -> str:
+    """Name the package of Keras 3 that a program imports by its own name; `tf.keras` is none."""
     try:
         nodes = list(ast.walk(parsed(source)))
     except (MemoryError, RecursionError, SyntaxError, ValueError):
         # The nodes may run a newer Python than this machine, whose syntax is then no mistake.
-        return _KERAS_LINE.search(source) is not None
-    return any(map(_is_keras_import, nodes))
+        line = _KERAS_LINE.search(source)
+        return line[0].split()[1] if line else ""
+    return next((name for name in map(_of_import, nodes) if name), "")
 
 
-def _is_keras_import(node: ast.AST) -> bool:
+def _of_import(node: ast.AST) -> str:
     match node:
         case ast.Import(names=names):
-            return any(alias.name.split(".")[0] == "keras" for alias in names)
+            tops = [alias.name.split(".")[0] for alias in names]
         case ast.ImportFrom(module=str(module), level=0):
-            return module.split(".")[0] == "keras"
-    return False
+            tops = [module.split(".")[0]]
+        case _:
+            return ""
+    return next((name for name in tops if name in _PACKAGES), "")

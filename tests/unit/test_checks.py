@@ -137,13 +137,13 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
             "host__python": "/usr/bin/python3",
         },
         ("tf_keras", F, "not installed"),
-        "Keras 3",
+        "Keras 2",
         "leave `python` out, add a table [env] to hosts.toml, then `orchestrate setup`",
     ),
     (
         {"facts__packages__tf-keras": None},
         ("tf_keras", F, "not installed"),
-        "Keras 3",
+        "Keras 2",
         "--no-deps 'tf_keras==2.21.*'",
     ),
     (

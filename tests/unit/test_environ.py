@@ -13,7 +13,10 @@ from orchestrator.planning import environ
 from orchestrator.program import keras
 from tests.unit.plans import host, make
 
-KERAS = "because model.fit of Keras 3 fails on several tasks; turn off with legacy_keras = false under [job]"
+KERAS = (
+    "so that tf.keras is Keras 2 (tf_keras), on one task as on several; legacy_keras = false under [job]"
+    " makes it Keras 3"
+)
 PROXY = "set grpc_proxy= so that tasks do not look for each other through an http_proxy"
 BUFFER = "set PYTHONUNBUFFERED=1 so that output arrives as it is printed"
 
@@ -21,7 +24,8 @@ BUFFER = "set PYTHONUNBUFFERED=1 so that output arrives as it is printed"
 def test_the_defaults_and_what_is_said() -> None:
     plan = make(host("a"), host("b"), command=("train.py",))
     env = {name: value for name, value in plan.tasks[0].env.items() if name != "TF_CONFIG"}
-    assert env == {"PYTHONUNBUFFERED": "1", "grpc_proxy": "", "TF_USE_LEGACY_KERAS": "1"}
+    ours = {"ORCHESTRATE_KERAS": "tf_keras,keras", "ORCHESTRATE_AUTO_SHARD": "auto"}
+    assert env == {"PYTHONUNBUFFERED": "1", "grpc_proxy": "", "TF_USE_LEGACY_KERAS": "1", **ours}
     assert plan.notes == (BUFFER, PROXY, f"set TF_USE_LEGACY_KERAS=1 {KERAS}")
 
 
@@ -48,91 +52,118 @@ def test_a_default_the_user_sets_is_not_ours_to_explain() -> None:
 
 PLAIN = "import tensorflow as tf\ntf.keras.Sequential()"
 OWN = "import keras"
-CENTRAL = "import tensorflow as tf\ntf.distribute.experimental.CentralStorageStrategy()"
+OPS = "import tensorflow as tf\ntf.keras.ops.mean(1)"
+CENTRAL = "import keras\ntf.distribute.experimental.CentralStorageStrategy()"
+NONE = "import tensorflow as tf\ntf.Variable(1)  # no keras.ops"
 TRAIN = ("train.py",)
+TWO = "so that tf.keras is Keras 2"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "command", "source", "hosts", "legacy", "hook", "note"),
+    ("wanted", "command", "source", "legacy", "note"),
     [
-        (None, (), "", ("worker",), "1", None, "since worker_entry is written for Keras 2"),
-        (None, (), "", ("worker", "worker"), "1", None, "since worker_entry is written for Keras 2"),
-        (None, TRAIN, PLAIN, ("worker",), None, None, None),
-        (None, TRAIN, OWN, ("worker",), None, None, None),
-        (None, TRAIN, CENTRAL, ("worker",), "1", None, "Keras 3 trains wrongly under CentralStorage"),
-        (
-            None,
-            TRAIN,
-            OWN + "\n" + CENTRAL,
-            ("worker",),
-            "1",
-            "alias",
-            "so that `import keras` gives tf_keras",
-        ),
-        (None, TRAIN, PLAIN, ("worker", "worker"), "1", None, KERAS),
-        (None, ("bash", "run.sh"), "", ("chief", "worker"), "1", None, KERAS),
-        (None, TRAIN, OWN, ("worker", "worker"), None, "mend", "so that model.fit of Keras 3"),
-        (None, TRAIN, PLAIN, ("chief", "ps"), "1", None, "fails with parameter servers"),
-        (None, TRAIN, OWN, ("chief", "ps"), "1", "alias", "fails with parameter servers"),
-        (None, TRAIN, PLAIN, ("worker", "evaluator"), None, None, None),
-        (True, TRAIN, PLAIN, ("worker",), "1", None, "as legacy_keras = true says"),
-        (True, TRAIN, OWN, ("worker", "worker"), "1", "alias", "as legacy_keras = true says"),
-        (False, TRAIN, OWN, ("worker", "worker"), None, None, None),
-        (False, (), "", ("worker", "worker"), None, None, None),
+        (None, (), None, True, TWO),
+        (None, ("bash", "run.sh"), None, True, TWO),
+        (None, TRAIN, PLAIN, True, TWO),
+        (None, TRAIN, OWN, False, "Keras 3, the program uses `import keras`"),
+        (None, TRAIN, "from keras_hub import models", False, "Keras 3, the program uses `import keras_hub`"),
+        (None, TRAIN, OPS, False, "Keras 3, the program uses keras.ops"),
+        (None, TRAIN, CENTRAL, False, "its `fit` is wrong with CentralStorageStrategy"),
+        (None, TRAIN, NONE, False, ""),  # a comment shows nothing
+        (True, TRAIN, OWN, True, "as legacy_keras = true says"),
+        (False, TRAIN, PLAIN, False, "Keras 3, as legacy_keras = false says"),
     ],
 )
-def test_which_keras(  # noqa: PLR0917 - a row of the table
-    wanted: bool | None,
-    command: tuple[str, ...],
-    source: str,
-    hosts: tuple[str, ...],
-    legacy: str | None,
-    hook: str | None,
-    note: str | None,
+def test_the_keras_of_one_task_and_of_four(
+    wanted: bool | None, command: tuple[str, ...], source: str | None, legacy: bool, note: str
 ) -> None:
+    job = Job(legacy_keras=wanted)
+    sources = () if source is None else ("import os", source)
+    for many in (1, 4):
+        plan = make(*(host(f"h{n}") for n in range(many)), job=job, command=command, sources=sources)
+        assert plan.tasks[0].env.get("TF_USE_LEGACY_KERAS") == ("1" if legacy else None)
+        told = [text for text in plan.notes if "eras" in text]
+        assert len(told) == bool(note)
+        assert not note or note in told[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "hosts", "job", "parts"),
+    [
+        (PLAIN, ("worker",), Job(), "tf_keras"),
+        (PLAIN, ("worker", "worker"), Job(), "tf_keras,keras"),
+        (OWN, ("worker",), Job(), None),
+        (OWN, ("worker", "worker"), Job(), "keras"),
+        (PLAIN, ("worker", "worker"), Job(repair_keras=False), None),
+        ("import os", ("worker", "worker"), Job(), None),
+    ],
+)
+def test_what_is_repaired(source: str, hosts: tuple[str, ...], job: Job, parts: str | None) -> None:
     named = [host(f"h{number}", role) for number, role in enumerate(hosts)]
-    plan = make(*named, job=Job(legacy_keras=wanted), command=command, sources=("import os", source))
-    assert plan.tasks[0].env.get("TF_USE_LEGACY_KERAS") == legacy
-    assert plan.tasks[0].env.get("ORCHESTRATE_KERAS") == hook
-    said = [text for text in plan.notes if "KERAS" in text]
-    assert len(said) == (legacy is not None) + (hook is not None)
-    assert note is None or any(note in text for text in said)
+    plan = make(*named, job=job, command=TRAIN, sources=(source,))
+    assert plan.tasks[0].env.get("ORCHESTRATE_KERAS") == parts
 
 
-def test_auto_shard_is_off_unless_asked_for() -> None:
-    assert "ORCHESTRATE_AUTO_SHARD" not in make(host("a"), host("b")).tasks[0].env
-    plan = make(host("a"), host("b"), job=Job(auto_shard=AutoShard.DATA))
-    assert plan.tasks[0].env["ORCHESTRATE_AUTO_SHARD"] == "data"
-    assert "set ORCHESTRATE_AUTO_SHARD=data as auto_shard says" in plan.notes
+def test_parameter_servers_are_told_of_keras_3() -> None:
+    plan = make(host("a", "chief"), host("b", "ps"), command=TRAIN, sources=(OWN,))
+    assert "its `fit` is wrong with parameter servers" in plan.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("source", "job", "given"),
+    [
+        (PLAIN, Job(), False),
+        ('import os\njson.loads(os.environ["TF_CONFIG"])', Job(), True),
+        ("tf.distribute.cluster_resolver.TFConfigClusterResolver()", Job(), True),
+        ("tf.estimator.train_and_evaluate()", Job(), True),
+        ("", Job(), True),  # it cannot be read
+        (PLAIN, Job(tf_config=True), True),
+        ("TF_CONFIG", Job(tf_config=False), False),
+    ],
+)
+def test_tf_config_of_one_task(source: str, job: Job, given: bool) -> None:
+    sources = (source,) if source else ()
+    assert ("TF_CONFIG" in make(host("a"), job=job, command=TRAIN, sources=sources).tasks[0].env) is given
+    assert "TF_CONFIG" in make(host("a"), host("b"), job=job, command=TRAIN, sources=sources).tasks[0].env
+
+
+@pytest.mark.parametrize(
+    ("job", "value", "noted"),
+    [
+        (Job(), "auto", False),
+        (Job(auto_shard=AutoShard.DATA), "data", True),
+        (Job(auto_shard=AutoShard.OFF), None, False),
+    ],
+)
+def test_auto_shard_is_for_several_tasks(job: Job, value: str | None, noted: bool) -> None:
+    assert "ORCHESTRATE_AUTO_SHARD" not in make(host("a"), job=job).tasks[0].env
+    plan = make(host("a"), host("b"), job=job)
+    assert plan.tasks[0].env.get("ORCHESTRATE_AUTO_SHARD") == value
+    assert ("set ORCHESTRATE_AUTO_SHARD=data as auto_shard says" in plan.notes) is noted
 
 
 @pytest.mark.parametrize(
     ("source", "imports"),
     [
-        ("import keras", True),
-        ("import os, keras.layers as layers", True),
-        ("from keras import layers", True),
-        ("from keras.layers import Dense", True),
-        ("def f():\n    try:\n        import keras\n    except ImportError: pass", True),
-        ("import keras\nprint(f'{x['a']}' '\nmatch 1:\n", True),
-        ("print 'python 2'\nfrom keras.models import Model", True),
-        ("import keras\0", True),
-        ("import tf_keras", False),
-        ("import keras_tuner", False),
-        ("from tensorflow import keras", False),
-        ("from tensorflow.keras import layers", False),
-        ("from . import keras", False),
-        ("from .keras import layers", False),
-        ("# import keras", False),
-        ("'''\nimport keras\n'''", False),
-        ("print 'import keras'", False),
-        ("x = '\\d'", False),
-        ("", False),
-        ("(" * 10000, False),
+        ("import keras", "keras"),
+        ("import os, keras.layers as layers", "keras"),
+        ("from keras.layers import Dense", "keras"),
+        ("import keras_nlp", "keras_nlp"),
+        ("def f():\n    try:\n        import keras\n    except ImportError: pass", "keras"),
+        ("import keras\nprint(f'{x['a']}' '\nmatch 1:\n", "keras"),
+        ("print 'python 2'\nfrom keras.models import Model", "keras"),
+        ("import tf_keras", ""),
+        ("import keras_tuner", ""),
+        ("from tensorflow import keras", ""),
+        ("from . import keras", ""),
+        ("# import keras", ""),
+        ("'''\nimport keras\n'''", ""),
+        ("", ""),
+        ("(" * 10000, ""),
     ],
 )
-def test_does_a_script_import_keras(source: str, imports: bool) -> None:
-    assert keras.imports_keras(source) is imports
+def test_does_a_script_import_keras(source: str, imports: str) -> None:
+    assert keras.imported(source) == imports
 
 
 @pytest.mark.parametrize(

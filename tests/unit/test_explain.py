@@ -72,6 +72,8 @@ ps/0 on here
 
 environment of every task
   B="\u001b[2J"
+  ORCHESTRATE_AUTO_SHARD=auto
+  ORCHESTRATE_KERAS=tf_keras,keras
   PYTHONUNBUFFERED=1
   TF_USE_LEGACY_KERAS=1
   grpc_proxy=
@@ -80,7 +82,7 @@ environment of every task
 stop: 30 s between TERM and KILL, 2 s after a failure
 note: set PYTHONUNBUFFERED=1 so that output arrives as it is printed
 note: set grpc_proxy= so that tasks do not look for each other through an http_proxy
-note: set TF_USE_LEGACY_KERAS=1 because model.fit of Keras 3 fails with parameter servers; turn off with legacy_keras = false under [job]
+note: set TF_USE_LEGACY_KERAS=1 so that tf.keras is Keras 2 (tf_keras), on one task as on several; legacy_keras = false under [job] makes it Keras 3
 note: set CUDA_VISIBLE_DEVICES=-1 on ps/0 since a ps task needs no GPU; give its host `devices` to change it
 """
     )

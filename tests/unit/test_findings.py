@@ -67,7 +67,7 @@ def scene(told: Told) -> findings.Scene:
         (source,),
         files.get,
         files.keys(),
-        sharded=told.job.auto_shard is not None,
+        sharded=told.job.auto_shard is AutoShard.DATA,
         installs=told.installs,
         apart=told.apart,
     )
@@ -562,4 +562,7 @@ def test_nothing_false_is_found_in_a_program_that_trains(name: str) -> None:
         sources=tuple(source.text for source in texts),
     )
     sent = {str(found.relative_to(PROGRAMS)) for found in PROGRAMS.rglob("*") if found.is_file()}
-    assert findings.find(findings.Scene(planned, texts, read, sent, sharded=job.auto_shard is not None)) == ()
+    assert (
+        findings.find(findings.Scene(planned, texts, read, sent, sharded=job.auto_shard is AutoShard.DATA))
+        == ()
+    )

@@ -39,6 +39,7 @@ FILES: Mapping[str, str] = {
     "plain.sh": "echo ran\n",
     "ready.sh": "#!/bin/sh\necho ran\n",
     "train.ipynb": "{}",
+    "train.ipynb.py": "",
     "my script.py": "",
     "tool": "#!/usr/bin/env -S python3 -u\nprint(1)\n",
     "dos.sh": "#!/bin/sh\r\necho ran\r\n",
@@ -89,8 +90,12 @@ def look(project: Path, env: Mapping[str, str] | None = None) -> Code:
 
 # (the command line, what is wrong, what to type)
 MISTAKES = [
-    ("train.ipynb", "train.ipynb is a notebook", "jupyter nbconvert --to script train.ipynb"),
-    ("python train.ipynb", "train.ipynb is a notebook", "orchestrate launch -- train.py"),
+    (
+        "train.ipynb",
+        "train.ipynb is a notebook",
+        "jupyter nbconvert --to script --output train.ipynb train.ipynb",
+    ),
+    ("python train.ipynb", "train.ipynb is a notebook", "orchestrate launch -- train.ipynb.py"),
     (
         "'python train.py | tee log'",
         "a line for a shell",

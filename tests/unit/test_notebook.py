@@ -42,9 +42,9 @@ def test_the_script_of_a_notebook_is_launched(here: Path, capsys: pytest.Capture
     )
     words = ("python", "-u", "train.ipynb", "--epochs", "3")
     for _ in range(2):  # again: the script is ours
-        assert notebook.as_script(words, here) == ("python", "-u", "train.py", "--epochs", "3")
+        assert notebook.as_script(words, here) == ("python", "-u", "train.ipynb.py", "--epochs", "3")
     assert "3 lines for IPython alone became comments" in capsys.readouterr().err
-    text = (here / "train.py").read_text()
+    text = (here / "train.ipynb.py").read_text()
     ast.parse(text)
     assert "pass  # !pip install x" in text
 
@@ -52,22 +52,22 @@ def test_the_script_of_a_notebook_is_launched(here: Path, capsys: pytest.Capture
 def test_strings_are_left_alone(here: Path) -> None:
     (here / "a.ipynb").write_text(cells('x = """\n%d of 3\n"""'))
     notebook.as_script(("a.ipynb",), here)
-    assert "\n%d of 3\n" in (here / "a.py").read_text()
+    assert "\n%d of 3\n" in (here / "a.ipynb.py").read_text()
 
 
 def test_a_script_that_is_not_ours_is_not_overwritten(here: Path) -> None:
     (here / "train.ipynb").write_text(cells("x = 1"))
-    (here / "train.py").write_text("mine\n")
+    (here / "train.ipynb.py").write_text("mine\n")
     with pytest.raises(UsageError, match="there already"):
         notebook.as_script(("train.ipynb",), here)
-    assert (here / "train.py").read_text() == "mine\n"
+    assert (here / "train.ipynb.py").read_text() == "mine\n"
 
 
 def test_a_notebook_that_is_none(here: Path) -> None:
     (here / "train.ipynb").write_text("{")
     with pytest.raises(UsageError, match="cannot be converted"):
         notebook.as_script(("train.ipynb",), here)
-    assert not (here / "train.py").exists()
+    assert not (here / "train.ipynb.py").exists()
 
 
 @pytest.mark.parametrize("words", [(), ("train.py",), ("bash", "-c", "x.ipynb"), ("missing.ipynb",)])

@@ -329,7 +329,7 @@ HINTS: list[tuple[TaskExited, tuple[str, ...], str]] = [
     (ended(2, 0, code=1), PORT, "`orchestrate preflight` names who holds its port"),
     (ended(2, 0, code=1), SHAPES, "equal on all tasks"),
     (ended(2, 0, code=1), GROUP, "the tasks disagree about the cluster"),
-    (ended(2, 0, code=1), KERAS_3, "remove `legacy_keras = false`"),
+    (ended(2, 0, code=1), KERAS_3, "remove `repair_keras = false`"),
     (ended(2, 0, code=1), MODULE, "install it for the `python` of that host"),
     (
         ended(2, 0, code=1),

@@ -16,7 +16,7 @@ from orchestrator.cli.desk.data import check_data, with_own_set
 from orchestrator.cli.desk.environment import planned_environment
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import UsageError
-from orchestrator.model import Admission, Inventory, OnHang, Revalidate, RunPlan, TaskId
+from orchestrator.model import Admission, AutoShard, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
 from orchestrator.program import grammar, lint, paths, training
@@ -111,7 +111,7 @@ def make_plan(
         validate_command=inventory.job.validate,
     )
     cwd = "" if project is None else project.root.cwd
-    sharded = inventory.job.auto_shard is not None
+    sharded = inventory.job.auto_shard is not AutoShard.OFF
     unsent = () if project is None else paths.unsent(command, around)
     read_by_shell = program.shell(command, around)
     texts = [one.text for one in sources]

@@ -24,10 +24,11 @@ _RAW = re.compile(r"^([ \t]*)([%!].*)$", re.MULTILINE)
 
 
 def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
-    """The command with `train.py`, made of `train.ipynb`, in its place.
+    """Return the command with `train.ipynb.py`, made of `train.ipynb`, in its place.
 
-    Without nbconvert it stays as it is: the checks of a command say what to do. Raise UsageError for a
-    notebook that cannot be converted, and for a script of that name that is not ours.
+    No import finds a module of such a name: `keras.py` would hide the package. Without nbconvert it stays as
+    it is: the checks of a command say what to do. Raise UsageError for a notebook that cannot be converted,
+    and for a script of that name that is not ours.
     """
     words = tuple(command)
     name = invocation.program(words)
@@ -37,10 +38,10 @@ def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
     tool = shutil.which("jupyter-nbconvert")
     if tool is None or not notebook.is_file():
         return words
-    script = notebook.with_suffix(".py")
+    script = notebook.with_name(notebook.name + ".py")
     mark = _MARK.format(name=notebook.name)
     if script.exists() and not script.read_text(encoding="utf-8", errors="replace").startswith(mark):
-        line = shlex.join(["orchestrate", "launch", "--", str(Path(name).with_suffix(".py"))])
+        line = shlex.join(["orchestrate", "launch", "--", name + ".py"])
         raise UsageError(
             f"{name} would become {script.name}, which is there already",
             why="it was not made of the notebook by orchestrate",
@@ -51,7 +52,7 @@ def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
     told = f"; {count(left_out, 'line')} for IPython alone became comments" if left_out else ""
     tell(f"note: {name} is launched as {script.name}, which nbconvert has made of it{told}")
     at = words.index(name)
-    return (*words[:at], str(Path(name).with_suffix(".py")), *words[at + 1 :])
+    return (*words[:at], name + ".py", *words[at + 1 :])
 
 
 def _convert(tool: str, notebook: Path) -> str:

@@ -1,4 +1,4 @@
-"""What prepares the Pythons of a task: our `sitecustomize` and its parts, first on their PYTHONPATH."""
+"""Prepare the Pythons of a task: put our `sitecustomize` and its parts first on their PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MAIN = "sitecustomize"
 
 
 def mark(folder: TaskFolder) -> Dict[str, str]:
-    """What tells our `sitecustomize` which signal it is, and where its file is made."""
+    """Tell our `sitecustomize` which signal it is, and where its file is made."""
     return {VARIABLE: f"{SIGNAL}:{folder.stacks}"}
 
 
 def asked_for(spec: Mapping[str, Any]) -> bool:
-    """Whether the plan wants something of our `sitecustomize` beyond stacks and errors."""
+    """Return True where the plan wants more of our `sitecustomize` than stacks and errors."""
     return any(name in (spec.get("env") or {}) for name in ("ORCHESTRATE_KERAS", "ORCHESTRATE_AUTO_SHARD"))
 
 
 def install(paths: Paths) -> Optional[str]:
-    """The folder with our `sitecustomize`, named by what we are; None where it cannot be made.
+    """Make the folder with our `sitecustomize`, named by its version; None where it cannot be made.
 
     A task that cannot show its stacks is still a task.
     """
@@ -40,7 +40,7 @@ def install(paths: Paths) -> Optional[str]:
         if not os.path.exists(os.path.join(folder, _MAIN + ".py")):
             sources = _sources()
             make_private(folder)
-            for name in sorted(sources, key=lambda one: one == _MAIN):  # it comes last: then all is there
+            for name in sorted(sources, key=lambda name: name == _MAIN):  # it comes last: then all is there
                 replace_file(os.path.join(folder, name + ".py"), sources[name])
     except (OSError, ImportError):  # no room; no longer readable where it came from
         return None
@@ -48,17 +48,17 @@ def install(paths: Paths) -> Optional[str]:
 
 
 def put_first(env: Dict[bytes, bytes], folder: str) -> None:
-    """The user's PYTHONPATH stays, behind ours; an empty piece of it would mean the working folder."""
+    """Keep the user's PYTHONPATH behind ours; an empty piece of it would mean the working folder."""
     rest = env.get(b"PYTHONPATH")
     env[b"PYTHONPATH"] = os.fsencode(folder) + (b":" + rest if rest else b"")
 
 
 def version() -> str:
-    """What tells our files from those of another version: the bundle that we came in knows it."""
+    """Tell our files from those of another version: the bundle that we came in knows its digest."""
     assert __spec__ is not None
-    known: Optional[str] = getattr(__spec__.loader, "digest", None)
-    if known is not None:
-        return known
+    digest: Optional[str] = getattr(__spec__.loader, "digest", None)
+    if digest is not None:
+        return digest
     import hashlib  # its libcrypto takes 4 ms
 
     sources = _sources()
@@ -66,13 +66,8 @@ def version() -> str:
 
 
 def _sources() -> Dict[str, bytes]:
-    """As this package brought them along, from disk or from memory."""
-    from . import (  # under these names they do nothing
-        site_errors,
-        site_stacks,
-        site_tensorflow,
-        sitecustomize,
-    )
+    """Read the files as this package brought them along, from disk or from memory."""
+    from . import site_errors, site_stacks, site_tensorflow, sitecustomize  # they do nothing by these names
 
     sources = {}
     for module in (site_errors, site_tensorflow, site_stacks, sitecustomize):

@@ -3,8 +3,7 @@
     {"kind": "error", "type", "message", "file", "line", "note", "chain": [{..., "how"}]}
 
 `chain` holds what it was raised from, the nearest first (`how` is "cause" or "context"), and in front of it
-what a group holds ("part"). The program's own hooks stay in force: ours writes and hands on, and where one of
-the program's has taken its place, what ended the program is written at its end.
+what a group holds ("part"). The hook that was there before is called as ever.
 
 Only the first Python of a task speaks for it: a child that a program starts reports nothing, and neither does
 a process that was forked. An exception in a thread ends no program, so nothing is written.
@@ -28,68 +27,19 @@ def install() -> None:
     if "ORCHESTRATE_STACKS" not in os.environ:
         return  # off, with the stacks
     pid, path = os.getpid(), os.environ["ORCHESTRATE_REPORT"]
-    if os.environ.get(_SPEAKER, str(pid)) != str(pid):
+    if os.environ.setdefault(_SPEAKER, str(pid)) != str(pid):
         return
-    os.environ[_SPEAKER] = str(pid)
-    told = _hook(pid, path)
-    _watch_exits(pid, path, told)
-
-
-def _hook(pid: int, path: str) -> "List[object]":
-    """What it fills is what was written."""
     before = sys.excepthook
-    told: "List[object]" = []
 
     def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
         try:
             if os.getpid() == pid:
-                told.append(value)
                 _write(path, _record(kind, value, trace))
         except Exception:
             pass  # what Python itself prints matters more
         before(kind, value, trace)
 
     sys.excepthook = excepthook
-    return told
-
-
-def _watch_exits(pid: int, path: str, told: "List[object]") -> None:
-    """What passes no hook of ours is written when the program does end.
-
-    `sys.exit("usage: ...")` passes none: its words are kept. An exception that a hook of the program's own
-    has printed is where Python keeps the last one.
-    """
-    import _thread
-    import atexit
-
-    exit_: "Any" = sys.exit
-    words: "List[object]" = []
-    left: "List[object]" = []
-    main = _thread.get_ident()
-
-    def leave(*status: "Any") -> None:
-        if _thread.get_ident() == main:
-            said = len(status) == 1 and status[0] is not None and not isinstance(status[0], int)
-            words[:] = [status[0]] if said else []
-            left.append(status)
-        exit_(*status)
-
-    def write() -> None:
-        try:
-            if os.getpid() != pid:
-                return
-            value = None if told or left else getattr(sys, "last_value", None)
-            if words:
-                text = str(words[0])[:_MESSAGE]
-                _write(path, {"kind": "error", "type": "SystemExit", "message": text})
-            elif value is not None:
-                _write(path, _record(type(value), value, value.__traceback__))
-        except Exception:
-            pass
-
-    leave.__name__, leave.__doc__ = "exit", exit_.__doc__
-    sys.exit = leave  # type: ignore[assignment]
-    atexit.register(write)
 
 
 def _record(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
@@ -103,19 +53,34 @@ def _record(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
 
 def _parts(group: "Any") -> "List[Dict[str, Any]]":
     """The first exceptions that a group holds, at whatever depth."""
-    found: "List[Dict[str, Any]]" = []
+    parts: "List[Dict[str, Any]]" = []
     waiting = [group]
-    while waiting and len(found) < _PARTS:
-        one = waiting.pop(0)
-        if type(one).__name__.endswith("Group") and isinstance(getattr(one, "exceptions", None), tuple):
-            waiting[:0] = one.exceptions
-        elif one is not group:
-            found.append({**_described(type(one), one, one.__traceback__), "how": "part"})
-    return found
+    while waiting and len(parts) < _PARTS:
+        error = waiting.pop(0)
+        if type(error).__name__.endswith("Group") and isinstance(getattr(error, "exceptions", None), tuple):
+            waiting[:0] = error.exceptions
+        elif error is not group:
+            parts.append({**_described(type(error), error, error.__traceback__), "how": "part"})
+    return parts
+
+
+def _chain(value: "Any") -> "List[Dict[str, Any]]":
+    chain: "List[Dict[str, Any]]" = []
+    before = {id(value)}
+    while len(chain) < _LONGEST_CHAIN:
+        cause = getattr(value, "__cause__", None)
+        context = None if getattr(value, "__suppress_context__", True) else value.__context__
+        value, how = (cause, "cause") if cause is not None else (context, "context")
+        if value is None or id(value) in before:
+            break
+        before.add(id(value))
+        chain.append({**_described(type(value), value, value.__traceback__), "how": how})
+    return chain
 
 
 def _described(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
-    name = kind.__name__ if kind.__module__ in ("builtins", "__main__") else _qualified(kind)
+    plain = kind.__module__ in ("builtins", "__main__")
+    name = kind.__name__ if plain else "%s.%s" % (kind.__module__, kind.__qualname__)
     try:
         message = str(value)
     except Exception:
@@ -124,12 +89,8 @@ def _described(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":
     return {"type": name[:_PLACE], "message": message[:_MESSAGE], "file": file[-_PLACE:], "line": line}
 
 
-def _qualified(kind: "Any") -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _place(value: "Any", trace: "Any") -> "Tuple[str, int]":
-    """Where it was raised: the innermost line of the program's own, else the innermost one."""
+    """The innermost line of the program's own where it was raised, else the innermost of all."""
     if isinstance(value, SyntaxError) and value.filename:
         return value.filename, value.lineno or 0
     places = []
@@ -141,28 +102,14 @@ def _place(value: "Any", trace: "Any") -> "Tuple[str, int]":
 
 
 def _is_library(file: str) -> bool:
-    """Not the program's own; neither is what TensorFlow makes of a function for a graph, nor ours."""
+    """Return True for packages, for what TensorFlow makes of a function for a graph, and for this folder."""
     made = "-packages/" in file or "__autograph_generated_file" in file
     ours = os.path.dirname(__file__)
     return made or file.startswith(("<frozen", os.path.dirname(os.__file__) + "/", ours + "/"))
 
 
-def _chain(value: "Any") -> "List[Dict[str, Any]]":
-    found: "List[Dict[str, Any]]" = []
-    seen = {id(value)}
-    while len(found) < _LONGEST_CHAIN:
-        cause = getattr(value, "__cause__", None)
-        context = None if getattr(value, "__suppress_context__", True) else value.__context__
-        value, how = (cause, "cause") if cause is not None else (context, "context")
-        if value is None or id(value) in seen:
-            break
-        seen.add(id(value))
-        found.append({**_described(type(value), value, value.__traceback__), "how": how})
-    return found
-
-
 def _write(path: str, record: "Dict[str, Any]") -> None:
-    """One write a record, so that no reader sees half of one."""
+    """Append a record in one write, so that no reader sees half of it."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
     file = os.open(path, flags, 0o600)
     try:
@@ -172,7 +119,7 @@ def _write(path: str, record: "Dict[str, Any]") -> None:
 
 
 def _json(value: "Any") -> str:
-    """Without the module: a program may have a `json.py` of its own, and this may be its last moment."""
+    """Write JSON without the module: a program may have a `json.py` of its own."""
     if isinstance(value, dict):
         return "{%s}" % ", ".join('"%s": %s' % (key, _json(value[key])) for key in value)
     if isinstance(value, list):

@@ -1,60 +1,93 @@
-"""What a task's Python changes in TensorFlow and Keras, where the plan asks for it; and a word on downloads.
+"""Repair Keras and share single files in a task's Python, where the plan asks for it (docs/launch.md).
 
-ORCHESTRATE_KERAS=mend       Keras 3 stays Keras 3. Its trainer makes two mistakes with more than one
-worker: it builds the model from a batch that is spread over them, and it takes
-the mean of scalars along an axis. Answered, `fit` gives weights that are
-bit-identical to one process at the same global batch.
-ORCHESTRATE_KERAS=alias      `keras` and all below it are tf_keras: with parameter servers, Keras 3 fails
-in more places than can be answered from outside.
-TF_USE_LEGACY_KERAS=1        under a strategy, load_weights of tf_keras fails with a `.weights.h5` of its own:
-it hands h5py's objects on where arrays are divided among replicas.
-urllib3                      says at once that a server cannot be reached, which it tries again and again:
-tensorflow-datasets, for one, is silent for more than three minutes.
-ORCHESTRATE_AUTO_SHARD=data  data sets whose policy is AUTO are split among workers by their elements
-(`off`: not at all), for those of fewer files than workers cannot be split.
-tensorflow                   Python's garbage collector rests during its import, and later collections leave
-out what it made: 400,000 objects that stay. A start takes 2.2 s of a processor instead of 3.7.
+ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (tf.keras is Keras 2)
+ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: where AUTO cannot divide the files
+
+A module is changed right after its import. What is not as this file expects is an error before training.
 """
 
-import gc
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Any, Callable
+    from typing import Any, Callable, Dict, Tuple
 
-_TOLD = 5  # servers that are said to be out of reach
-_OUT_OF_REACH = """
-orchestrate: a server is out of reach: %s; urllib3 tries again, at most %s times. To have the data there \
-beforehand, name them under [data] (docs/data.md)
-"""
-_TRAINER = "keras.src.backend.tensorflow.trainer"
+# The versions of Keras 3 that the repair was proven on. Metrics of 3.8 and 3.9 count twice what others count
+# already, and 3.5 scales the loss otherwise.
+_FIRST, _LAST = (3, 10), (3, 15)
+_SIGNATURES = {
+    "reduce_per_replica": "values strategy reduction",
+    "TFEpochIterator.__init__": "self distribute_strategy",
+    "TensorFlowTrainer._maybe_symbolic_build": "self iterator data_batch",
+    "TensorFlowTrainer._symbolic_build": "self iterator data_batch",
+    "TensorFlowTrainer.make_train_function": "self force",
+    "TensorFlowTrainer.make_test_function": "self force",
+}
+_REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of layers"]
+_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
 
 def install() -> None:
-    how = os.environ.get("ORCHESTRATE_KERAS")
-    if how == "mend":
-        after_import(_TRAINER, mend)
-    elif how == "alias":
-        sys.meta_path.insert(0, Alias("keras", "tf_keras"))
-    if os.environ.get("TF_USE_LEGACY_KERAS") == "1":
-        after_import("tf_keras.src.saving.saving_lib", read_arrays)
-    if "ORCHESTRATE_STACKS" in os.environ:  # off with the rest
-        after_import("urllib3.connectionpool", tell_of_retries)
-        sys.meta_path.insert(0, _Watch("tensorflow", _Frozen))
+    keras = os.environ.get("ORCHESTRATE_KERAS", "").split(",")
     policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
+    changes: "Dict[str, Callable[[Any], None]]" = {}
+    if "tf_keras" in keras:
+        changes["tf_keras.api._v2.keras"] = name_version
+        changes["tf_keras.src.saving.saving_lib"] = read_arrays
+        changes["keras.src.version"] = tell_of_both
+    if "keras" in keras:
+        changes["keras.src.backend.tensorflow.trainer"] = repair
+        changes["keras.src.layers.layer"] = average
     if policy:
-        after_import("tensorflow.python.distribute.input_ops", lambda module: split(module, policy))
+        changes["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
+    if changes:
+        sys.meta_path.insert(0, _Watch(changes))
 
 
-def mend(trainer: "Any") -> None:
-    """Answer both mistakes; a Keras that has other names for these functions is left as it is."""
-    several = trainer._collective_all_reduce_multi_worker  # noqa: SLF001
-    tree, reduce = trainer.tree, trainer.reduce_per_replica
+class _Watch:
+    """A finder that has modules changed after their import, and goes when all are."""
+
+    def __init__(self, changes: "Dict[str, Callable[[Any], None]]") -> None:
+        self._changes = changes
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        change = self._changes.get(name)
+        if change is None:
+            return None
+        from importlib.machinery import PathFinder
+
+        spec: Any = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        del self._changes[name]
+        if not self._changes:
+            sys.meta_path.remove(self)
+        execute = spec.loader.exec_module
+
+        def exec_module(module: "Any") -> None:
+            del spec.loader.exec_module
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def repair(trainer: "Any") -> None:
+    """Have Keras 3 train on several workers: answer its mistakes, or refuse to train with the reason.
+
+    It builds the model from a batch that is spread over the workers, takes the mean of scalars along an axis,
+    and hands values of all replicas to a loop of TensorFlow where one call makes several steps.
+    """
     model = trainer.TensorFlowTrainer
-    build = model._maybe_symbolic_build  # noqa: SLF001
+    version = _version()
+    odd = _unexpected(trainer) if _minor(version) >= _FIRST else "it is older than %d.%d" % _FIRST
+    if odd:
+        for name in ("fit", "evaluate"):
+            setattr(model, name, _refusal(getattr(model, name), version, odd))
+        return
+    tree, reduce, build = trainer.tree, trainer.reduce_per_replica, model._maybe_symbolic_build  # noqa: SLF001
 
     def reduce_per_replica(values: "Any", strategy: "Any", reduction: str) -> "Any":
         if reduction in ("auto", "mean") and several(strategy):
@@ -63,189 +96,198 @@ def mend(trainer: "Any") -> None:
 
     def maybe_symbolic_build(self: "Any", iterator: "Any" = None, data_batch: "Any" = None) -> None:
         strategy = self._distribute_strategy
-        if strategy is None or iterator is None or not several(strategy):
-            build(self, iterator=iterator, data_batch=data_batch)
-            return
-        _, _, batches = next(iter(iterator))
-        local = tree.map_structure(lambda one: strategy.experimental_local_results(one)[0], next(batches))
-        with strategy.scope():
-            self._symbolic_build(data_batch=local)
+        if iterator is not None and strategy is not None and several(strategy):
+            spread = next(iter(iterator._distributed_dataset))  # noqa: SLF001
+            data_batch = tree.map_structure(lambda one: strategy.experimental_local_results(one)[0], spread)
+            iterator = None
+        build(self, iterator=iterator, data_batch=data_batch)
 
     trainer.reduce_per_replica = reduce_per_replica
     model._maybe_symbolic_build = maybe_symbolic_build  # noqa: SLF001
+    model.make_train_function = _one_by_one(model.make_train_function, "train_function")
+    model.make_test_function = _one_by_one(model.make_test_function, "test_function")
+    _record(version)
+
+
+def several(strategy: "Any") -> bool:
+    """Return True for a strategy that joins several workers by collective operations."""
+    try:
+        return bool(strategy.extended._in_multi_worker_mode())  # noqa: SLF001
+    except (AttributeError, NotImplementedError):
+        return False
+
+
+def _unexpected(trainer: "Any") -> str:
+    """Name what of Keras is not as the repair expects it; "" for nothing."""
+    for name, wanted in _SIGNATURES.items():
+        place = trainer
+        for part in name.split("."):
+            place = getattr(place, part, None)
+        code = getattr(place, "__code__", None)
+        names = code.co_varnames[: code.co_argcount] if code else ()
+        if " ".join(names[: wanted.count(" ") + 1]) != wanted:
+            return "%s(%s) is not there" % (name, wanted.replace(" ", ", "))
+    stored = trainer.TFEpochIterator.__init__.__code__.co_names
+    return "" if "_distributed_dataset" in stored else "TFEpochIterator._distributed_dataset is not there"
+
+
+def _refusal(function: "Any", version: str, odd: str) -> "Any":
+    def refuse(self: "Any", *args: "Any", **named: "Any") -> "Any":
+        if several(self.distribute_strategy):
+            raise RuntimeError(
+                "orchestrate cannot repair Keras %s for several tasks: %s. Install Keras %d.%d to %d.%d, set"
+                " legacy_keras = true under [job] for Keras 2, or repair_keras = false to train as it is"
+                % (version, odd, *_FIRST, *_LAST)
+            )
+        return function(self, *args, **named)
+
+    return refuse
+
+
+def _one_by_one(make: "Any", attribute: str) -> "Any":
+    """Make a step function that takes the steps of one execution one after the other."""
+
+    def made(self: "Any", force: bool = False) -> "Any":
+        many = self.steps_per_execution
+        had = getattr(self, attribute)
+        if many == 1 or not several(self.distribute_strategy) or (had is not None and not force):
+            return make(self, force)
+
+        def alone(function: "Any", *given: "Any") -> "Any":
+            self.steps_per_execution = 1
+            try:
+                return function(*given)
+            finally:
+                self.steps_per_execution = many
+
+        alone(make, self, force)
+        step = getattr(self, attribute)
+
+        def steps(iterator: "Any") -> "Any":
+            outputs = alone(step, iterator)
+            for _ in range(many - 1):
+                try:
+                    outputs = alone(step, iterator)
+                except Exception as error:
+                    if type(error).__name__ not in ("StopIteration", "OutOfRangeError"):
+                        raise
+                    break  # the next call meets the end, too
+            return outputs
+
+        setattr(self, attribute, steps)
+        return steps
+
+    return made
+
+
+def average(layer: "Any") -> None:
+    """Have tasks average the moving statistics of layers, as Keras 2 does."""
+    add = layer.Layer.add_weight
+
+    def add_weight(self: "Any", *args: "Any", **named: "Any") -> "Any":
+        trained = named.get("trainable", True) or named.get("aggregation") not in (None, "none")
+        number = "float" in str(named.get("dtype") or "float")
+        if number and not trained and several(_strategy()):
+            named["aggregation"] = "mean"
+        return add(self, *args, **named)
+
+    layer.Layer.add_weight = add_weight
+
+
+def _strategy() -> "Any":
+    import importlib
+
+    return importlib.import_module("tensorflow").distribute.get_strategy()
+
+
+def name_version(keras: "Any") -> None:
+    """Give Keras 2 as tf.keras the version that Keras 3 has under this name."""
+    keras.__version__ = sys.modules["tf_keras"].__version__
 
 
 def read_arrays(saving_lib: "Any") -> None:
-    """Let weights that are read be arrays; what is written stays with h5py."""
+    """Let weights that tf_keras reads be arrays: h5py's own objects cannot be divided among replicas."""
     store = saving_lib.H5IOStore
     get = store.get
 
     def arrays(self: "Any", path: "Any") -> "Any":
-        found = get(self, path)
-        return {name: found[name][()] for name in found} if self.mode == "r" else found
+        entry = get(self, path)
+        return {name: entry[name][()] for name in entry} if self.mode == "r" else entry
 
     store.get = arrays
 
 
-def split(input_ops: "Any", policy: str) -> None:
-    """Let AUTO mean this policy; what a program chose itself stays."""
-    known: Any = sys.modules["tensorflow.python.data.ops.options"]  # it came before
-    policies = known.AutoShardPolicy
+def tell_of_both(version: "Any") -> None:
+    _say(
+        "Keras %s is imported, and tf.keras is Keras 2 (tf_keras): both are in this program;"
+        " legacy_keras = false under [job] makes tf.keras Keras 3, too" % version.__version__
+    )
+
+
+def share(input_ops: "Any", policy: str) -> None:
+    """Let workers share data sets by their elements; a policy that a program chose itself stays."""
+    options: Any = sys.modules["tensorflow.python.data.ops.options"]  # it came before
     shard = input_ops.auto_shard_dataset
 
-    def auto_shard_dataset(dataset: "Any", *rest: "Any", **named: "Any") -> "Any":
-        if dataset.options().experimental_distribute.auto_shard_policy == policies.AUTO:
-            wanted = known.Options()
-            wanted.experimental_distribute.auto_shard_policy = policies[policy.upper()]
-            dataset = dataset.with_options(wanted)
-        return shard(dataset, *rest, **named)
+    def auto_shard_dataset(dataset: "Any", num_shards: "Any", index: "Any", *rest: "Any") -> "Any":
+        chosen = getattr(dataset, "options", options.Options)().experimental_distribute.auto_shard_policy
+        if chosen == options.AutoShardPolicy.AUTO:
+            files = _files(dataset) if policy == "auto" else 0
+            if policy == "data" or 0 < files < int(num_shards):
+                by_element = options.Options()
+                by_element.experimental_distribute.auto_shard_policy = options.AutoShardPolicy.DATA
+                dataset = dataset.with_options(by_element)
+            if 0 < files < int(num_shards):
+                _say(
+                    "%d file%s cannot be shared by %d workers: each reads all and trains on its part of the"
+                    ' elements (AutoShardPolicy.DATA); auto_shard = "off" under [job] turns it off'
+                    % (files, "s" * (files > 1), int(num_shards))
+                )
+        return shard(dataset, num_shards, index, *rest)
 
     input_ops.auto_shard_dataset = auto_shard_dataset
 
 
-def tell_of_retries(pool: "Any") -> None:
-    """Print what urllib3 logs, mostly to nobody, when no connection can be made; each of it once.
-
-    Nothing else changes: what is tried again may succeed.
-    """
-    import logging
-
-    seen: "set[str]" = set()
-
-    class Tell(logging.Handler):
-        def emit(self, record: "Any") -> None:
-            try:
-                retries, error = record.args[:2]
-                kinds = [kind.__name__ for kind in type(error).__mro__]
-                said = str(error).partition(" object at ")[2].partition(">: ")[2] or str(error)
-                if "ConnectTimeoutError" in kinds and said not in seen and len(seen) < _TOLD:
-                    seen.add(said)
-                    sys.stderr.write(_OUT_OF_REACH % (said, retries.total))
-            except Exception:
-                pass  # another version words it otherwise
-
-    pool.log.addHandler(Tell(logging.WARNING))
+def _files(dataset: "Any") -> int:
+    """Count the files that a data set reads, which are the elements of its smallest source; 0 for none."""
+    waiting, reads = [dataset], False
+    counts = []
+    while waiting:
+        part = waiting.pop()
+        below = part._inputs()  # noqa: SLF001
+        waiting += below
+        graphs = [one.function.graph.as_graph_def() for one in part._functions()]  # noqa: SLF001
+        nodes = [node.op for graph in graphs for node in graph.node]
+        nodes += [node.op for graph in graphs for f in graph.library.function for node in f.node_def]
+        reads = reads or any(op.startswith(_READERS) for op in [*nodes, type(part).__name__])
+        if not below:
+            counts.append(int(part.cardinality()))
+    return max(0, min(counts)) if reads and counts else 0
 
 
-def after_import(name: str, change: "Callable[[Any], None]") -> None:
-    """Call `change` with the module of that name once it has been imported; its failure changes nothing."""
-    sys.meta_path.insert(0, _Watch(name, lambda loader: _Changing(loader, change)))
+def _version() -> str:
+    from importlib import import_module
+
+    return str(import_module("keras.src.version").__version__)
 
 
-def _as_importlib(function: "Any") -> "Any":
-    """With the lines of importlib, which Python leaves out of the traceback of a failed import."""
-    code = function.__code__
-    if hasattr(code, "replace"):  # Python 3.8
-        function.__code__ = code.replace(co_filename="<frozen importlib._bootstrap>")
-    return function
+def _minor(version: str) -> "Tuple[int, ...]":
+    return tuple(map(int, version.split(".")[:2]))
 
 
-class _Watch:
-    """Finds one module as the others do, and wraps its loader."""
-
-    def __init__(self, name: str, wrapped: "Callable[[Any], Any]") -> None:
-        self._name = name
-        self._wrapped = wrapped
-
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if name != self._name:
-            return None
-        spec: Any = None
-        for finder in [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                break
-        if spec is not None and spec.loader is not None:
-            spec.loader = self._wrapped(spec.loader)
-        return spec
+def _record(version: str) -> None:
+    tried = _FIRST <= _minor(version) <= _LAST
+    if os.environ.get("ORCHESTRATE_SPEAKER", str(os.getpid())) != str(os.getpid()):
+        return
+    _say("Keras %s, repaired for several tasks: %s%s" % (
+        version, ", ".join(_REPAIRED), "" if tried else "; this version was not tried before"
+    ))  # fmt: skip
+    report = os.environ.get("ORCHESTRATE_REPORT")
+    if report:
+        repaired = '", "'.join(_REPAIRED)
+        with open(report, "a") as file:
+            file.write('{"kind": "keras", "version": "%s", "repaired": ["%s"]}\n' % (version, repaired))
 
 
-class _Handing:
-    """A loader that lets another one do the work, and hands the module its own loader back."""
-
-    def __init__(self, loader: "Any") -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> "Any":
-        """What else a loader may have: `pkgutil.get_data` asks one that nothing was imported with."""
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: "Any") -> "Any":
-        return self._loader.create_module(spec)
-
-    @_as_importlib
-    def exec_module(self, module: "ModuleType") -> None:
-        spec: Any = module.__spec__
-        module.__loader__ = spec.loader = self._loader
-        self._loader.exec_module(module)
-
-
-class _Frozen(_Handing):
-    """Keeps what is there after the import out of all later collections (`gc.freeze`, Python 3.7).
-
-    Only after the first import: what the program makes later is its own, and may become garbage.
-    """
-
-    _done = False
-
-    @_as_importlib
-    def exec_module(self, module: "ModuleType") -> None:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            super().exec_module(module)
-            if not _Frozen._done:
-                _Frozen._done = True
-                gc.freeze()
-        finally:
-            if collects:
-                gc.enable()
-
-
-class _Changing(_Handing):
-    """Changes the module once it is there."""
-
-    def __init__(self, loader: "Any", change: "Callable[[Any], None]") -> None:
-        super().__init__(loader)
-        self._change = change
-
-    @_as_importlib
-    def exec_module(self, module: "ModuleType") -> None:
-        super().exec_module(module)
-        try:
-            self._change(module)
-        except Exception:
-            pass  # another version: what it does by itself is what one gets
-
-
-class Alias:
-    """Resolves a package and all below it to another one: under both names it is the same module."""
-
-    def __init__(self, name: str, real: str) -> None:
-        self._name = name
-        self._real = real
-
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """For TensorFlow, which asks where `keras` lies, the place is that of the real `keras`."""
-        del path, target
-        if name != self._name and not name.startswith(self._name + "."):
-            return None  # before any import of ours: each would come by here
-        import importlib.machinery
-        import importlib.util
-
-        real = self._real + name[len(self._name) :]
-        found = importlib.util.find_spec(real)
-        if found is None:
-            return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=found.origin)  # type: ignore[arg-type]
-        spec.submodule_search_locations = found.submodule_search_locations
-        return spec
-
-    def create_module(self, spec: "Any") -> None:
-        """The usual kind of module will do: it is replaced at once."""
-
-    def exec_module(self, module: "ModuleType") -> None:
-        import importlib
-
-        name = module.__name__
-        sys.modules[name] = importlib.import_module(self._real + name[len(self._name) :])
+def _say(text: str) -> None:
+    sys.stderr.write("orchestrate: %s\n" % text)

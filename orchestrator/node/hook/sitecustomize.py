@@ -1,15 +1,15 @@
 """Prepares every Python of a task, before its program: found first on the PYTHONPATH.
 
 It runs in any version of Python. It steps aside for the `sitecustomize` that would have been found without
-it, whose mistakes stay its own, and says nothing of itself. Each part stands alone: where one cannot be had,
-the task goes on without it.
+it, whose mistakes stay its own, and says nothing of itself. Stacks and the error record are all that a task
+gets without being asked; each stands alone: where one cannot be had, the task goes on without it. What the
+plan asks for beyond them has to be there.
 """
 
 # ruff: noqa: ANN201 - a Python too old for annotations has to read it, too
 
+import os
 import sys
-
-PARTS = ("site_stacks", "site_errors", "site_tensorflow")  # files beside this one; each has an `install`
 
 
 def step_aside():  # type: () -> None
@@ -20,16 +20,19 @@ def step_aside():  # type: () -> None
 
 
 def install():  # type: () -> None
+    parts = ["site_stacks", "site_errors"]  # files beside this one; each has an `install`
+    if "ORCHESTRATE_KERAS" in os.environ or "ORCHESTRATE_AUTO_SHARD" in os.environ:
+        parts.append("site_tensorflow")
     sys.path.insert(0, HERE)
     try:
-        for name in PARTS:
+        for name in parts:
             try:
                 __import__(name).install()
             except Exception:
                 pass  # a full disk, a Python without the module: the task goes on without this part
     finally:
         sys.path[:] = [folder for folder in sys.path if folder != HERE]
-        for name in PARTS:
+        for name in parts:
             sys.modules.pop(name, None)
 
 
