@@ -25,6 +25,7 @@ class Phase(StrEnum):
 
 class Level(StrEnum):
     OK = "ok"
+    NOTE = "note"  # worth a line, and nothing to do
     WARN = "warn"
     FAIL = "fail"
 
@@ -148,49 +149,9 @@ class HostRecovered(Struct, frozen=True):
     seconds: float  # how long it was lost
 
 
-class Check(StrEnum):
-    """What preflight looks at: the first word of what it says of a host."""
-
-    ADDRESS = "address"
-    AGENT = "agent"
-    BANDWIDTH = "bandwidth"
-    CLOCK = "clock"
-    CPUS = "cpus"
-    DATA = "data"
-    DEVICES = "devices"
-    DISK = "disk"
-    EXPOSURE = "exposure"
-    GPU = "gpu"
-    IMPORT = "import"
-    INTERFACE = "interface"
-    KERAS = "keras"
-    LIMITS = "limits"
-    LINGER = "linger"
-    LOGIN = "login"
-    MACHINE = "machine"
-    MEMORY = "memory"
-    NCCL = "nccl"
-    NUMPY = "numpy"
-    PACKETS = "packets"
-    PING = "ping"
-    PORT = "port"
-    PROTOBUF = "protobuf"
-    PYTHON = "python"
-    R = "r"
-    REACH = "reach"
-    RSYNC = "rsync"
-    SHARED = "shared"
-    SHM = "shm"
-    STATE = "state"
-    TENSORFLOW = "tensorflow"
-    TENSORFLOW_DATASETS = "tensorflow_datasets"
-    TF_KERAS = "tf_keras"
-    WORKDIR = "workdir"
-
-
 class CheckReported(Struct, frozen=True):
     host: str
-    check: str  # a `Check`, or of another version what it called so
+    check: str  # its name: a word
     level: Level
     found: str  # short: "3.11.2", "120 GB free"
     why: str = ""
@@ -215,23 +176,19 @@ class Closed(StrEnum):
 
 
 class PairReported(Struct, frozen=True):
-    """What `source` sees of `target`'s task port; ICMP is None where it could not be measured."""
+    """One connection of `source` to a task port of `target`."""
 
     source: str
     target: str
     address: str  # address:port
     tcp: bool
     tcp_ms: float | None
-    icmp: bool | None
-    icmp_ms: float | None
+    icmp: bool | None  # of a silent one: whether `target` answers a ping; None: not tried, or not measured
     why: str = ""
     resolved: str = ""  # the numeric address that `source` tried
-    large_out: bool | None = None  # whether large packets arrive at `target`; None: not tried
-    large_back: bool | None = None  # and from there
-    large_ms: float | None = None  # for 64 kB each way
+    large: bool | None = None  # whether large packets come from `target`; None: not tried
+    large_ms: float | None = None  # for 64 kB
     packet: int | None = None  # bytes of the largest packet on this connection
-    elsewhere: bool | None = None  # of a silent task port: whether anything else of `target` answers
-    bandwidth: float | None = None  # bytes a second
 
 
 class EnvironmentStepped(Struct, frozen=True):
@@ -311,7 +268,6 @@ class HostValidated(Struct, frozen=True):
     steps_per_second: float | None
     seconds: float
     note: str = ""
-    changed: tuple[str, ...] = ()  # what is other than when it was validated before
 
 
 class ValidationStood(Struct, frozen=True):
@@ -319,17 +275,6 @@ class ValidationStood(Struct, frozen=True):
 
     hosts: tuple[str, ...]
     seconds: float  # ago, for the one where it is longest
-
-
-class HostsSlow(Struct, frozen=True):
-    """Hosts that computed so much more slowly than the others, each alone, that all lose by it: a warning."""
-
-    hosts: tuple[str, ...]
-    speed: float  # of the slowest: times as fast as the others
-    lost: float  # share of what the others could compute
-    why: str
-    hint: str
-    seconds: float = 0.0  # ago, where it is remembered
 
 
 class TaskStarted(Struct, frozen=True):
@@ -527,7 +472,6 @@ Event: TypeAlias = (
     | FetchStepped
     | HostValidated
     | ValidationStood
-    | HostsSlow
     | TaskStarted
     | TaskReady
     | TaskProgressed

@@ -27,7 +27,6 @@ class Timings:
     last_try: float = 2.0  # to get a host back for the proof that nothing is left
     release: float = 20.0  # in which the kernel and the driver give back what killed processes had
     validation: float = 900.0  # a first import and a data set from a slow disk fit in
-    speed: float = 1.8  # in which a validation measures how fast a host computes; 0: it does not
     fence_margin: float = 10.0  # that a fenced task may take to be gone
     least_fence: float = 60.0  # a keeper that dies has to be missed and replaced in less
     pauses: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)  # before the next attempt; the last one repeats

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _ENTRY = ("worker_entry", "__main__.py")
-_OURS = ("--validate", "--speed")  # what orchestrate adds for a local training
+_OURS = ("--validate",)  # what orchestrate adds for a local training
 
 
 def again(*added: str, without: Sequence[str] = ()) -> str:

@@ -217,12 +217,6 @@ def _check(made: Parser) -> None:
             " one device (3x5 steps) with the job's data, which is downloaded if it is missing"
         ),
     )
-    group.add_argument(
-        "--speed",
-        type=_positive,
-        metavar="SECONDS",
-        help="with --validate: measure for about this long how fast this machine computes, and report it",
-    )
 
 
 def whole(low: int) -> Callable[[str], int]:

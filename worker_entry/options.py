@@ -47,7 +47,6 @@ class Options:
     csv: str | None
     verify: bool
     validate: tuple[int, int] | None
-    speed: float | None
 
 
 def for_validation(options: Options, epochs: int, steps: int) -> Options:
@@ -98,8 +97,6 @@ def _problems(options: Options) -> Iterator[str]:
         yield "--verify needs --checkpoint-dir or --export-dir, or there is nothing to load"
     if options.save_every and not options.checkpoint_dir:
         yield "--save-every needs --checkpoint-dir"
-    if options.speed and options.validate is None:
-        yield "--speed needs --validate"
 
 
 def _dataset_problems(dataset: str) -> Iterator[str]:

@@ -17,7 +17,6 @@ from worker_entry import (
     saved,
     schedule,
     serving,
-    speed,
     strategy,
 )
 from worker_entry.choice import Chosen, choose
@@ -94,7 +93,6 @@ def _finish(job: Job, trained: Trained) -> None:
     with saved.exported(job, trained) as saved_model:
         if job.options.verify:
             saved.verify(job, trained, saved_model)
-    measured = speed.measure(job, trained.network, job.options.speed) if job.options.speed else None
     weights = digest.of_weights(trained.network.model.get_weights())
     print(f"test accuracy {trained.score.accuracy:.4f}, test loss {trained.score.loss:.4f}")
     print(f"weights digest {weights}")
@@ -110,5 +108,4 @@ def _finish(job: Job, trained: Trained) -> None:
         steps_per_second=round(trained.steps_per_second, 3),
         seconds=round(trained.seconds, 3),
         startup=job.reporter.startup.seconds,
-        **({"speed": measured} if measured else {}),
     )

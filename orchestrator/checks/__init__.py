@@ -1,23 +1,20 @@
-"""What preflight concludes from what the nodes told it. Pure: facts in, `CheckReported` out.
+"""Checks of preflight: facts in, `CheckReported` out. Pure.
 
-of_hosts(seen, needs, shared)   each machine by itself, then all of them together
-of_network(seen, pairs)         addresses, and what passes between the hosts
+A check is a row of the table: its name, a program that every host runs for it, the judgement, and what to
+try. `host.py` has those of one machine, `cluster.py` and `network.py` those of all machines and their pairs.
 """
 
 from __future__ import annotations
 
-from orchestrator.checks.cluster import across, clashing
+from orchestrator.checks import cluster, host, network
 from orchestrator.checks.data import not_prepared, of_data
-from orchestrator.checks.extra import of_extra
-from orchestrator.checks.host import alone
-from orchestrator.checks.network import BUSY, of_network
-from orchestrator.checks.pairs import of_pairs
-from orchestrator.checks.seen import MODULES, PACKAGES, Needs, Seen
+from orchestrator.checks.report import MODULES, PACKAGES, Check, Cluster, HostReport, Needs
 from orchestrator.events import CheckReported
 
+TABLE: tuple[Check, ...] = (*host.CHECKS, *cluster.CHECKS, *network.CHECKS)
+PROGRAMS = {check.name: check.ask for check in TABLE if check.ask}
 
-def of_hosts(seen: list[Seen], needs: Needs, shared: tuple[tuple[str, ...], ...] = ()) -> list[CheckReported]:
-    """Everything that can be said of the hosts; `shared` are the groups that see the same workdir."""
-    clash = clashing(seen)
-    single = (check for one in seen for check in alone(one, needs, own_ports=one.name not in clash))
-    return [*single, *across(seen, needs, shared)]
+
+def examined(about: Cluster) -> list[CheckReported]:
+    """Everything that can be said of the hosts, in the order of the table."""
+    return [report for check in TABLE for report in check.reports(about)]

@@ -1,196 +1,151 @@
-"""The checks of all machines together: what must be equal, and what must not."""
+"""Checks of all machines together, as rows: what must be equal, and what must not. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from operator import attrgetter
+from collections.abc import Callable
 
-from orchestrator.checks.limits import of_processors
-from orchestrator.checks.seen import IpKind, Needs, Seen, kinds_of, minor
+from orchestrator.checks.report import Check, Cluster, Finding, Findings, HostReport, Needs, ip_of, minor, ok
 from orchestrator.checks.states import SAME_STATE, other_state, same_state
-from orchestrator.config.targets import is_loopback
-from orchestrator.events import Check, CheckReported, Level
+from orchestrator.events import Level
 from orchestrator.groups import grouped
 from orchestrator.model import Role
 from orchestrator.ranges import fold
 from orchestrator.text import count
 
 
-def across(seen: Sequence[Seen], needs: Needs, shared: Iterable[tuple[str, ...]]) -> Iterator[CheckReported]:
-    yield from _versions(seen, needs)
-    yield from _machines(seen)
-    yield from _states(seen)
-    yield from _loopback(seen)
-    yield from _public(seen)
-    yield from _devices(seen)
-    yield from of_processors(seen)
-    for group in shared:
-        if len(group) > 1:
-            known = (one for one in seen if one.name in group)
-            yield from (one.says(Check.SHARED, Level.OK, f"workdir of {fold(group)}") for one in known)
+def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Cluster], Findings]:
+    """Make the judgement that names the hosts without the version that most have.
 
-
-def _versions(seen: Sequence[Seen], needs: Needs) -> Iterator[CheckReported]:
-    """Another minor version of TensorFlow or Keras breaks collectives; a patch level rarely does."""
-    severe = Level.FAIL if needs.tensorflow else Level.WARN
-    same = partial(_same, needs, "tensorflow")
-    yield from _odd(seen, "tensorflow", lambda one: one.tensorflow, severe, same)
-    keras = "tf-keras" if needs.legacy_keras else "keras"
-    yield from _odd(seen, keras, lambda one: one.version(keras), severe, partial(_same, needs, keras))
-    version = attrgetter("facts.python.version")
-    yield from _odd(seen, "python", version, Level.WARN, partial(_same_python, needs), patches=False)
-    for package, parts in (("numpy", 1), ("protobuf", 1), ("tensorflow-datasets", 2)):
-        release, same = _release_of(package, parts), partial(_same, needs, package)
-        yield from _odd(seen, package, release, Level.WARN, same)
-
-
-def _release_of(package: str, parts: int) -> Callable[[Seen], str | None]:
-    """The part of its version that matters between tasks."""
-
-    def version(one: Seen) -> str | None:
-        found = one.version(package)
-        return ".".join(found.split(".")[:parts]) if found else None
-
-    return version
-
-
-def _odd(
-    seen: Sequence[Seen],
-    what: str,
-    version: Callable[[Seen], str | None],
-    severe: Level,
-    same: Callable[[Seen, str], tuple[str, tuple[str, ...]]],
-    *,
-    patches: bool = True,
-) -> Iterator[CheckReported]:
-    """Name those that do not have the version that most have; without `patches` its patch level is nothing.
-
-    `same` says how a host gets the usual version.
+    So many `parts` of it must be equal; `strict`: where not, a job that needs TensorFlow cannot run, and
+    a different patch level is told, too.
     """
-    versions = [(one, found) for one in seen if (found := version(one))]
-    if len({found for _, found in versions}) < 2:
-        return
-    usual = Counter(found for _, found in versions).most_common(1)[0][0]
-    who = grouped((found, one.name) for one, found in versions)
-    listed = "; ".join(f"{found} on {fold(names)}" for found, names in who.items() if found != usual)
-    for one, found in versions:
-        if found == usual or (not patches and minor(found) == minor(usual)):
-            continue
-        level = severe if minor(found) != minor(usual) else Level.WARN
-        why = f"the usual version here is {usual} ({fold(who[usual])}), and {listed}: tasks must agree on it"
-        hint, fix = same(one, usual)
-        yield one.says(Check(what.replace("-", "_")), level, found, why, hint, between=True, fix=fix)
+
+    def judge(cluster: Cluster) -> Findings:
+        needs = cluster.needs
+        if package == ("keras" if needs.legacy_keras else "tf-keras"):
+            return  # the job does not use it
+        versions = [(report, version) for report in cluster.reports if (version := _version(report, package))]
+        hosts = grouped((version, report.name) for report, version in versions)
+        if len(hosts) < 2:
+            return
+        usual = max(hosts, key=lambda version: len(hosts[version]))
+        others = "; ".join(
+            f"{version} on {fold(names)}" for version, names in hosts.items() if version != usual
+        )
+        why = (
+            f"the usual version here is {usual} ({fold(hosts[usual])}), and {others}: tasks must agree on it"
+        )
+        for report, version in versions:
+            differs = minor(version, parts) != minor(usual, parts)
+            if differs or (strict and version != usual):
+                level = Level.FAIL if strict and differs and needs.tensorflow else Level.WARN
+                hint, fix = _same(report, package, usual, needs)
+                yield report.name, Finding(level, version, why, hint, fix, between=True)
+
+    return judge
 
 
-def _same_python(needs: Needs, one: Seen, usual: str) -> tuple[str, tuple[str, ...]]:
-    if one.is_made(needs):
-        return f'set `python = "{".".join(minor(usual))}"` under [env], then `orchestrate setup`', ()
-    return "set `python` for it in hosts.toml to one of that version", ()
+def _version(report: HostReport, package: str) -> str | None:
+    if package == "python":
+        return report.facts.python.version
+    return report.tensorflow if package == "tensorflow" else report.version(package)
 
 
-def _same(needs: Needs, what: str, one: Seen, usual: str) -> tuple[str, tuple[str, ...]]:
+def _same(report: HostReport, package: str, usual: str, needs: Needs) -> tuple[str, tuple[str, ...]]:
     """How a host gets the usual version of the distribution that it has: another beside it breaks both."""
-    if one.is_made(needs):
+    made = report.is_made(needs)
+    if package == "python":
+        other = f'set `python = "{".".join(minor(usual))}"` under [env], then `orchestrate setup`'
+        return (other if made else "set `python` for it in hosts.toml to one of that version"), ()
+    if made:
         return "`orchestrate setup`", ()
-    if what == "tensorflow":
-        name = one.distribution or "tensorflow"
+    if package == "tensorflow":
+        name = report.distribution or "tensorflow"
         if name not in ("tensorflow", "tensorflow-cpu"):
             return f"install the {name} that is built from TensorFlow {usual}, or leave the host out", ()
-        return one.pip(f"{name}=={usual}")
+        return report.pip(f"{name}=={usual}")
     # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
-    exact = usual if usual.count(".") > 1 else f"{usual}.*"
-    return one.pip("--no-deps", f"{what.replace('-', '_')}=={exact}")
+    return report.pip("--no-deps", f"{package.replace('-', '_')}=={usual}")
 
 
-def clashing(seen: Sequence[Seen]) -> frozenset[str]:
-    """The hosts that share a machine and a task port with another entry."""
-    users = Counter((one.machine, port) for one in seen for port in one.ports)
-    return frozenset(one.name for one in seen for port in one.ports if users[one.machine, port] > 1)
-
-
-def _machines(seen: Sequence[Seen]) -> Iterator[CheckReported]:
+def _machines(cluster: Cluster) -> Findings:
     """Two entries may be one machine; TensorFlow listens on every address, so their ports must differ."""
-    for place, one in enumerate(seen):
-        twins = [other for other in seen[:place] if other.machine == one.machine]
-        rivals = [other for other in twins if set(other.ports) & set(one.ports)]
-        if rivals:
-            yield _rivals(rivals[0], one)
-        elif twins:
-            yield one.says(Check.MACHINE, Level.OK, f"same as {twins[0].name}")
+    for twins in grouped((report.machine, report) for report in cluster.reports).values():
+        first = twins[0]
+        for report in twins[1:]:
+            both = ", ".join(map(str, sorted({*first.ports} & {*report.ports})))
+            if not both:
+                yield report.name, ok(f"same as {first.name}")
+                continue
+            why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
+            hint = f"give {report.name} another `task_port`, or write the machine once with `tasks = 2`"
+            text = f"is {first.name} under another name"
+            yield report.name, Finding(Level.FAIL, text, why, hint, between=True)
 
 
-def _rivals(first: Seen, one: Seen) -> CheckReported:
-    both = ", ".join(map(str, sorted(set(first.ports) & set(one.ports))))
-    why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
-    hint = f"give {one.name} another `task_port`, or write the machine once with `tasks = 2`"
-    return one.says(Check.MACHINE, Level.FAIL, f"is {first.name} under another name", why, hint, between=True)
-
-
-def _states(seen: Sequence[Seen]) -> Iterator[CheckReported]:
+def _states(cluster: Cluster) -> Findings:
     """Two entries may be one machine; of its agents only one can hold the lock of a run's keeper."""
-    for one, first in same_state([(one.name, one.hello) for one in seen]).items():
-        report = next(each for each in seen if each.name == one)
-        yield report.says(
-            Check.STATE, Level.FAIL, f"is that of {first} too", SAME_STATE, other_state(one), between=True
+    for name, first in same_state([(report.name, report.hello) for report in cluster.reports]).items():
+        hint = other_state(name)
+        yield name, Finding(Level.FAIL, f"is that of {first} too", SAME_STATE, hint, between=True)
+
+
+def _shared(cluster: Cluster) -> Findings:
+    for group in cluster.shared:
+        for name in group if len(group) > 1 else ():
+            yield name, ok(f"workdir of {fold(group)}")
+
+
+def _exposure(cluster: Cluster) -> Findings:
+    for report in cluster.reports:
+        addresses = (report.host.address, *report.addresses)
+        public = next(
+            (text for text in addresses if (ip := ip_of(text)) and ip.version == 4 and ip.is_global), ""
         )
-
-
-def _loopback(seen: Sequence[Seen]) -> Iterator[CheckReported]:
-    if len({one.machine for one in seen}) < 2:
-        return
-    for one in seen:
-        if is_loopback(one.host.address):
-            why = "the tasks on the other machines would connect to themselves"
-            hint = "set `address` to one that the others reach, such as " + _own_address(one)
-            yield one.says(Check.ADDRESS, Level.FAIL, f"{one.host.address} is a loopback address", why, hint)
-
-
-def _public(seen: Sequence[Seen]) -> Iterator[CheckReported]:
-    for one in seen:
-        addresses = (one.host.address, *(ip for ip in one.ips if ":" not in ip))
-        public = next((ip for ip in addresses if IpKind.GLOBAL in kinds_of(ip)), None)
         if public:
             why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
-            hint = "let only the cluster's hosts reach the task ports (firewall), or use private addresses"
-            yield one.says(Check.EXPOSURE, Level.WARN, f"{public} is a public address", why, hint)
+            yield report.name, Finding(Level.WARN, f"{public} is a public address", why)
 
 
-def _devices(seen: Sequence[Seen]) -> Iterator[CheckReported]:
-    """MultiWorkerMirroredStrategy's behaviour with unequal device counts is undefined."""
-    training = [one for one in seen if one.host.role in (Role.CHIEF, Role.WORKER)]
-    if any(_absent(one) for one in training):
-        return  # that is told already
-    counts = {one.name: _per_task(one) for one in training}
-    if len(set(counts.values())) < 2:
-        return
-    usual = Counter(counts.values()).most_common(1)[0][0]
-    others = fold(name for name, number in counts.items() if number == usual)
-    for one in training:
-        if counts[one.name] != usual:
-            found = f"{count(counts[one.name], 'GPU')} per task"
+def _devices(cluster: Cluster) -> Findings:
+    """Compare the GPUs per task: TensorFlow's behaviour is undefined where they differ."""
+    numbers = {
+        report.name: len(report.facts.gpus if report.host.devices is None else report.host.devices)
+        // max(1, report.host.tasks)
+        for report in cluster.reports
+        if report.host.role in (Role.CHIEF, Role.WORKER)
+    }
+    absent = any(
+        device.isdigit() and int(device) not in {gpu.index for gpu in report.facts.gpus}
+        for report in cluster.reports
+        for device in report.host.devices or ()
+    )
+    if absent or len({*numbers.values()}) < 2:
+        return  # what is not there is told by `gpu`
+    usual = Counter(numbers.values()).most_common(1)[0][0]
+    others = fold(name for name, number in numbers.items() if number == usual)
+    for name, number in numbers.items():
+        if number != usual:
             why = f"{others}: {usual}; TensorFlow calls unequal numbers undefined behaviour"
-            yield one.says(
-                Check.DEVICES,
-                Level.WARN,
-                found,
-                why,
-                "set `devices` in hosts.toml so that all have equally many per task",
-            )
+            yield name, Finding(Level.WARN, f"{count(number, 'GPU')} per task", why)
 
 
-def _absent(seen: Seen) -> bool:
-    """Whether `devices` names a GPU that is not there."""
-    known = {str(gpu.index) for gpu in seen.facts.gpus}
-    return any(device.isdigit() and device not in known for device in seen.host.devices or ())
-
-
-def _per_task(seen: Seen) -> int:
-    devices = seen.host.devices
-    return len(seen.facts.gpus if devices is None else devices) // max(1, seen.host.tasks)
-
-
-def _own_address(seen: Seen) -> str:
-    own = [ip for ip in seen.ips if IpKind.LOOPBACK not in kinds_of(ip) and ":" not in ip]
-    return own[0] if own else "its address in the cluster's network"
+CHECKS = (
+    Check("tensorflow", _versions("tensorflow", 2, strict=True)),
+    Check("tf_keras", _versions("tf-keras", 2, strict=True)),
+    Check("keras", _versions("keras", 2, strict=True)),
+    Check("python", _versions("python", 2)),
+    Check("numpy", _versions("numpy", 1)),
+    Check("protobuf", _versions("protobuf", 1)),
+    Check("tensorflow_datasets", _versions("tensorflow-datasets", 2)),
+    Check("machine", _machines),
+    Check("state", _states),
+    Check("shared", _shared),
+    Check(
+        "exposure",
+        _exposure,
+        fix="let only the cluster's hosts reach the task ports (firewall), or use private addresses",
+    ),
+    Check("devices", _devices, fix="set `devices` in hosts.toml so that all have equally many per task"),
+)

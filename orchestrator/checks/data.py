@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator import wire
-from orchestrator.events import Check, CheckReported, Level
+from orchestrator.events import CheckReported, Level
 from orchestrator.text import count, size
 
 
@@ -13,17 +13,17 @@ def of_data(host: str, looked: wire.DataLooked, total: int, files: int) -> Check
     hint = "`orchestrate push`"
     match looked.state:
         case wire.DataState.WHOLE | wire.DataState.UNSURE:
-            return CheckReported(host, Check.DATA, Level.OK, size(total))
+            return CheckReported(host, "data", Level.OK, size(total))
         case wire.DataState.DAMAGED:
             found = f"damaged: {', '.join(looked.wrong)}; launch repairs it"
-            return CheckReported(host, Check.DATA, Level.WARN, found, hint=hint)
+            return CheckReported(host, "data", Level.WARN, found, hint=hint)
     if looked.free < total:
         found = f"lacks {all_of_it}, and {size(looked.free)} are free"
         hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
-        return CheckReported(host, Check.DATA, Level.FAIL, found, why=looked.path, hint=hint)
-    return CheckReported(host, Check.DATA, Level.WARN, f"lacks {all_of_it}; launch sends it", hint=hint)
+        return CheckReported(host, "data", Level.FAIL, found, why=looked.path, hint=hint)
+    return CheckReported(host, "data", Level.WARN, f"lacks {all_of_it}; launch sends it", hint=hint)
 
 
 def not_prepared(host: str, what: str, hint: str) -> CheckReported:
     """Nobody has it, since it was not made yet."""
-    return CheckReported(host, Check.DATA, Level.WARN, f"{what}; launch does it", hint=hint)
+    return CheckReported(host, "data", Level.WARN, f"{what}; launch does it", hint=hint)

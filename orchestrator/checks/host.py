@@ -1,269 +1,413 @@
-"""The checks of one machine by itself."""
+"""Checks of one machine by itself, as rows. Pure."""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from orchestrator import wire
-from orchestrator.checks.imports import of_imports
-from orchestrator.checks.limits import of_limits
-from orchestrator.checks.r import of_r
-from orchestrator.checks.seen import Needs, Seen, minor, release
-from orchestrator.events import Check, CheckReported, Level
+from orchestrator.checks.report import (
+    Check,
+    Cluster,
+    Finding,
+    Findings,
+    HostReport,
+    Needs,
+    each,
+    minor,
+    ok,
+    release,
+    set_key,
+)
+from orchestrator.events import Level
 from orchestrator.names import is_run
-from orchestrator.text import duration, size
+from orchestrator.text import count, duration, size
 
 OLDEST_PYTHON = (3, 8)  # that our agent runs on
 LITTLE_DISK, NO_DISK = 5e9, 200e6  # bytes: below them a warning, a failure
+LEAST_MEMORY, LEAST_SHM = 700_000_000, 256 << 20  # bytes of a small model's task; of NCCL between GPUs
 SKEW = 1.0  # seconds
 _KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` work on several tasks
+_NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
+_PACKAGES_PAGE = "docs/setup.md#packages"  # `packages` replaces the default list, which that page shows
+_DEBIAN = "`apt install r-base-core r-cran-reticulate r-cran-jsonlite` there as root"
+# The distribution that brings a module, where it has another name; of tensorflow there are several.
+_BRINGS = {
+    "google.protobuf": "protobuf",
+    "google": "protobuf",
+    "absl": "absl-py",
+    "tf_keras": "tf_keras",
+    "tensorflow_datasets": "tensorflow-datasets",
+}
+_MISSING = "ModuleNotFoundError: No module named "
+_NUMBER = re.compile(r"^(\w+):? +(\d{1,18})\b", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def alone(seen: Seen, needs: Needs, *, own_ports: bool = True) -> Iterator[CheckReported]:
-    """Without `own_ports` its ports are not looked at: another entry for the same machine wants them too."""
-    yield seen.says(Check.LOGIN, Level.OK, seen.hello.user)
-    yield _agent(seen)
-    yield _python(seen, needs)
-    if seen.facts.python.ok:
-        yield from _packages(seen, needs)
-        yield from of_imports(seen, needs)
-        if needs.r:
-            yield from of_r(seen)
-    yield from of_limits(seen, needs)
-    yield _rsync(seen)
-    yield _state(seen)
-    yield _workdir(seen)
-    yield from _disk(seen)
-    yield _clock(seen)
-    if own_ports:
-        yield from _ports(seen)
-    yield from _linger(seen)
-    yield from _gpus(seen)
+def _login(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    yield ok(report.hello.user)
 
 
-def _agent(seen: Seen) -> CheckReported:
-    found = seen.hello.python
-    if release(found) >= OLDEST_PYTHON:
-        return seen.says(Check.AGENT, Level.OK, found)
-    why = "our agent needs Python 3.8 or newer; the training may use another one"
-    return seen.says(
-        Check.AGENT, Level.FAIL, f"Python {found}", why, _set("agent_python", "a newer Python there")
-    )
-
-
-def _python(seen: Seen, needs: Needs) -> CheckReported:
-    python = seen.facts.python
-    if python.ok and python.version and release(python.version) < (3, needs.python):
-        why = f"its grammar needs Python 3.{needs.python} or newer"
-        wanted = _set("python", "a newer Python that trains")
-        if seen.is_made(needs):
-            wanted = f'set `python = "3.{needs.python}"` under [env], then `orchestrate setup`'
-        hint = f"{wanted}, or write that for the older one"
-        return seen.says(
-            Check.PYTHON, Level.FAIL, f"{python.version} cannot compile {needs.python_at}", why, hint
-        )
-    if python.ok:
-        return seen.says(Check.PYTHON, Level.OK, python.version or "?")
-    found = f"{seen.host.python} does not run"
-    hint = "`orchestrate setup`" if seen.is_made(needs) else _set("python", "the Python that trains")
-    if needs.setup:
-        found, hint = (
-            f"{found} behind the `setup` of [job]",
-            f"run that `setup` there, in `bash -l`; or {hint}",
-        )
-    return seen.says(Check.PYTHON, Level.FAIL, found, python.error, hint)
-
-
-def _packages(seen: Seen, needs: Needs) -> Iterator[CheckReported]:
-    version = seen.tensorflow
-    if version is None:
-        level = Level.FAIL if needs.tensorflow else Level.WARN
-        why = f"{seen.facts.python.path} does not have it"
-        hint, fix = seen.pip("tensorflow")
-        hint = _or(hint, "set `python` or `setup`, so that the right one is used")
-        if seen.is_made(needs):
-            hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
-        if seen.is_made(needs) or level is not Level.FAIL:
-            fix = ()
-        yield seen.says(Check.TENSORFLOW, level, "not installed", why, hint, fix=fix)
+def _agent(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    version = report.hello.python
+    if release(version) >= OLDEST_PYTHON:
+        yield ok(version)
     else:
-        yield seen.says(Check.TENSORFLOW, Level.OK, version)
-        if needs.legacy_keras and release(version) >= _KERAS_3:
-            yield _legacy_keras(seen, version, needs)
+        why = "our agent needs Python 3.8 or newer; the training may use another one"
+        yield Finding(Level.FAIL, f"Python {version}", why)
 
 
-def _legacy_keras(seen: Seen, tensorflow: str, needs: Needs) -> CheckReported:
-    """Keras 3 cannot `fit` on several tasks; what does is tf_keras, of TensorFlow's own minor version."""
-    found = seen.version("tf-keras")
-    if found is not None and minor(found) == minor(tensorflow):
-        return seen.says(Check.TF_KERAS, Level.OK, found)
+def _setup(report: HostReport, needs: Needs) -> Iterator[Finding]:
+    """Tell the shell's own words; what they lead to (no TensorFlow) is not told again."""
+    setup = report.facts.setup
+    if setup is not None and report.setup_failed:
+        level = Level.FAIL if needs.tensorflow else Level.WARN
+        status = "was killed" if setup.status is None else f"ended with {setup.status}"
+        missing = (
+            "TensorFlow is not there" if report.facts.python.ok else f"{report.host.python} does not run"
+        )
+        yield Finding(level, f"the `setup` of [job] {status}, and {missing}", setup.words)
+
+
+def _python(report: HostReport, needs: Needs) -> Iterator[Finding]:
+    python, made = report.facts.python, report.is_made(needs)
+    if python.ok and python.version and release(python.version) < (3, needs.python):
+        newer = set_key("python", "a newer Python that trains")
+        if made:
+            newer = f'set `python = "3.{needs.python}"` under [env], then `orchestrate setup`'
+        why = f"its grammar needs Python 3.{needs.python} or newer"
+        text = f"{python.version} cannot compile {needs.python_at}"
+        yield Finding(Level.FAIL, text, why, f"{newer}, or write that for the older one")
+    elif python.ok:
+        yield ok(python.version or "?")
+    elif not report.setup_failed:
+        hint = "`orchestrate setup`" if made else set_key("python", "the Python that trains")
+        yield Finding(Level.FAIL, f"{report.host.python} does not run", python.error, hint)
+
+
+def _tensorflow(report: HostReport, needs: Needs) -> Iterator[Finding]:
+    if report.tensorflow is not None:
+        yield ok(report.tensorflow)
+    elif report.facts.python.ok and not report.setup_failed:
+        level = Level.FAIL if needs.tensorflow else Level.WARN
+        hint, fix = report.pip("tensorflow")
+        hint = _or(hint, "set `python` or `setup`, so that the right one is used")
+        if report.is_made(needs):
+            hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
+        if report.is_made(needs) or level is not Level.FAIL:
+            fix = ()
+        yield Finding(level, "not installed", f"{report.facts.python.path} does not have it", hint, fix)
+
+
+def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Finding]:
+    """Compare tf_keras, without which nothing can `fit` on several tasks, with TensorFlow's minor version."""
+    tensorflow, version = report.tensorflow, report.version("tf-keras")
+    if tensorflow is None or not needs.legacy_keras or release(tensorflow) < _KERAS_3:
+        return
+    if version is not None and minor(version) == minor(tensorflow):
+        yield ok(version)
+        return
     # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
-    wanted = ".".join(minor(tensorflow))
-    hint, fix = seen.pip("--no-deps", f"tf_keras=={wanted}.*")
+    hint, fix = report.pip("--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
     hint = _or(hint, "set `legacy_keras = false` under [job]")
-    if seen.is_made(needs):
+    if report.is_made(needs):
         hint, fix = "add tf-keras to the `packages` of [env], then `orchestrate setup`", ()
     why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2"
     level = Level.FAIL if needs.tensorflow else Level.WARN
-    if found is None:
-        return seen.says(Check.TF_KERAS, level, "not installed", why, hint, fix=fix)
-    beside = f"{found} beside tensorflow {tensorflow}"
-    return seen.says(Check.TF_KERAS, level, beside, f"{why}; the two must match", hint, fix=fix)
+    if version is None:
+        yield Finding(level, "not installed", why, hint, fix)
+    else:
+        text = f"{version} beside tensorflow {tensorflow}"
+        yield Finding(level, text, f"{why}; the two must match", hint, fix)
 
 
-def _rsync(seen: Seen) -> CheckReported:
-    if seen.facts.rsync:
-        return seen.says(Check.RSYNC, Level.OK, "ok")
-    why = "a changed file of more than 2 MB is sent whole, not only the parts that changed"
-    hint = "`apt install rsync` there as root, or `dnf install rsync`"
-    return seen.says(Check.RSYNC, Level.WARN, "not installed", why, hint)
+def _import(report: HostReport, needs: Needs) -> Iterator[Finding]:
+    imported = report.imported
+    if imported is None:
+        return
+    broken = next((module for module in imported.modules if module.error), None)
+    if broken is not None:
+        hint, fix = _way_out(report, needs, broken.name, broken.error)
+        yield Finding(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint, fix)
+    elif imported.ended:
+        what = f"importing {imported.importing}" if imported.importing else "at its start"
+        yield Finding(Level.FAIL, f"Python ended {what}", *_ended(report, imported))
+    else:
+        yield ok()
 
 
-def _state(seen: Seen) -> CheckReported:
-    trouble = seen.hello.state_error
-    if not trouble:
-        return seen.says(Check.STATE, Level.OK, "ok")
-    hint = _set("state", "a folder of your own on a local disk")
-    return seen.says(
-        Check.STATE, Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}", hint
-    )
+def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> tuple[str, tuple[str, ...]]:
+    """Return what to do, and the command if one does it."""
+    if error.startswith("PermissionError") or "Permission denied" in error:
+        return "run `chmod -R a+rX` on that folder, as its owner", ()
+    if missing := error.startswith(_MISSING):
+        module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
+    name = report.distribution or "tensorflow" if module == "tensorflow" else _BRINGS.get(module, module)
+    version = report.facts.packages.get(name.replace("_", "-"))
+    if not report.is_made(needs):
+        if not _NAME.fullmatch(module):
+            return "", ()
+        # What is there is installed again, in the same version and of the same distribution.
+        words = ("--force-reinstall", "--no-deps", f"{name}=={version}") if version else (name,)
+        return report.pip(*words)
+    if missing and not version and _NAME.fullmatch(module):
+        return f"add {name} to the `packages` of [env] ({_PACKAGES_PAGE}), then `orchestrate setup`", ()
+    # An environment of ours that is complete by its name is not made again: first it has to go.
+    folder = (report.facts.python.path or "").removesuffix("/bin/python")
+    fix = ("rm", "-rf", folder) if "/envs/" in folder and not folder.endswith("/") else ()
+    first = f"`orchestrate exec --only {report.name} -- {shlex.join(fix)}`, then " if fix else ""
+    return f"{first}`orchestrate setup`", fix
 
 
-def _workdir(seen: Seen) -> CheckReported:
-    workdir = seen.facts.disk.workdir
+def _ended(report: HostReport, imported: wire.Imported) -> tuple[str, str]:
+    if imported.signal == signal.SIGILL:
+        why = "SIGILL: the processor lacks an instruction that this build uses, such as AVX"
+        return why, "install a build for it (`grep -c avx /proc/cpuinfo` there), or leave the host out"
+    if imported.signal == signal.SIGKILL:
+        why = "SIGKILL: the kernel was out of memory, or a limit of the container"
+        return why, "look at `dmesg` there"
+    python = shlex.quote(report.facts.python.path or "python3")
+    return imported.ended, f"run `{python} -c 'import tensorflow'` there"
+
+
+def _r(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    """Look at R and its bridge to Python, where the job is an R script."""
+    r, numpy = report.facts.r, report.version("numpy")
+    if r is None:
+        return
+    if r.version is None:
+        yield Finding(Level.FAIL, "Rscript does not run", r.error)
+    elif r.reticulate is None:
+        hint = f"{_DEBIAN}; or `Rscript -e 'install.packages(\"reticulate\")'`"
+        why = "R reaches TensorFlow through reticulate"
+        yield Finding(Level.FAIL, f"{r.version} without reticulate", why, hint)
+    elif numpy is not None and release(numpy) >= (2, 0) and release(r.reticulate) < _NUMPY_2:
+        text = f"reticulate {r.reticulate} beside numpy {numpy}"
+        why = f"before 1.38 it cannot convert arrays of numpy 2, the one of {report.facts.python.path}"
+        hint = "make an environment with 'numpy<2' for R hosts (docs/r.md), and set it as their `python`"
+        yield Finding(Level.WARN, text, why, hint)
+    elif r.jsonlite is None:
+        text = f"{r.version}, reticulate {r.reticulate}, without jsonlite"
+        yield Finding(Level.WARN, text, "most R scripts read TF_CONFIG with jsonlite")
+    else:
+        yield ok(f"{r.version}, reticulate {r.reticulate}, jsonlite {r.jsonlite}")
+
+
+def _memory(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    """Compare the memory of the machine, or of its container, with what a small model takes."""
+    answer = report.facts.answers.get("memory", "")
+    numbers = {name: int(number) for name, number in _NUMBER.findall(answer)}
+    available = numbers.get("MemAvailable", 1 << 50) << 10
+    if {"max", "current"} <= numbers.keys():
+        # The kernel gives the cache up first.
+        own = numbers["max"] - numbers["current"] + numbers.get("inactive_file", 0)
+        available = min(available, max(0, own))
+    if available < LEAST_MEMORY * max(1, report.host.tasks):
+        why = f"a task that trains a small model takes {size(LEAST_MEMORY)}; the kernel would kill it"
+        yield Finding(Level.FAIL, f"{size(available)} of memory left", why)
+
+
+def _shm(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    free = report.facts.answers.get("shm", "").split()[-3:-2]
+    if len(report.facts.gpus) > 1 and free and free[0].isdecimal() and int(free[0]) << 10 < LEAST_SHM:
+        why = "NCCL exchanges gradients between the GPUs of a machine through it"
+        yield Finding(Level.FAIL, f"{size(int(free[0]) << 10)} in /dev/shm", why)
+
+
+def _rsync(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    if report.facts.answers.get("rsync"):
+        yield ok()
+    else:
+        why = "a changed file of more than 2 MB is sent whole, not only the parts that changed"
+        yield Finding(Level.NOTE, "none", why)
+
+
+def _state(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    trouble = report.hello.state_error
+    if trouble:
+        yield Finding(Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}")
+    else:
+        yield ok()
+
+
+def _workdir(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    workdir = report.facts.disk.workdir
     if workdir.writable:
-        return seen.says(Check.WORKDIR, Level.OK, "ok")
-    return seen.says(
-        Check.WORKDIR,
-        Level.FAIL,
-        f"{workdir.path} cannot be written",
-        workdir.error,
-        _set("workdir", "a folder that this user may write"),
-    )
+        yield ok()
+    else:
+        yield Finding(Level.FAIL, f"{workdir.path} cannot be written", workdir.error)
 
 
-@dataclass(frozen=True)
-class _Room:
-    free: int  # bytes
-    setting: str  # the key of hosts.toml that moves it
-    path: str | None
-    holds: str
-
-
-def _disk(seen: Seen) -> Iterator[CheckReported]:
-    """The fuller one of the two places we write to."""
-    disks = seen.facts.disk
+def _disk(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    """Look at the fuller one of the two places we write to."""
+    disks = report.facts.disk
     if not disks.workdir.writable:
         return  # that is told already, and the folder above it is not where anything will be written
-    least = _Room(disks.workdir.free, "workdir", disks.workdir.path, "code and checkpoints")
-    if disks.state is not None and disks.state.free <= least.free:
-        least = _Room(disks.state.free, "state", seen.hello.state, "the tasks' logs")
-    free = least.free
-    found = f"{size(free)} free"
+    free, key, path, holds = disks.workdir.free, "workdir", disks.workdir.path, "code and checkpoints"
+    if disks.state is not None and disks.state.free <= free:
+        free, key, path, holds = disks.state.free, "state", str(report.hello.state), "the tasks' logs"
     if free >= LITTLE_DISK:
-        yield seen.says(Check.DISK, Level.OK, found)
+        yield ok(f"{size(free)} free")
         return
-    why = f"{least.path} needs room for {least.holds}"
     level = Level.FAIL if free < NO_DISK else Level.WARN
-    hint = _set(least.setting, "another disk, or make room there (`orchestrate clean`)")
-    yield seen.says(Check.DISK, level, found, why, hint)
+    hint = set_key(key, "another disk, or make room there (`orchestrate clean`)")
+    yield Finding(level, f"{size(free)} free", f"{path} needs room for {holds}", hint)
 
 
-def _clock(seen: Seen) -> CheckReported:
-    ahead = seen.clock
+def _clock(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    ahead = report.clock
     if abs(ahead) <= SKEW:
-        return seen.says(Check.CLOCK, Level.OK, f"{ahead * 1000:+.0f} ms")
-    found = f"{duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
+        yield ok(f"{ahead * 1000:+.0f} ms")
+        return
+    text = f"{duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
     why = "orchestrate corrects the times of log lines; certificates and tools such as make may fail"
-    return seen.says(
-        Check.CLOCK, Level.WARN, found, why, "`timedatectl set-ntp true` there as root, or `chronyc makestep`"
+    yield Finding(Level.WARN, text, why)
+
+
+def _port(cluster: Cluster) -> Findings:
+    """Look at the task ports of each host; of entries that want each other's, `machine` tells."""
+    rivals = clashing(cluster.reports)
+    for report in cluster.reports:
+        if report.name not in rivals:
+            yield report.name, _of_ports(report)
+
+
+def clashing(reports: Sequence[HostReport]) -> frozenset[str]:
+    """The hosts that share a machine and a task port with another entry."""
+    users = Counter((report.machine, port) for report in reports for port in report.ports)
+    return frozenset(
+        report.name for report in reports for port in report.ports if users[report.machine, port] > 1
     )
 
 
-def _ports(seen: Seen) -> Iterator[CheckReported]:
-    if seen.listen.waits_for is not None:
-        whose = "yours" if seen.listen.waits_for == seen.hello.user else seen.listen.waits_for
+def _of_ports(report: HostReport) -> Finding:
+    listen, busy = report.listen, report.listen.busy
+    if listen.waits_for is not None:
+        whose = "yours" if listen.waits_for == report.hello.user else listen.waits_for
         why = "it uses the task ports now, so this one measured nothing"
         hint = "run `orchestrate preflight` again when it has ended"
-        yield seen.says(Check.PORT, Level.FAIL, f"another preflight of {whose} is there", why, hint)
-        return
-    if busy := sorted(seen.listen.busy, key=lambda taken: taken.port):
-        found = f"{', '.join(str(taken.port) for taken in busy)} taken"
-        why = _of_one_run(busy) or "; ".join(f"{taken.port}: {taken.words}" for taken in busy)
-        yield seen.says(Check.PORT, Level.FAIL, found, why, _free([taken.holder for taken in busy]))
-        return
-    low, high = seen.facts.ephemeral
-    unsafe = [port for port in seen.ports if low <= port <= high]
-    listed = ", ".join(map(str, seen.ports))
+        return Finding(Level.FAIL, f"another preflight of {whose} is there", why, hint)
+    if busy:
+        holders = {taken.port: _holder(taken) for taken in sorted(busy, key=lambda taken: taken.port)}
+        why = "; ".join(f"{port}: {holder}" for port, holder in holders.items())
+        return Finding(Level.FAIL, f"{', '.join(map(str, holders))} taken", why, _free(busy))
+    return _ephemeral(report)
+
+
+def _holder(taken: wire.Busy) -> str:
+    """Name the run, and not its task, which differs from host to host."""
+    holder = taken.holder
+    if isinstance(holder, wire.Lessee) and holder.run is not None:
+        return f"run {holder.run} ({holder.owner})"
+    return taken.words
+
+
+def _ephemeral(report: HostReport) -> Finding:
+    """Compare the ports with those that the kernel hands out to outgoing connections."""
+    numbers = [int(word) for word in report.facts.answers.get("port", "").split()[:2] if word.isdecimal()]
+    low, high = numbers if len(numbers) == 2 else (32768, 60999)
+    unsafe = [str(port) for port in report.ports if low <= port <= high]
+    listed = ", ".join(map(str, report.ports))
     if not unsafe:
-        yield seen.says(Check.PORT, Level.OK, listed)
-        return
-    why = (
-        f"the kernel hands out {low} to {high} to outgoing connections: one may hold it when the task starts"
-    )
-    reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={','.join(map(str, unsafe))}`"
+        return ok(listed)
+    why = f"the kernel hands out {low} to {high} to outgoing connections: one may hold it at the start"
+    reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={','.join(unsafe)}`"
     hint = f"set `task_port` below {low} in hosts.toml, or run {reserve} there as root"
-    yield seen.says(Check.PORT, Level.WARN, listed, why, hint)
+    return Finding(Level.WARN, listed, why, hint)
 
 
-def _of_one_run(busy: list[wire.Busy]) -> str:
-    """Which run has them all; "" where that is not so, or not known. Its tasks differ from host to host."""
-    runs = {
-        f"run {one.holder.run} ({one.holder.owner}) holds {'it' if len(busy) == 1 else 'them'}"
-        if isinstance(one.holder, wire.Lessee) and one.holder.run is not None
-        else ""
-        for one in busy
-    }
-    return runs.pop() if len(runs) == 1 else ""
-
-
-def _free(holders: list[wire.Lessee | str | None]) -> str:
+def _free(busy: Sequence[wire.Busy]) -> str:
     """How the ports become free; a run's name is a node's word, and a command line takes only such a one."""
-    runs = {one.run for one in holders if isinstance(one, wire.Lessee)}
-    if len(runs) == 1 and len(holders) == len([one for one in holders if isinstance(one, wire.Lessee)]):
-        run = runs.pop()
-        if run is not None and is_run(run):
-            return f"`orchestrate stop {run}`; or set another `task_port` in hosts.toml"
+    runs = {taken.holder.run if isinstance(taken.holder, wire.Lessee) else "" for taken in busy}
+    run = runs.pop() if len(runs) == 1 else ""
+    if run and is_run(run):
+        return f"`orchestrate stop {run}`; or set another `task_port` in hosts.toml"
+    if "" not in runs and run != "":
         return "`orchestrate launch --other-ports`; or set another `task_port` in hosts.toml"
     return "end what holds it, or change `task_port` in hosts.toml"
 
 
-def _linger(seen: Seen) -> Iterator[CheckReported]:
-    if seen.facts.kill_user_processes:
-        user = seen.hello.user
+def _linger(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    if report.facts.answers.get("linger", "").strip() == "b true":
         why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
-        hint = f"`loginctl enable-linger {shlex.quote(user)}` there"
-        yield seen.says(Check.LINGER, Level.WARN, "off", why, hint)
+        hint = f"`loginctl enable-linger {shlex.quote(report.hello.user)}` there"
+        yield Finding(Level.WARN, "off", why, hint)
 
 
-def _gpus(seen: Seen) -> Iterator[CheckReported]:
-    gpus, devices = seen.facts.gpus, seen.host.devices
+def _gpu(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+    gpus, devices = report.facts.gpus, report.host.devices or ()
+    known = sorted({str(gpu.index) for gpu in gpus})
+    missing = [device for device in devices if device.isdigit() and device not in known]
     if gpus:
-        names = dict.fromkeys(gpu.name for gpu in gpus)
-        yield seen.says(Check.GPU, Level.OK, f"{len(gpus)} x {', '.join(names)}")
-    elif devices:
+        yield ok(f"{len(gpus)} x {', '.join(dict.fromkeys(gpu.name for gpu in gpus))}")
+    if devices and not gpus:
         why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
         hint = "run `nvidia-smi` on that host: it shows why; or leave `devices` out"
-        yield seen.says(Check.GPU, Level.FAIL, "none seen", why, hint)
-        return
-    known = {str(gpu.index) for gpu in gpus}
-    missing = [device for device in devices or () if device.isdigit() and device not in known]
-    if missing:
-        why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(sorted(known))}"
-        yield seen.says(
-            Check.GPU,
-            Level.FAIL,
-            f"no GPU {', '.join(missing)}",
-            why,
-            _set("devices", "numbers of GPUs that it has"),
+        yield Finding(Level.FAIL, "none seen", why, hint)
+    elif missing:
+        why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(known)}"
+        hint = set_key("devices", "numbers of GPUs that it has")
+        yield Finding(Level.FAIL, f"no GPU {', '.join(missing)}", why, hint)
+    visible = report.imported.gpus if report.imported is not None else None
+    per_task = len(devices) // max(1, report.host.tasks)
+    if visible is not None and visible < per_task:
+        why = f"`devices` gives each task {count(per_task, 'GPU')}; the driver or CUDA does not fit it"
+        hint = (
+            "compare the driver of `nvidia-smi`; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN"
         )
+        yield Finding(Level.FAIL, f"TensorFlow sees {visible} of {per_task}", why, hint)
 
 
 def _or(hint: str, other: str) -> str:
     return f"{hint}; or {other}" if hint else other
 
 
-def _set(key: str, to: str) -> str:
-    return f"set `{key}` for it in hosts.toml to {to}"
+_MEMORY = (
+    "grep MemAvailable /proc/meminfo; cd /sys/fs/cgroup || exit 0; "
+    "for name in max current; do [ -r memory.$name ] && echo $name $(cat memory.$name); done; "
+    "[ -r memory.stat ] && grep inactive_file memory.stat; true"
+)
+_LINGERS = (  # root is excluded by default
+    '[ "$(id -u)" = 0 ] || [ ! -d /run/systemd/system ] || [ -e "/var/lib/systemd/linger/$(id -un)" ] || '
+    "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 "
+    "org.freedesktop.login1.Manager KillUserProcesses"
+)
+
+CHECKS = (
+    Check("login", each(_login)),
+    Check("agent", each(_agent), fix=set_key("agent_python", "a newer Python there")),
+    Check("setup", each(_setup), fix="run that `setup` there, in `bash -l`, and mend it under [job]"),
+    Check("python", each(_python)),
+    Check("tensorflow", each(_tensorflow)),
+    Check("tf_keras", each(_tf_keras)),
+    Check("import", each(_import)),
+    Check("r", each(_r), fix=_DEBIAN),
+    Check(
+        "memory",
+        each(_memory),
+        ask=("sh", "-c", _MEMORY),
+        fix="end what uses it: `ps aux --sort -rss | head`; or raise the container's limit",
+    ),
+    Check(
+        "shm",
+        each(_shm),
+        ask=("df", "-Pk", "/dev/shm"),  # noqa: S108 - a question about it
+        fix="`docker run --shm-size=1g`, or `mount -o remount,size=1g /dev/shm` as root",
+    ),
+    Check(
+        "rsync",
+        each(_rsync),
+        ask=("sh", "-c", "command -v rsync"),
+        fix="`apt install rsync` there as root, or `dnf install rsync`",
+    ),
+    Check("state", each(_state), fix=set_key("state", "a folder of your own on a local disk")),
+    Check("workdir", each(_workdir), fix=set_key("workdir", "a folder that this user may write")),
+    Check("disk", each(_disk)),
+    Check("clock", each(_clock), fix="`timedatectl set-ntp true` there as root, or `chronyc makestep`"),
+    Check("port", _port, ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range")),
+    Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
+    Check("gpu", each(_gpu)),
+)

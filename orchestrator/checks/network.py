@@ -1,43 +1,288 @@
-"""Everything between the hosts, one cause told once: of a wrong address all else follows."""
+"""Checks of what passes between the hosts, as rows: one cause is told once. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from orchestrator.checks.addresses import disturbed, of_addresses
-from orchestrator.checks.extra import of_several
-from orchestrator.checks.large import interfaces, of_bandwidth, of_large
-from orchestrator.checks.pairs import hosts_of, of_pairs
-from orchestrator.checks.pings import of_pings
-from orchestrator.checks.seen import Seen
-from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.checks.report import Check, Cluster, Finding, Findings, between, ip_of, ok
+from orchestrator.config.targets import is_loopback
+from orchestrator.events import CheckReported, Closed, Level, PairReported
+from orchestrator.groups import grouped
+from orchestrator.model import Host, Role
+from orchestrator.ranges import fold
 
-BUSY = 4.0  # runnable processes for each processor, at which a ping that is not answered proves nothing
+_ADDRESS = "check its `address` in hosts.toml"
+_OPEN = "open TCP port {port} there: `ufw allow {port}/tcp`, or `firewall-cmd --add-port={port}/tcp`"
+_NETWORK = "look at the network between them (cable, VLAN, security group, `ip route`), then at a firewall"
+
+Way: TypeAlias = tuple[str, str]  # from, to
+_Own: TypeAlias = Mapping[str, Mapping[str, str]]  # the addresses of each host, with their interfaces
+Direction: TypeAlias = Literal["both", "to", "from"]
 
 
-def of_network(
-    seen: Sequence[Seen],
-    pairs: Sequence[PairReported],
-    explained: Sequence[str] = (),
-    busy_load: float = BUSY,
-) -> list[CheckReported]:
-    """What is wrong between hosts.
+def _address(cluster: Cluster) -> Findings:
+    yield from _misaddressed(cluster).items()
 
-    `explained` are those with an address of which something wrong is known already.
+
+def _misaddressed(cluster: Cluster) -> dict[str, Finding]:
+    """The hosts whose address is a loopback one, or a name for one: others would connect to themselves."""
+    if len({report.machine for report in cluster.reports}) < 2:
+        return {}
+    pairs = grouped((pair.target, pair) for pair in cluster.pairs)
+    wrong: dict[str, Finding] = {}
+    for report in cluster.reports:
+        name, address = report.name, report.host.address
+        own = report.own_address or "its address in the cluster's network"
+        if is_loopback(address):
+            why = "the tasks on the other machines would connect to themselves"
+            hint = f"set `address` to one that the others reach, such as {own}"
+            wrong[name] = Finding(Level.FAIL, f"{address} is a loopback address", why, hint)
+            continue
+        strays = [pair for pair in pairs.get(name, ()) if (ip := ip_of(pair.resolved)) and ip.is_loopback]
+        if strays and len({pair.source for pair in pairs[name]}) > 1:
+            where = fold(dict.fromkeys(pair.source for pair in strays))
+            why = f"/etc/hosts there gives the name a loopback address: {where} would connect to itself"
+            hint = (
+                f"delete the name from the line of {strays[0].resolved} in /etc/hosts on {where}, or set "
+                f"`address` to an IP address such as {own}"
+            )
+            wrong[name] = Finding(Level.FAIL, f"{address} means {strays[0].resolved} on {where}", why, hint)
+    return wrong
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """A host that explains why ways fail; `ways` are those that nobody else explains."""
+
+    host: str
+    direction: Direction
+    ways: Sequence[Way]
+
+
+def _blame(ways: Mapping[Way, bool]) -> tuple[list[_Blame], list[Way]]:
+    """Say which hosts explain the ways that fail (False), and which of those nobody explains.
+
+    First the hosts to and from which nothing passes, then those to which, then those from which. One that
+    has a single peer explains nothing: either of the two may be the cause.
     """
-    addresses = list(of_addresses(seen, pairs))
-    addresses = [check for check in addresses if check.host not in explained]
-    wrong = {check.host for check in addresses if check.level is Level.FAIL} | {*explained}
-    astray = disturbed(seen, pairs)
-    known = [pair for pair in pairs if pair.target not in wrong and pair.source not in astray]
-    own = {one.name: frozenset(interface.ip for interface in one.interfaces) for one in seen}
-    busy = [one.name for one in seen if one.facts.cpus and one.facts.load > busy_load * one.facts.cpus]
-    hosts = hosts_of(pairs)
-    return [
-        *addresses,
-        *of_pairs(known, own, [name for name in hosts if name not in wrong]),
-        *of_large(known, interfaces(seen, known)),
-        *of_bandwidth(known),
-        *(of_several(seen, interfaces(seen, known)) if len(seen) > 1 else ()),
-        *of_pings([name for name in hosts if name not in wrong], known, busy),
-    ]
+    to = grouped((way[1], way) for way in ways)
+    out = grouped((way[0], way) for way in ways)
+    rest = {way for way, passes in ways.items() if not passes}
+    worst = [name for name, _ in Counter(name for way in sorted(rest) for name in way).most_common()]
+    blames = []
+    choices: tuple[tuple[Direction, Sequence[Mapping[str, Sequence[Way]]]], ...] = (
+        ("both", (to, out)),
+        ("to", (to,)),
+        ("from", (out,)),
+    )
+    for direction, sides in choices:
+        explained: set[Way] = set()
+        for name in worst:
+            of_host = [side.get(name, ()) for side in sides]
+            own = [way for side in of_host for way in side if way in rest]
+            if (
+                own
+                and all(len(side) > 1 for side in of_host)
+                and not any(ways[w] for s in of_host for w in s)
+            ):
+                blames.append(_Blame(name, direction, own))
+                explained.update(own)
+        rest -= explained
+    return blames, sorted(rest)
+
+
+def _reach(cluster: Cluster) -> Findings:
+    """Judge the connections to task ports; of a wrong address all else follows, and is not told."""
+    wrong = _misaddressed(cluster).keys()
+    pairs = [pair for pair in cluster.pairs if pair.target not in wrong]
+    closed: dict[Way, PairReported] = {}
+    for pair in pairs:
+        if not pair.tcp:
+            closed.setdefault((pair.source, pair.target), pair)
+    ways = {(pair.source, pair.target): True for pair in pairs if pair.source != pair.target}
+    blames, rest = _blame({way: way not in closed for way in ways})
+    findings: dict[str, list[Finding]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
+    addresses = {report.name: report.addresses for report in cluster.reports}
+    for blame in blames:
+        findings[blame.host].append(_blamed(blame, [closed[way] for way in blame.ways], addresses))
+    for (target, _), missed in grouped(((way[1], closed[way].why), closed[way]) for way in rest).items():
+        sources = fold(dict.fromkeys(pair.source for pair in missed))
+        text = f"{sources} cannot reach its task port {_ports(missed)}: {missed[0].why or 'no answer'}"
+        findings[target].append(_failed(text, *_meaning(missed[0], addresses)))
+    for name, failures in findings.items():
+        if not failures and (own := closed.get((name, name))):
+            failures.append(_of_itself(own))
+        for finding in failures or ([] if name in wrong else [ok()]):
+            yield name, finding
+
+
+def _blamed(blame: _Blame, pairs: Sequence[PairReported], own: _Own) -> Finding:
+    reasons = ", ".join(dict.fromkeys(pair.why or "no answer" for pair in pairs))
+    if blame.direction == "to":
+        text = f"no other host reaches its task port {_ports(pairs)}: {reasons}"
+        return _failed(text, *_meaning(pairs[0], own))
+    if blame.direction == "both":
+        pinged = any(pair.icmp for pair in pairs)
+        text = (
+            "no task port is reached from it, nor its own" if pinged else "nothing passes to it nor from it"
+        )
+        return _failed(f"{text}: {reasons}", *_meaning(pairs[0], own))
+    why = "others reach those hosts: this one or its network stops outgoing connections"
+    hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
+    return _failed(f"reaches no other host: {reasons}", why, hint)
+
+
+def _of_itself(pair: PairReported) -> Finding:
+    """A task connects to its own address, too."""
+    why = "a task connects to its own address too: its firewall drops that, or a NAT does not lead back"
+    hint = (
+        "`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or set `address` to one that leads to this host "
+        "from all hosts, itself included"
+    )
+    return _failed(f"cannot reach its own address {pair.address}: {pair.why}", why, hint)
+
+
+def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
+    """Why a connection fails when the peer's agent is known to listen, and what to try."""
+    why, hint = _reason(pair)
+    has = own.get(pair.target)
+    if has and pair.resolved and pair.resolved not in has:
+        carriers = [f"{ip} on {name}" if name else ip for ip, name in has.items() if ":" not in ip]
+        why = f"{why}; {pair.resolved} is not one of its addresses: it has {', '.join(carriers[:8])}"
+        hint = f"{_ADDRESS}: it has to lead to that host from all others"
+    return why, hint
+
+
+def _reason(pair: PairReported) -> tuple[str, str]:
+    port = _port_of(pair)
+    open_it = _OPEN.format(port=port)
+    match pair.why:
+        case Closed.TIMED_OUT | Closed.NO_ROUTE if pair.icmp is False:
+            why = "no answer to TCP nor to a ping: all traffic is cut, or a firewall drops all of it"
+            return why, _NETWORK
+        case Closed.TIMED_OUT:
+            why = f"packets to TCP port {port} vanish: a firewall on that host or on the way drops them"
+            return why + ("; pings get there" if pair.icmp else ""), open_it
+        case Closed.NO_ROUTE if pair.icmp:
+            return "pings get there: a firewall rejects (firewalld answers like that)", open_it
+        case Closed.NO_ROUTE:
+            why = "the network knows no way there, or a firewall rejects (firewalld answers like that)"
+            return why, f"{_ADDRESS} and at `ip route` on both, then {open_it}"
+        case Closed.REFUSED:
+            why = (
+                f"our agent listens on port {port} there: the address leads elsewhere, or a firewall rejects"
+            )
+            return why, f"{_ADDRESS}, then {open_it}"
+        case Closed.UNRESOLVED:
+            why = "that name is not known there; every host must resolve every address alike"
+            return (
+                why,
+                "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts",
+            )
+    answered = pair.why.startswith("answered")
+    why = "another program or another machine has that address and port" if answered else ""
+    return why, f"{_ADDRESS}: it has to lead to that host from all others"
+
+
+def _packets(cluster: Cluster) -> Findings:
+    """Judge large packets: where connections open and they vanish, the MTU has a hole."""
+    ways: dict[Way, bool] = {}
+    slowest: dict[str, float] = {}
+    packet = 0
+    for pair in cluster.pairs:
+        if pair.large is None or pair.source == pair.target:
+            continue
+        way = (pair.target, pair.source)  # they came back
+        ways[way] = ways.get(way, True) and pair.large
+        packet = max(packet, pair.packet or 0)
+        for name in way:
+            slowest[name] = max(slowest.get(name, 0.0), pair.large_ms or 0.0)
+    blames, rest = _blame(ways)
+    which = {"both": "to and from it", "to": "to it", "from": "from it"}
+    holes = {blame.host: f"large packets {which[blame.direction]} vanish" for blame in blames}
+    for source, target in rest:
+        holes.setdefault(target, f"large packets from {source} vanish")
+    interfaces = {report.name: report.addresses.get(report.host.address, "") for report in cluster.reports}
+    why = (
+        "connections open, and of 64 kB nothing arrives: something on the way drops packets of "
+        f"{packet or 1500} bytes and does not say so (an MTU hole); training would hang in its first step"
+    )
+    for name, slow in slowest.items():
+        if name not in holes:
+            yield name, ok(f"64 kB in {slow:.1f} ms")
+            continue
+        hint = (
+            f"`ip link set {interfaces.get(name) or 'INTERFACE'} mtu 1400` on {name} as root, then preflight "
+            "again; or let ICMP `fragmentation needed` through"
+        )
+        yield name, _failed(holes[name], why, hint)
+
+
+def _nccl(cluster: Cluster) -> Findings:
+    """Judge the ports that NCCL takes from the kernel: with GPUs, task ports alone are not enough."""
+    missed = grouped((pair.target, pair) for pair in cluster.extra if not pair.tcp)
+    for name, pairs in missed.items():
+        who = fold(dict.fromkeys(pair.source for pair in pairs))
+        why = "NCCL listens on ports that the kernel chooses, beside the task port: training would hang"
+        yield name, _failed(f"{who} cannot reach its other ports: {pairs[0].why}", why, "")
+
+
+def _interface(cluster: Cluster) -> Findings:
+    """A host with GPUs and several networks: NCCL takes the first one that it finds, unless it is told."""
+    for report in cluster.reports if len(cluster.reports) > 1 else ():
+        carrier = report.addresses.get(report.host.address)
+        names = {name for ip, name in report.addresses.items() if ":" not in ip and name and between(name)}
+        chosen = "NCCL_SOCKET_IFNAME" in report.host.env
+        if report.facts.gpus and carrier and len(names) > 1 and not chosen:
+            others = ", ".join(sorted(names - {carrier}))
+            why = f"its address is on {carrier}, and NCCL may choose {others}"
+            hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` for it in hosts.toml'
+            yield report.name, Finding(Level.WARN, f"{len(names)} networks", why, hint)
+
+
+def without(
+    hosts: Sequence[Host],
+    checks: Sequence[CheckReported],
+    pairs: Sequence[PairReported],
+    failed: Collection[str],
+) -> tuple[str, ...]:
+    """The hosts without which all is well, in their order; () where none remain, or a role is missing then.
+
+    Of hosts that do not reach each other the one with the most such pairs goes first.
+    """
+    wrong = {check.host for check in checks if check.level is Level.FAIL and check.check not in _OF_PAIRS}
+    bad = {*failed, *wrong}
+    apart = [pair for pair in pairs if not pair.tcp or pair.large is False]
+    while rest := [pair for pair in apart if not {pair.source, pair.target} & bad]:
+        counts = Counter(name for pair in rest for name in {pair.source, pair.target})
+        most = max(counts.values())
+        bad.add(next(host.name for host in reversed(hosts) if counts[host.name] == most))
+    roles = {host.role for host in hosts} - {Role.EVALUATOR}
+    if not bad or roles - {host.role for host in hosts if host.name not in bad}:
+        return ()
+    return tuple(host.name for host in hosts if host.name in bad)
+
+
+def _failed(text: str, why: str, hint: str) -> Finding:
+    return Finding(Level.FAIL, text, why, hint, between=True)
+
+
+def _port_of(pair: PairReported) -> str:
+    return pair.address.rpartition(":")[2]
+
+
+def _ports(pairs: Sequence[PairReported]) -> str:
+    return ", ".join(dict.fromkeys(map(_port_of, pairs)))
+
+
+_OF_PAIRS = ("reach", "packets")
+CHECKS = (
+    Check("address", _address),
+    Check("reach", _reach),
+    Check("packets", _packets),
+    Check("nccl", _nccl, fix="let the cluster's hosts reach all TCP ports of each other"),
+    Check("interface", _interface),
+)

@@ -10,13 +10,11 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.args import options, readings
+from orchestrator.cli.args import options
 from orchestrator.cli.desk.out import say, tell
-from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
-from orchestrator.node.base.fault import reason
+from orchestrator.errors import ExitStatus, HostError, SeveralErrors
 from orchestrator.ranges import expand_all, fold
 from orchestrator.text import count, plain
 
@@ -34,12 +32,8 @@ _COLUMNS = 80
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.chosen(parser)
-    parser.add_argument("--bandwidth", action="store_true", help="also measure how fast pairs of hosts are")
     parser.add_argument(
         "--fix", action="store_true", help="repair what can be repaired without root, and say what was done"
-    )
-    parser.add_argument(
-        "--html", type=readings.page, metavar="FILE", help="also write everything to a web page"
     )
     options.as_json(parser)
 
@@ -74,7 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
         report_failures(bus, Phase.CONNECT, unreachable)
         look = PreflightOptions(
             imports=True,
-            bandwidth=arguments.bandwidth,
+            pairs=True,
             on_step=shown.step,
             on_wait=lambda others: shown.step(_others(others)),
         )
@@ -155,12 +149,10 @@ def _conclude(
     unreachable: Mapping[str, HostError],
 ) -> int:
     """Show everything, the errors last; the exit status."""
-    from orchestrator.checks.rest import without
-    from orchestrator.events import Check
+    from orchestrator.checks.network import without
     from orchestrator.render import DisplayGoneError
-    from orchestrator.render.errors import lines, report, write
+    from orchestrator.render.errors import report, write
     from orchestrator.render.preflight import preflight_table
-    from orchestrator.render.problems import problems
     from orchestrator.render.wrap import wrapped
 
     failed = {**unreachable, **(found.failed if found else {})}
@@ -179,21 +171,15 @@ def _conclude(
             sys.stdout.flush()
             report(SeveralErrors(failed.values()), sys.stderr, width if sys.stderr.isatty() else None)
         say(*wrapped([summary], width))
-    if arguments.html:
-        from orchestrator.render.html import page
-
-        said = problems([check for check in checks if check.host not in failed or check.check != Check.LOGIN])
-        said += lines(SeveralErrors(failed.values())) if failed else []
-        _write(arguments.html, page(names, checks, pairs, problems=said, summary=summary, now=time.time()))
     return int(ExitStatus.OK if good else ExitStatus.CLUSTER)
 
 
 def _unanswered(failed: Mapping[str, HostError]) -> list[CheckReported]:
     """A row of the table for hosts that do not answer; what is wrong with them is said in their own words."""
-    from orchestrator.events import Check, CheckReported, Level
+    from orchestrator.events import CheckReported, Level
 
     return [
-        CheckReported(name, Check.LOGIN, Level.FAIL, error.what, error.why, error.hint)
+        CheckReported(name, "login", Level.FAIL, error.what, error.why, error.hint)
         for name, error in failed.items()
     ]
 
@@ -206,15 +192,6 @@ def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *,
     ready, verb = total - len(out), "is" if total - len(out) == 1 else "are"
     names = shlex.quote(fold([*expand_all(arguments.exclude or ""), *out]))
     return f"{ready} of {count(total, 'host')} {verb} ready; `launch --exclude {names}` leaves out the others"
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}", why=reason(error), hint="name another file: `--html FILE`"
-        ) from error
 
 
 def everything(inventory: Inventory) -> RunPlan:

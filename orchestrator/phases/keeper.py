@@ -13,7 +13,7 @@ from orchestrator.diagnosis.verdict import NOBODY, Verdict
 from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.events import AttemptFailed, FailureKind, Noted, Outcome, Phase, RunEnded, RunLeft, StopBy
 from orchestrator.fleet import Cancelled, problems
-from orchestrator.phases import launch, revalidation, stage, steps, stop
+from orchestrator.phases import launch, stage, steps, stop, validate
 from orchestrator.phases.adopt import Adopted, adopt, announce
 from orchestrator.phases.attempt import Attempt
 from orchestrator.phases.collect import collect
@@ -167,7 +167,7 @@ class _Keeper:
     def _rest(self, verdict: Verdict) -> None:
         """Say that the attempt failed, and wait before the next one; raise Cancelled."""
         run, self._verdict = self._run, verdict
-        revalidation.distrust(run, verdict.kind, verdict.host)
+        validate.distrust(run, verdict.kind, verdict.host)
         pause = restarts.pause(self._failures, run.timings.pauses)
         run.bus.emit(
             AttemptFailed(
@@ -189,7 +189,7 @@ class _Keeper:
         self._number += 1
 
     def _lost_for_good(self, verdict: Verdict, given_up: str, hint: str = "") -> RunEnded:
-        revalidation.distrust(self._run, verdict.kind, verdict.host)
+        validate.distrust(self._run, verdict.kind, verdict.host)
         return self._ended(
             Outcome.FAILED,
             ExitStatus.RUN_FAILED,

@@ -12,7 +12,7 @@ from orchestrator.fleet import Cancelled
 from orchestrator.model import RunPlan
 from orchestrator.phases.connect import lease
 from orchestrator.phases.context import Run, log
-from orchestrator.phases.listening import listen
+from orchestrator.phases.mesh import listen
 from orchestrator.phases.restart import recovery
 from orchestrator.run import restarts
 from orchestrator.text import duration

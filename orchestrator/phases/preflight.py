@@ -5,25 +5,23 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from orchestrator import checks, wire
-from orchestrator.checks import Needs, Seen
+from orchestrator.checks import Cluster, HostReport, Needs
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import Check, CheckReported, Level, Noted, PairReported, Phase
-from orchestrator.fleet import Answers, Fleet
+from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
+from orchestrator.fleet import Fleet
+from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
-from orchestrator.phases.imports import ImportChecks
 from orchestrator.phases.mesh import meet
 from orchestrator.planning.plan import is_builtin, is_r
 from orchestrator.run import restarts
 from orchestrator.store.bus import Bus
 
-R = TypeVar("R", bound=wire.Reply)
-
 PROBE_TIMEOUT = 5.0  # seconds for one pair; a task waits much longer, but a person should not
 FACTS_TIMEOUT = 90.0
+IMPORT_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,8 @@ class PreflightOptions:
     """How closely to look, and who is told what takes its time."""
 
     imports: bool = False  # import what trains, where the job needs TensorFlow
-    bandwidth: bool = False
+    pairs: bool = False  # emit every pair, not only those with something wrong: they are many
     patience: float = PROBE_TIMEOUT
-    busy_load: float = checks.BUSY
     on_step: Callable[[str], None] = lambda _: None
     on_wait: Callable[[Mapping[str, str]], None] = lambda _: None  # host -> whose preflight is there
 
@@ -86,77 +83,119 @@ def _look(run: Run) -> PreflightOptions:
 
 
 def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFAULT) -> Findings:
-    """Ask the connected hosts of a plan everything, emit what was found, conclude."""
+    """Ask the connected hosts of a plan everything, emit the results, conclude."""
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
-    wanted = needs(plan)
+    required = needs(plan)
     failed: dict[str, HostError] = {}
 
     def fails(bad: Mapping[str, HostError]) -> None:
+        report_failures(bus, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})
         failed.update(bad)
-        report_failures(bus, Phase.PREFLIGHT, bad)
-
-    def ask(questions: Mapping[str, wire.Request[R]], timeout: float = 60.0) -> dict[str, R]:
-        names = [name for name in questions if name not in failed]
-        return collect(fleet.ask(questions, timeout=timeout, hosts=names))
-
-    def collect(answers: Answers[R]) -> dict[str, R]:
-        fails({name: error for name, error in answers.bad.items() if name not in failed})
-        return answers.good
 
     look.on_step("looking at the hosts")
     # A Python has to start for the facts: meanwhile the shared folders are looked for.
     questions = {host.name: _facts(host, plan) for host in hosts}
     gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT, hosts=list(questions))
     groups = shared_workdirs(fleet, hosts, secrets.token_hex(8))
-    facts = collect(gather_facts())
-    known = [host for host in hosts if host.name in facts]
-    # Many imports at once keep a machine busy: those of hosts that are one machine are made once, and while
-    # the network is looked at.
-    imports = ImportChecks(fleet, plan, known, facts, wanted) if look.imports else None
+    answers = gather_facts()
+    facts = answers.good
+    fails(answers.bad)
+    there = [host for host in hosts if host.name in facts]
+    gather_imports = _begin_imports(fleet, plan, there, facts, required) if look.imports else None
     look.on_step("looking at every pair of hosts")
-    met = meet(
+    meeting = meet(
         fleet,
-        ask,
-        known,
-        _ports(fleet, plan, known),
+        there,
+        _ports(fleet, plan, there),
         run=plan.run,
         patience=look.patience,
-        bandwidth=look.bandwidth,
-        extra=[name for name, fact in facts.items() if fact.gpus] if len(known) > 1 else [],
+        extra=len(there) > 1 and any(fact.gpus for fact in facts.values()),
         on_wait=look.on_wait,
-        on_failure=fails,
     )
+    fails(meeting.bad)
     imported: Mapping[str, wire.Imported] = {}
-    if imports is not None:
+    if gather_imports is not None:
         look.on_step("importing what trains")
-        imported, bad = imports.wait()
+        imported, bad = gather_imports()
         fails(bad)
     lost = {name for name, error in failed.items() if error.lost}
     # Our agent there went with the connection: that is told already.
-    pairs = [pair for pair in met.pairs if pair.target not in lost]
-    seen = [
-        Seen(
-            host,
-            tuple(spec.port for spec in plan.tasks_on(host.name)),
-            fleet.sessions[host.name].hello,
-            facts[host.name],
-            met.listening[host.name],
-            fleet.sessions[host.name].clock_offset,
-            imported.get(host.name),
-        )
-        for host in known
-        if host.name in met.listening
-    ]
-    found = checks.of_hosts(seen, wanted, tuple(groups))
-    explained = [check.host for check in found if check.check == Check.ADDRESS and check.level is Level.FAIL]
-    found += checks.of_network(seen, pairs, explained, look.busy_load)
-    found += checks.of_extra([pair for pair in met.extra if pair.target not in lost])
+    pairs = [pair for pair in meeting.pairs if pair.target not in lost]
+    ports = grouped((spec.host, spec.port) for spec in plan.tasks)
+    cluster = Cluster(
+        [
+            HostReport(
+                host,
+                tuple(ports[host.name]),
+                fleet.sessions[host.name].hello,
+                facts[host.name],
+                meeting.listening[host.name],
+                fleet.sessions[host.name].clock_offset,
+                imported.get(host.name),
+            )
+            for host in there
+            if host.name in meeting.listening
+        ],
+        required,
+        groups,
+        pairs,
+        [pair for pair in meeting.extra if pair.target not in lost],
+    )
     for pair in pairs:
-        bus.emit(pair)
-    for check in found:
+        if look.pairs or not pair.tcp or pair.large is False:
+            bus.emit(pair)
+    results = checks.examined(cluster)
+    for check in results:
         bus.emit(check)
     shared = {name: group[0] for group in groups for name in group}
-    return Findings(shared, tuple(found), tuple(pairs), failed)
+    return Findings(shared, tuple(results), tuple(pairs), failed)
+
+
+def _begin_imports(
+    fleet: Fleet, plan: RunPlan, hosts: Sequence[Host], facts: Mapping[str, wire.MachineFacts], needs: Needs
+) -> Callable[[], tuple[dict[str, wire.Imported], dict[str, HostError]]]:
+    """Begin to import what trains on every host, which takes seconds of a processor.
+
+    Hosts that are one machine, with one environment, are asked once.
+    """
+    questions: dict[str, wire.Imports] = {}
+    same: dict[str, str] = {}  # host -> the one that is asked in its place
+    first: dict[tuple[object, ...], str] = {}
+    for host in hosts:
+        request = _imports(plan, host, facts[host.name], needs)
+        if request is not None:
+            hello = fleet.sessions[host.name].hello
+            key = hello.boot_id, hello.netns, hello.user, request.python, *sorted(request.env.items())
+            same[host.name] = first.setdefault(key, host.name)
+            if same[host.name] == host.name:
+                questions[host.name] = request
+    gather = fleet.begin(questions, timeout=IMPORT_TIMEOUT, hosts=list(questions))
+
+    def imported() -> tuple[dict[str, wire.Imported], dict[str, HostError]]:
+        answers = gather()
+        good = {name: answers.good[asked] for name, asked in same.items() if asked in answers.good}
+        return good, dict(answers.bad)
+
+    return imported
+
+
+def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) -> wire.Imports | None:
+    """Nothing to ask where the job needs no TensorFlow, or where it is known already that it is not there."""
+    there = {checks.MODULES[name] for name, version in facts.packages.items() if version}
+    if not needs.tensorflow or not facts.python.ok or checks.MODULES["tensorflow"] not in there:
+        return None
+    packages = ["numpy", "protobuf", "tensorflow", "tf-keras" if needs.legacy_keras else "keras"]
+    packages += ["tensorflow-datasets"] if is_builtin(plan.command) else []
+    modules = [checks.MODULES[name] for name in packages]
+    spec = plan.tasks_on(host.name)[0]
+    return wire.Imports(
+        python=spec.env.get("RETICULATE_PYTHON", host.python) if needs.r else host.python,
+        setup=spec.setup,
+        env={name: value for name, value in spec.env.items() if name != "TF_CONFIG"},
+        # numpy is imported by all: that it is not there is what one wants to know.
+        modules=[module for module in modules if module in there or module == "numpy"],
+        gpus=bool(facts.gpus or host.devices),
+    )
 
 
 def _ports(fleet: Fleet, plan: RunPlan, hosts: Sequence[Host]) -> dict[str, list[int]]:
@@ -182,9 +221,7 @@ def needs(plan: RunPlan) -> Needs:
         tensorflow=python or r,
         legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env,
         r=r,
-        setup=bool(plan.tasks[0].setup),
         environment=plan.environment,
-        tasks=len(plan.tasks),
         python=plan.needs_python,
         python_at=plan.needs_python_at,
     )
@@ -200,6 +237,7 @@ def _facts(host: Host, plan: RunPlan) -> wire.Facts:
         workdir=host.workdir,
         packages=checks.PACKAGES,
         setup=spec.setup,
+        programs=checks.PROGRAMS,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orchestrator import wire
 from orchestrator.errors import HostError
-from orchestrator.events import Check, CheckReported, Level, Noted
+from orchestrator.events import CheckReported, Level, Noted
 from orchestrator.fleet import host_name
 from orchestrator.groups import grouped
 from orchestrator.model import Host, Role, RunPlan, TaskId, TaskSpec
@@ -19,7 +19,7 @@ from orchestrator.store.bus import Bus
 
 _CONNECT = 8.0  # seconds; a launch does not wait longer for a host that it does not need yet
 # By [env], when it stands in.
-_MADE_LATER = {Check.PYTHON, Check.TENSORFLOW, Check.TF_KERAS, Check.KERAS, Check.NUMPY, Check.IMPORT}
+_MADE_LATER = {"python", "tensorflow", "tf_keras", "keras", "numpy", "import"}
 
 
 def examine_spares(run: Run) -> None:

@@ -81,7 +81,7 @@ def survey(fleet: Fleet, hostnames: Mapping[str, str]) -> tuple[dict[str, Machin
         machines[name] = Machine(
             hostname=hostnames[name],
             place=f"{hello.boot_id} {hello.netns}",
-            addresses=fact.ip,
+            addresses=tuple(interface.ip for interface in fact.addresses),
             gpus=tuple(gpu.name for gpu in fact.gpus),
             pythons=answer.pythons,
             rooms=answer.rooms,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
-import msgspec
-
+from orchestrator import wire
 from orchestrator.diagnosis.statement import Raised
 from orchestrator.errors import HostError
 from orchestrator.events import (
     Event,
+    FailureKind,
     FetchStepped,
     HostLost,
     HostRecovered,
@@ -25,75 +26,123 @@ from orchestrator.events import (
     TaskProgressed,
     TaskReady,
     TaskReported,
+    ValidationStood,
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.model import TaskSpec
-from orchestrator.phases import pace, revalidation
-from orchestrator.phases.context import Run, fail_on, phase
+from orchestrator.phases.context import Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.launch import start_all
 from orchestrator.phases.restart import recovery
-from orchestrator.phases.revalidation import StateQuery
 from orchestrator.planning.plan import is_builtin, resolve
+from orchestrator.run import validity
 from orchestrator.run.fetching import Fetching, words
 from orchestrator.run.records import number
-from orchestrator.run.speeds import Sample
 from orchestrator.store.bus import Bus
 from orchestrator.store.tail import last_lines
 from orchestrator.text import advised
 
+_SECONDS = 60.0  # for a host to tell its state
+_Gather: TypeAlias = Callable[[], Mapping[str, str]]  # host -> digest of what is validated there
+
 
 def begin(run: Run, hosts: Sequence[str] | None = None) -> Callable[[], None]:
-    """Ask every node, or some, what it is; the rest of `validate` follows when its return is called."""
-    query = StateQuery(run, _specs(run, hosts))
-    return lambda: validate(run, hosts, query)
+    """Ask every node, or some, for its state; the rest of `validate` follows when its return is called."""
+    gather = _digests(run, _specs(run, hosts))
+    return lambda: validate(run, hosts, gather)
 
 
-def validate(run: Run, hosts: Sequence[str] | None = None, query: StateQuery | None = None) -> None:
+def validate(run: Run, hosts: Sequence[str] | None = None, gather: _Gather | None = None) -> None:
     """Train locally on every node, or on some; raise PhaseFailed naming those that cannot.
 
     Those that did in an earlier launch, and are as they were, need not.
     """
     with phase(run, Phase.VALIDATE):
         specs = _specs(run, hosts)
-        _validate(run, specs, query or StateQuery(run, specs))
+        subjects = (gather or _digests(run, specs))()
+        stands = _stand(run, subjects)
+        specs = [spec for spec in specs if spec.host not in stands]
+        good, bad = _train(run, specs) if specs else ([], {})
+        _remember(run, [spec for spec in specs if spec.host in good and spec.host in subjects])
+        forget(run, bad)
+        fail_on(run.bus, Phase.VALIDATE, bad)
 
 
 def _specs(run: Run, hosts: Sequence[str] | None) -> list[TaskSpec]:
-    """What the hosts run: each what its first task is, alone."""
+    """Tasks of the validation: each host runs what its first task is, alone."""
     specs = {spec.host: spec for spec in reversed(run.plan.tasks)}
     return [_local(run, spec) for name, spec in specs.items() if hosts is None or name in hosts]
 
 
-def _validate(run: Run, local: list[TaskSpec], query: StateQuery) -> None:
+def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
+    """Ask hosts for their state, and do not wait: a Python has to start for each.
+
+    What is returned names what is validated on each host, by its digest; it leaves out those of which that
+    cannot be told: their validation will show what is wrong with them.
+    """
     own = run.plan.admission.validate_command is not None
-    known = revalidation.recall(run, local, run.trees[0 if own else -1].digest, query)
-    local = [spec for spec in local if spec.host not in known.stands]
-    fresh: dict[str, Sample] = {}
-    if local:
-        revalidation.forget(run, [spec.host for spec in local], known)  # should it not come to an end
-        first = _train(run, local, own=own, changed=known.changed)
-        bad, fresh = first.bad, dict(first.speeds)
-        if not bad:
-            suspects = pace.suspects(run, {**known.speeds, **fresh}, fresh)
-            again = _train(run, [spec for spec in local if spec.host in suspects], own=own, again=True)
-            bad = again.bad
-            fresh |= pace.best(fresh, again.speeds)
-        good = [spec for spec in local if spec.host in first.good and spec.host not in bad]
-        revalidation.remember(run, known, good, fresh)
-        revalidation.forget(run, bad)
-        fail_on(run.bus, Phase.VALIDATE, bad)
-    pace.compare(run, {**known.speeds, **fresh})
+    known = {spec.host: spec for spec in specs if run.validations is not None}
+    questions: dict[str, wire.Fingerprint] = {}
+    for name, spec in known.items():
+        data = () if own else validity.data_of(spec.argv)  # of the user's command nobody knows
+        if data is not None:
+            env = {key: value for key, value in spec.env.items() if not key.startswith("ORCHESTRATE_")}
+            python = run.plan.host(name).python
+            questions[name] = wire.Fingerprint(python=python, setup=spec.setup, env=env, data=data)
+    gather = run.fleet.begin(questions, timeout=_SECONDS, hosts=list(questions))
+
+    def subjects() -> dict[str, str]:
+        answers = gather()
+        for name, error in answers.bad.items():
+            log.info("%s: does not tell its state: %s: %s", name, error.what, error.why)
+        tree = run.trees[0 if own else -1].digest
+        keys = {
+            name: validity.subject_key(known[name], tree, reply.digest, run.secrets, run.key)
+            for name, reply in answers.good.items()
+        }
+        return {name: key for name, key in keys.items() if key is not None}
+
+    return subjects
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """The hosts on which it went well and how fast they are, and what is wrong with the others."""
+def _stand(run: Run, subjects: Mapping[str, str]) -> set[str]:
+    """Say which hosts were validated in the state in which they are."""
+    if run.validations is None or not run.plan.admission.recall:
+        return set()
+    ages: dict[str, float] = {}
+    for host in run.hosts:
+        if host.name in subjects:
+            age = run.validations.age(validity.host_key(host), subjects[host.name])
+            if age is not None:
+                ages[host.name] = age
+    if ages:
+        run.bus.emit(ValidationStood(tuple(ages), max(ages.values())))
+    return {*ages}
 
-    good: Sequence[str] = ()
-    bad: Mapping[str, HostError] = field(default_factory=dict)
-    speeds: Mapping[str, Sample] = field(default_factory=dict)
+
+def _remember(run: Run, specs: Sequence[TaskSpec]) -> None:
+    """Keep that these hosts were validated just now, with the data that they may have fetched for it."""
+    if run.validations is not None and specs:
+        for name, subject in _digests(run, specs)().items():
+            run.validations.write(validity.host_key(run.plan.host(name)), subject)
+
+
+def forget(run: Run, hosts: Iterable[str]) -> None:
+    """From now on nothing is known of these hosts."""
+    for name in hosts:
+        with contextlib.suppress(StopIteration):  # a host that is of no plan any more
+            try:
+                if run.validations is not None:
+                    run.validations.forget(validity.host_key(run.plan.host(name)))
+            except OSError as error:
+                log.warning("%s: an earlier validation is still remembered: %s", name, error)
+
+
+def distrust(run: Run, kind: FailureKind, host: str) -> None:
+    """Have a machine validated again after a failure that it may be the cause of."""
+    if host and kind in validity.OF_MACHINES:
+        forget(run, [host])
 
 
 class _Arrivals:
@@ -122,22 +171,12 @@ class _Arrivals:
                 self._bus.emit(event)
 
 
-def _train(
-    run: Run,
-    local: Sequence[TaskSpec],
-    *,
-    own: bool,
-    changed: Mapping[str, tuple[str, ...]] | None = None,
-    again: bool = False,
-) -> _Outcome:
-    """Train on these hosts and say so, but for what is done `again`, to measure it better."""
-    if not local:
-        return _Outcome()
+def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, HostError]]:
+    """Train on these hosts and say so: the hosts where it went well, and what is wrong with the others."""
     good: list[str] = []
-    samples: dict[str, Sample] = {}
-    cwd = run.work if own else run.builtin
-    name = _name(run) + ("-again" if again else "")
-    bad = start_all(run, name, [pace.measuring(run, spec) for spec in local], cwd)
+    name = _name(run)
+    own = run.plan.admission.validate_command is not None
+    bad = start_all(run, name, local, run.work if own else run.builtin)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
     news = _Arrivals(run.bus)
     follower = Follower(run, name, placed, news.take)
@@ -154,24 +193,19 @@ def _train(
         for task, host in placed.items():
             if host in bad:
                 continue
-            end = follower.ends.get(task)
+            end, result = follower.ends.get(task), news.results.get(str(task))
             if end is not None and end.stopped:  # by a user, from another machine
                 run.stop.ask(kill=False)
                 raise Cancelled
             if end is not None and end.code == 0:
                 good.append(host)
-                result = news.results.get(str(task))
-                if (sample := pace.sample_of(result)) is not None:
-                    samples[host] = sample
-                if not again:
-                    found = _validated(host, end, result)
-                    run.bus.emit(msgspec.structs.replace(found, changed=(changed or {}).get(host, ())))
+                run.bus.emit(_validated(host, end, result))
             else:
-                log = run.folder.log(name, task.slug)
-                bad[host] = _failed(log, host, end, news.results.get(str(task)), run.timings.validation)
+                path = run.folder.log(name, task.slug)
+                bad[host] = _failed(path, host, end, result, run.timings.validation)
     finally:
         follower.close()
-    return _Outcome(good, bad, samples)
+    return good, bad
 
 
 def _gone(run: Run, follower: Follower) -> list[str]:

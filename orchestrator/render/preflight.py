@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from orchestrator.events import Check, CheckReported, Level, PairReported
+from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.groups import grouped
 from orchestrator.render import fold
 from orchestrator.render.grid import grid
 from orchestrator.render.problems import problems
@@ -26,12 +27,23 @@ def preflight_table(
 
     A failed `login` is a row of the table and no problem: its host has an error of its own.
     """
-    told = [check for check in checks if check.check != Check.LOGIN or check.level is not Level.FAIL]
-    parts = (host_table(checks, width, hosts), pair_matrix(pairs, width), wrapped(problems(told), width))
+    told = [check for check in checks if check.check != "login" or check.level is not Level.FAIL]
+    last = wrapped([*notes(told), *problems(told)], width)
+    parts = (host_table(checks, width, hosts), pair_matrix(pairs, width), last)
     lines: list[str] = []
     for part in parts:
         lines += ["", *part] if lines and part else part
     return lines
+
+
+def notes(checks: Sequence[CheckReported]) -> list[str]:
+    """A line for what is worth knowing and nothing to do about: `note: gpu-[01-04]: rsync: none (...)`."""
+    texts = grouped(
+        ((each.check, each.found, each.why), each.host) for each in checks if each.level is Level.NOTE
+    )
+    return [
+        f"note: {fold.names(hosts)}: {name}: {text} ({why})" for (name, text, why), hosts in texts.items()
+    ]
 
 
 def host_table(
@@ -68,9 +80,7 @@ def pair_matrix(pairs: Sequence[PairReported], width: int | None = None) -> list
     }
     groups: list[list[str]] = []
     for host in hosts:
-        alike = next(
-            (group for group in groups if all(_alike(ways, places, host, other) for other in group)), None
-        )
+        alike = next((group for group in groups if _alike(ways, places, host, group[0])), None)
         if alike is None:
             groups.append([host])
         else:
@@ -87,7 +97,7 @@ def pair_matrix(pairs: Sequence[PairReported], width: int | None = None) -> list
 
 def worst_last(checks: Sequence[CheckReported]) -> list[CheckReported]:
     """So that of several findings of one check the worst is kept."""
-    order = (Level.OK, Level.WARN, Level.FAIL)
+    order = [*Level]
     return sorted(checks, key=lambda check: order.index(check.level))
 
 
@@ -105,7 +115,7 @@ def _common(checks: list[CheckReported]) -> str:
 def _cell(check: CheckReported | None, common: str) -> str:
     if check is None:
         return "-"
-    return {Level.OK: common, Level.WARN: "warn", Level.FAIL: "FAIL"}[check.level]
+    return {Level.OK: common, Level.NOTE: check.found, Level.WARN: "warn", Level.FAIL: "FAIL"}[check.level]
 
 
 def _status(seen: Pairs, source: str, target: str) -> str:
@@ -114,9 +124,7 @@ def _status(seen: Pairs, source: str, target: str) -> str:
         return "-"
     if not pair.tcp:
         return pair.why or "no answer"
-    if pair.large_out is False or pair.large_back is False:
-        return "no large packets"
-    return {True: "ok", False: "ok, no ping", None: "ok"}[pair.icmp]
+    return "no large packets" if pair.large is False else "ok"
 
 
 def _alike(

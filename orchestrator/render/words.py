@@ -61,8 +61,6 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             said = [f"{host}: {fetching.words(event)}"]
         case ev.ValidationStood():
             said = [_stood(event)]
-        case ev.HostsSlow():
-            return _slow(event)
         case ev.TaskStarted(pid=0):
             return []  # it was not, as its end says
         case ev.TaskStarted():
@@ -189,7 +187,6 @@ def _staged(view: View) -> str:
 
 def _validated(event: ev.HostValidated) -> str:
     note = f", {event.note}" if event.note else ""
-    note += f"; {' and '.join(event.changed)} changed since it was validated" if event.changed else ""
     if event.loss is None or event.steps_per_second is None:
         return f"{event.host}: passes its validation, {duration(event.seconds)}{note}"
     return (
@@ -215,17 +212,6 @@ def unheard(event: ev.TermUnheard, now: float) -> list[str]:
 
 def _stood(event: ev.ValidationStood) -> str:
     return f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"
-
-
-def _slow(event: ev.HostsSlow) -> list[str]:
-    one = len(event.hosts) == 1
-    computes, pace = ("computes", "its") if one else ("compute", "the slowest one's")
-    what = (
-        f"{fold.names(event.hosts)} {computes} {event.speed:.1f} times as fast as the others: a synchronous"
-        f" gang runs at {pace} pace, about {100 * event.lost:.0f} % are lost"
-    )
-    when = f" (measured {duration(event.seconds)} ago)" if event.seconds >= 1 else ""
-    return block(what, f"{event.why}{when}", event.hint, word="warning")
 
 
 def _hanging(view: View, event: ev.HangSuspected) -> str:

@@ -84,7 +84,6 @@ class View:
     hosts: Mapping[str, HostView] = field(default_factory=dict)
     tasks: Mapping[str, TaskView] = field(default_factory=dict)
     failures: tuple[ev.AttemptFailed, ...] = ()  # of the attempts before this one
-    pairs: tuple[ev.PairReported, ...] = ()
     hang: ev.HangSuspected | None = None  # and not passed
     hang_since: float = 0.0  # when those tasks were heard of last
     stacks: ev.StacksTaken | None = None  # of that hang
@@ -153,7 +152,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             checks = view.hosts[event.host].checks if event.host in view.hosts else ()
             return _host(view, event.host, checks=(*checks, event))
         case ev.PairReported():
-            return replace(view, pairs=(*view.pairs, event))
+            return view
         case ev.TreeSynced():
             return _host(view, event.host, synced=event)
         case ev.EnvironmentStepped():
@@ -181,7 +180,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.TaskReported():
             words = {"result": event.data} if event.kind is ev.Last.RESULT else {"error": event.data}
             return _task(view, event.task, **words)
-        case ev.Noted() | ev.LogLine() | ev.FetchStepped() | ev.HostsSlow() | ev.HostReplaced():
+        case ev.Noted() | ev.LogLine() | ev.FetchStepped() | ev.HostReplaced():
             return view
         case ev.LogGap():
             if event.where is not ev.GapPlace.NODE:
@@ -233,7 +232,7 @@ def _afresh(view: View, phase: Phase) -> View:
         )
         for name, host in view.hosts.items()
     }
-    return replace(view, hosts=hosts, pairs=() if phase is Phase.PREFLIGHT else view.pairs)
+    return replace(view, hosts=hosts)
 
 
 def _phase_ended(phases: tuple[PhaseView, ...], event: ev.PhaseEnded) -> tuple[PhaseView, ...]:

@@ -19,7 +19,6 @@ from orchestrator.wire.data import (
 )
 from orchestrator.wire.envs import EnvFind, EnvLook, EnvMade, EnvMake, EnvProgress
 from orchestrator.wire.eventfiles import EventFiles, EventFilesOf, Grown
-from orchestrator.wire.facts import Facts, Fingerprint, Interface, MachineFacts
 from orchestrator.wire.fields import Reply, printable
 from orchestrator.wire.files import (
     FilesBegin,
@@ -45,9 +44,18 @@ from orchestrator.wire.glance import (
     VitalsAsk,
 )
 from orchestrator.wire.hello import Beats, Hello, Ping
-from orchestrator.wire.imports import Imported, Imports
+from orchestrator.wire.machine import (
+    Facts,
+    Fingerprint,
+    Imported,
+    Imports,
+    Interface,
+    MachineFacts,
+    ShareClean,
+    ShareRead,
+    ShareWrite,
+)
 from orchestrator.wire.ports import (
-    Bandwidth,
     Busy,
     Conflict,
     Lease,
@@ -71,7 +79,6 @@ from orchestrator.wire.request import (
     header,
     read,
 )
-from orchestrator.wire.share import ShareClean, ShareRead, ShareWrite
 from orchestrator.wire.stream import AgentStream
 from orchestrator.wire.tasks import (
     NEWS_PAYLOAD,

@@ -1,13 +1,12 @@
-"""Ports of a machine: who has them, who reaches them and how fast, and the leases of runs."""
+"""Ports of a machine: who has them, who reaches them, and the leases of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from msgspec import Struct
 
-from orchestrator.wire.fields import Count, Port, Real, Reply, Seconds, Words
+from orchestrator.wire.fields import Count, Port, Reply, Seconds, Words
 from orchestrator.wire.request import Nothing, Request, expect
 
 
@@ -81,11 +80,9 @@ class Probed(Reply, frozen=True):
     tcp: bool
     tcp_ms: Seconds | None
     why: Words
-    icmp: bool | None
-    icmp_ms: Seconds | None
+    icmp: bool | None  # of what did not answer: whether it answers a ping; None: that could not be measured
     resolved: Words = ""  # the numeric address that was tried last
-    large_out: bool | None = None  # whether large packets arrive there; None: not tried
-    large_back: bool | None = None  # and from there
+    large: bool | None = None  # whether large packets come from there; None: not tried
     large_ms: Seconds | None = None
     packet: Count | None = None  # bytes of the largest packet on this connection
 
@@ -100,25 +97,11 @@ class Probe(Request[Probes], frozen=True, kw_only=True):
     nonce: str
     timeout: float
     targets: Sequence[ProbeTarget]
-    large: int = 0  # bytes that go each way after the answer
+    large: int = 0  # bytes that come back after the answer
 
     def check(self, reply: Probes) -> None:
         asked = [target.host for target in self.targets]
         expect([one.host for one in reply.results] == asked, "it tells of other hosts than it was asked for")
-
-
-class Rate(Reply, frozen=True):
-    rate: Real | None  # bytes a second
-    why: Words = ""
-
-
-class Bandwidth(Request[Rate], frozen=True, kw_only=True):
-    """Send to a host that listens, for a second at most."""
-
-    OP = "bandwidth"
-    SECONDS: ClassVar[float] = 1.0
-    nonce: str
-    target: ProbeTarget
 
 
 class Conflict(Lessee, frozen=True, kw_only=True):

@@ -47,12 +47,3 @@ def test_a_fault_is_found_and_nothing_else(cluster: Cluster, fault: Fault, tmp_p
     for part in fault.found:
         assert part in said, said
     assert len(re.findall(r"^(?:error|warning): ", said, re.MULTILINE)) == 1, said
-
-
-def test_bandwidth_of_machines_and_a_page_of_it(cluster: Cluster, tmp_path: Path) -> None:
-    done = preflight(cluster, tmp_path, "--bandwidth", "--html", str(tmp_path / "page.html"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "bandwidth" in done.stdout
-    page = (tmp_path / "page.html").read_text()
-    assert page.count("<rect") == 36
-    assert "node1 to node2: ok" in page

@@ -6,7 +6,6 @@ network (another disk, another user, sshd) is a matter of `tests/cluster`.
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.connectors import connectors
-from orchestrator.events import CheckReported, Event
+from orchestrator.events import CheckReported, Event, Level
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.phases.preflight import Findings, PreflightOptions, examine
@@ -185,9 +184,9 @@ class Ground:
         self._fleet = fleet
         assert fleet.connect([host for host in plan.hosts if host.name not in fleet.sessions]) == {}
         bus = Bus(lambda stamped: events.append(stamped.event))
-        found = examine(fleet, bus, plan, PreflightOptions(patience=patience, busy_load=math.inf, **look))
+        found = examine(fleet, bus, plan, PreflightOptions(patience=patience, **look))
         return found, events
 
 
 def wrong(found: Findings) -> list[CheckReported]:
-    return [check for check in found.checks if check.level.value != "ok"]
+    return [check for check in found.checks if check.level in (Level.WARN, Level.FAIL)]

@@ -41,7 +41,6 @@ MTU = "-m length --length 1400:65535"
 
 NETWORK = (
     Row("healthy"),
-    Row("healthy, two hosts", only=("h1", "h2")),
     Row("healthy, one host", only=("h1",)),
     Row(
         "a firewall drops the task port",
@@ -51,9 +50,7 @@ NETWORK = (
     Row(
         "it drops what comes from itself, too",
         drop("h2", f"INPUT {TCP}"),
-        wanted=(
-            ("h2", "reach", "no other host reaches its task port 2222: timed out", "other traffic gets"),
-        ),
+        wanted=(("h2", "reach", "no other host reaches its task port 2222: timed out", "pings get there"),),
     ),
     Row(
         "it drops only what comes from itself",
@@ -80,17 +77,7 @@ NETWORK = (
         drop("h2", f"INPUT -i eth0 {TCP}", "REJECT --reject-with icmp-host-prohibited"),
         wanted=(("h2", "reach", "no other host reaches its task port 2222: no route", "firewalld answers"),),
     ),
-    Row(
-        "a firewall rejects as iptables does by itself",
-        drop("h2", f"INPUT -i eth0 {TCP}", "REJECT"),
-        wanted=(("h2", "reach", "no other host reaches its task port 2222: refused", "a firewall rejects"),),
-    ),
     Row("a smaller MTU of one host, of which the others are told", "on h2 ip link set eth0 mtu 1400"),
-    Row(
-        "two hosts with firewalls",
-        each(lambda host: drop(host, f"INPUT -i eth0 {TCP}"), "h2", "h3"),
-        wanted=(("h[2-3]", "reach", "no other host reaches its task port 2222: timed out", UFW),),
-    ),
     Row(
         "all hosts have one",
         each(lambda host: drop(host, f"INPUT -i eth0 {TCP}"), "h1", "h2", "h3", "h4"),
@@ -101,7 +88,8 @@ NETWORK = (
         each(lambda host: drop(host, f"INPUT -i eth0 {TCP}"), "h1", "h2"),
         only=("h1", "h2"),
         wanted=(
-            ("h[1-2]", "reach", "the two do not reach each other: timed out", "open TCP port 2222 on both"),
+            ("h1", "reach", "h2 cannot reach its task port 2222: timed out", "ufw"),
+            ("h2", "reach", "h1 cannot reach its task port 2222: timed out", "ufw"),
         ),
     ),
     Row(
@@ -123,59 +111,35 @@ NETWORK = (
     Row(
         "all traffic of a host is cut",
         drop("h4", "INPUT -i eth0"),
-        wanted=(("h4", "reach", "nothing passes between it and the others", "all traffic"),),
+        wanted=(("h4", "reach", "nothing passes to it nor from it", "all traffic"),),
     ),
     Row(
         "its cable is out",
         "on h4 ip link set eth0 down",
-        wanted=(("h4", "reach", "nothing passes between it and the others", "cable"),),
+        wanted=(("h4", "reach", "nothing passes to it nor from it", "cable"),),
     ),
     Row(
         "all traffic between two hosts is cut",
         several(drop("h1", "INPUT -s 10.77.0.2"), drop("h2", "INPUT -s 10.77.0.1")),
-        wanted=(("h[1-2]", "reach", "h1 and h2 do not reach each other: timed out", "all traffic is cut"),),
-    ),
-    Row(
-        "one hears nothing of two others",
-        several(drop("h1", "INPUT -s 10.77.0.2"), drop("h1", "INPUT -s 10.77.0.3")),
-        wanted=(("h[1-3]", "reach", "h1 and h[2-3] do not reach each other", "all traffic is cut"),),
+        wanted=(
+            ("h1", "reach", "h2 cannot reach its task port", "all traffic is cut"),
+            ("h2", "reach", "h1 cannot reach its task port", "all traffic is cut"),
+        ),
     ),
     Row(
         "the network falls into two halves",
         several(
             *(drop(one, f"INPUT -s 10.77.0.{other}") for one in ("h1", "h2") for other in (3, 4)),
         ),
-        wanted=(("h[3-4]", "reach", "h[1-2] and h[3-4] do not reach each other", "cable"),),
+        wanted=(
+            ("h[1-2]", "reach", "h[3-4] cannot reach its task port", "cable"),
+            ("h[3-4]", "reach", "h[1-2] cannot reach its task port", "cable"),
+        ),
     ),
     Row(
         "nobody reaches anybody",
         each(lambda host: drop(host, "INPUT -i eth0"), "h1", "h2", "h3", "h4"),
-        wanted=(("h[1-4]", "reach", "nothing passes between it and the others", "all traffic"),),
-    ),
-    Row(
-        "ICMP is blocked by one host",
-        drop("h3", "INPUT -p icmp"),
-        wanted=(("h3", "ping", "no answer to ping", "training does not need it"),),
-    ),
-    Row(
-        "a host ignores pings",
-        "on h3 sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
-        wanted=(("h3", "ping", "no answer to ping", "ICMP is blocked there"),),
-    ),
-    Row(
-        "a host drops its own answers",
-        drop("h3", "OUTPUT -o eth0 -p icmp --icmp-type echo-reply"),
-        wanted=(("h3", "ping", "no answer to ping", "ICMP is blocked there"),),
-    ),
-    Row(
-        "ICMP is blocked everywhere",
-        each(lambda host: drop(host, "INPUT -p icmp"), "h1", "h2", "h3", "h4"),
-        wanted=(("h[1-4]", "ping", "no answer to ping", "training does not need it"),),
-    ),
-    Row(
-        "ICMP is blocked between two",
-        drop("h3", "INPUT -s 10.77.0.1 -p icmp --icmp-type echo-request"),
-        wanted=(("h3", "ping", "h1 cannot ping it", "between them"),),
+        wanted=(("h[1-4]", "reach", "nothing passes to it nor from it", "all traffic"),),
     ),
     Row(
         "a hole in the MTU towards a host",
@@ -210,37 +174,14 @@ ADDRESSES = (
     Row(
         "another host's address",
         hosts={"h4": {"address": "10.77.0.3"}},
-        wanted=(("h4", "address", "10.77.0.3 is h3's", "h4 has 10.77.0.4 on eth0"),),
-    ),
-    Row(
-        "two hosts changed places",
-        hosts={"h3": {"address": "10.77.0.4"}, "h4": {"address": "10.77.0.3"}},
-        wanted=(
-            ("h3", "address", "10.77.0.4 is h4's", "h3 has 10.77.0.3 on eth0"),
-            ("h4", "address", "10.77.0.3 is h3's", "h4 has 10.77.0.4 on eth0"),
-        ),
-    ),
-    Row(
-        "the gateway's address",
-        hosts={"h4": {"address": "10.77.0.254"}},
-        wanted=(("h4", "address", "10.77.0.254 is a gateway", 'set `address = "10.77.0.4"`'),),
+        wanted=(("h4", "reach", "its task port 2222: answered by h3", "it has 10.77.0.4 on eth0"),),
     ),
     Row(
         "an address that nobody has",
         hosts={"h4": {"address": "10.77.0.99"}},
         wanted=(
-            (
-                "h4",
-                "address",
-                "10.77.0.99 is not one of its addresses",
-                "no host has it, and nothing answers",
-            ),
+            ("h4", "reach", "timed out", "10.77.0.99 is not one of its addresses: it has 10.77.0.4 on eth0"),
         ),
-    ),
-    Row(
-        "an address of another network",
-        hosts={"h4": {"address": "10.78.0.4"}},
-        wanted=(("h4", "address", "10.78.0.4 is not one of its addresses", "h4 has 10.77.0.4 on eth0"),),
     ),
     Row(
         "a loopback address",
@@ -275,12 +216,7 @@ ADDRESSES = (
             "h4",
         ),
         hosts={"h4": {"address": "172.17.0.1"}},
-        wanted=(("h4", "address", "172.17.0.1 is also h1's own", "would connect to itself"),),
-    ),
-    Row(
-        "one address that two machines have",
-        several("on h3 ip addr add 10.77.0.4/24 dev eth0"),
-        wanted=(("h4", "address", "10.77.0.4 is also h3's own", "give one of them another"),),
+        wanted=(("h4", "reach", "answered by h1, answered by h2, answered by h3", "check its `address`"),),
     ),
     Row(
         "a second address of the same machine",
@@ -376,43 +312,16 @@ PACKAGES = (
         wanted=(("h3", "import", "tensorflow cannot be imported", "-m pip install absl"),),
     ),
     Row(
-        "a part of tensorflow is missing, and not another tensorflow",
-        sites("h3", "echo 'import tensorflow.compat' >>tf_keras/__init__.py"),
-        trains=True,
-        wanted=(
-            ("h3", "import", "tf_keras cannot be", "--force-reinstall --no-deps tensorflow-cpu==2.21.0"),
-        ),
-    ),
-    Row(
         "a processor without AVX",
         sites("h3", "echo 'import os, signal; os.kill(os.getpid(), signal.SIGILL)' >>tensorflow/__init__.py"),
         trains=True,
         wanted=(("h3", "import", "Python ended importing tensorflow", "AVX"),),
     ),
     Row(
-        "no tf_keras",
-        sites("h3", "rm -r tf_keras tf_keras-*"),
-        trains=True,
-        wanted=(("h3", "tf_keras", "not installed", "--no-deps 'tf_keras==2.21.*'"),),
-    ),
-    Row(
         "no tensorflow",
         sites("h3", "rm -r tensorflow*"),
         trains=True,
         wanted=(("h3", "tensorflow", "not installed", "does not have it"),),
-    ),
-    Row(
-        "another tensorflow, and a fix for the distribution that is there",
-        sites(
-            "h3",
-            "rm -r tensorflow* tf_keras*\n"
-            "package tensorflow tensorflow_cpu 2.16.2; package tf_keras tf_keras 2.16.0",
-        ),
-        trains=True,
-        wanted=(
-            ("h3", "tensorflow", "2.16.2", "-m pip install tensorflow-cpu==2.21.0"),
-            ("h3", "tf_keras", "2.16.0", "--no-deps tf_keras==2.21.0"),
-        ),
     ),
     Row(
         "what is installed is not what is imported",
@@ -438,27 +347,13 @@ PACKAGES = (
         hosts={"h3": {"python": "/no/such/python"}},
         wanted=(("h3", "python", "/no/such/python does not run", "No such file"),),
     ),
-    Row(
-        "a Python that is no program",
-        sites(),
-        trains=True,
-        hosts={"h3": {"python": "/etc/hostname"}},
-        wanted=(("h3", "python", "/etc/hostname does not run", "Exec format error"),),
-    ),
 )
 
 LIMITS = (
-    Row("enough open files", sites(), logins=limit("h3", "-n 64"), trains=True),
     Row(
         "a workdir on a disk that is read-only",
         logins={"h3": "mkdir -p readonly; TMPFS=readonly OPTIONS=ro"},
         hosts={"h3": {"workdir": "readonly/work"}},
-        wanted=(("h3", "workdir", "cannot be written", "set `workdir`"),),
-    ),
-    Row(
-        "a workdir that is a file",
-        "touch file",
-        hosts={"h3": {"workdir": "file"}},
         wanted=(("h3", "workdir", "cannot be written", "set `workdir`"),),
     ),
     Row(
@@ -469,28 +364,9 @@ LIMITS = (
     ),
     Row("a workdir with a name for trouble", hosts={"h3": {"workdir": "a b; $(touch c) 'd"}}),
     Row(
-        "few open files",
-        sites(),
-        logins=limit("h3", "-n 25"),
-        trains=True,
-        wanted=(("h3", "limits", "25 open files", "ulimit -n 4096"),),
-    ),
-    Row(
-        "little address space",
-        sites(),
-        logins=limit("h3", "-v 2000000"),
-        trains=True,
-        wanted=(("h3", "limits", "2.0 GB of address space", "TensorFlow aborts"),),
-    ),
-    Row(
         "GPUs that are not there",
         hosts={"h3": {"devices": ("0",)}},
         wanted=(("h3", "gpu", "none seen", "nvidia-smi"),),
-    ),
-    Row(
-        "a workdir that cannot be written",
-        hosts={"h3": {"workdir": "/proc/1/nothing"}},
-        wanted=(("h3", "workdir", "cannot be written", "set `workdir`"),),
     ),
     Row(
         "a full disk",

@@ -121,7 +121,7 @@ def test_preflights_that_overlap_do_not_accuse_each_other(ground: Ground) -> Non
 
 def test_another_preflight_that_stays_is_named(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     ground.reset()
-    monkeypatch.setattr("orchestrator.phases.listening.PATIENCE", 0.5)
+    monkeypatch.setattr("orchestrator.phases.mesh.PATIENCE", 0.5)
     other = ground.agents(ground.host("h2"))
     try:
         listen = wire.Listen(run="", ports=[PORT], nonce="n", host="h2")

@@ -28,5 +28,5 @@ ELSEWHERE = (
         "unfollow",
     ),
     *("fingerprint", "vitals"),
-    *("bandwidth", "imports"),
+    "imports",
 )

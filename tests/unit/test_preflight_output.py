@@ -7,16 +7,15 @@ import io
 
 import pytest
 
-from orchestrator.checks.pairs import of_pairs
-from orchestrator.checks.rest import without
+from orchestrator.checks.network import without
 from orchestrator.cli.preflight import _summary
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import Host, Role
 from orchestrator.render.awaiting import Awaiting
 from orchestrator.render.errors import write
-from orchestrator.render.html import page
 from orchestrator.render.preflight import preflight_table
 from orchestrator.render.wrap import wrapped
+from tests.unit.test_checks import of_pairs
 
 NAMES = [f"gpu-{number:02}" for number in range(1, 65)]
 HOSTS = [Host(name, name, f"10.0.0.{number}") for number, name in enumerate(NAMES, 1)]
@@ -30,7 +29,7 @@ def mesh(closed: set[str], why: str = "timed out", *, apart: int = 0) -> list[Pa
             bad = host.name in closed and source != host.name
             address = f"{host.address}:{2222 + number * apart}"
             ms = None if bad else 0.2
-            pair = PairReported(source, host.name, address, not bad, ms, True, 0.1, why if bad else "")
+            pair = PairReported(source, host.name, address, not bad, ms, None, why if bad else "")
             found.append(pair)
     return found
 
@@ -88,6 +87,17 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_a_note_is_one_line_for_all_hosts_and_the_cell_says_it() -> None:
+    checks = [CheckReported(name, "rsync", Level.NOTE, "none", "files are sent whole") for name in ("a", "b")]
+    assert preflight_table([*checks, CheckReported("c", "rsync", Level.OK, "ok")], []) == [
+        "host  rsync",
+        "a,b   none",
+        "c     ok",
+        "",
+        "note: a,b: rsync: none (files are sent whole)",
+    ]
+
+
 def test_a_host_that_does_not_answer_is_a_row_and_no_second_error() -> None:
     fine = CheckReported("gpu-01", "login", Level.OK, "vera")
     gone = CheckReported("gpu-02", "login", Level.FAIL, "does not answer", "timed out", "look at it")
@@ -100,7 +110,7 @@ def test_a_host_that_does_not_answer_is_a_row_and_no_second_error() -> None:
 
 def apart(*ways: tuple[str, str], names: tuple[str, ...] = ("a", "b", "c", "d")) -> list[PairReported]:
     return [
-        PairReported(one, two, "10.0.0.1:2222", (one, two) not in ways, None, None, None, "")
+        PairReported(one, two, "10.0.0.1:2222", (one, two) not in ways, None, None)
         for one in names
         for two in names
     ]
@@ -150,24 +160,6 @@ def test_lines_are_broken_between_words_and_paths_stay_whole() -> None:
     assert rows[1].startswith("       word")
     assert [row for row in rows if len(row) > 40] == ["       /a/very/long/path/" + "x" * 80]
     assert wrapped([line], None) == [line]
-
-
-def test_the_page_escapes_what_nodes_say() -> None:
-    evil = "<script>alert('1')</script>\x1b[2J"
-    checks = [CheckReported(evil, "login", FAIL, evil, f'"{evil}', evil)]
-    pairs = [PairReported(evil, evil, evil, False, None, None, None, evil)]
-    text = page([evil], checks, pairs, problems=[evil], summary=evil, now=0.0)
-    assert "<script" not in text
-    assert "\x1b" not in text
-    assert text.count("&lt;script&gt;") >= 6
-    assert 'class="fail"' in text
-
-
-def test_a_good_pair_says_its_figures() -> None:
-    pair = PairReported("a", "b", "x:1", True, 0.25, True, 0.1, large_out=True, large_back=True, large_ms=1.5)
-    text = page(["a", "b"], [], [pair], problems=[], summary="fine", now=0.0)
-    assert "a to b: ok 0.2 ms, 64 kB in 1.5 ms" in text or "a to b: ok 0.3 ms, 64 kB in 1.5 ms" in text
-    assert "b to a: not tried" in text
 
 
 def test_what_is_awaited_is_said_after_a_second() -> None:

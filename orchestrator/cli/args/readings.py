@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,13 +60,6 @@ def name(text: str) -> str:
             f"{text!r} is not a name (1 to {_LONGEST_NAME} characters that can be printed)"
         )
     return text
-
-
-def page(text: str) -> Path:
-    """Read the name of a file: stdout has the table."""
-    if text == "-":
-        raise argparse.ArgumentTypeError("the page needs a file (--html cluster.html)")
-    return Path(text)
 
 
 def whole(low: int = 0, high: int = 999_999) -> Callable[[str], int]:

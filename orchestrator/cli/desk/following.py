@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Collection, Sequence
 
-from orchestrator.checks.rest import without
+from orchestrator.checks.network import without
 from orchestrator.cli.desk import watch
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell

@@ -1,88 +1,123 @@
-"""What preflight wants to know about a machine, in one answer; runs in a child."""
+"""Facts of this machine for preflight, in one answer; runs in a child.
+
+The controller's own programs (`ask` of its checks) are run here, too, and their output goes back as it is.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 
-from ..base import gpus, lenient, procs
+from ..base import gpus, procs
 from ..base.annotations import Any
 from ..base.fault import reason
 from ..base.paths import absolute, free_bytes
 from ..base.program import run_program
 from ..serve.agent import Agent, Request
-from ..task import environ
-from . import interfaces, processors, python, rscript
+from . import question
+
+_SIOCGIFADDR = 0x8915
+_OUTPUT = 20_000  # characters of one program
+
+# Any Python can run it, so that an old one can be named. It reads the names of the folders that pip
+# leaves beside each package: importlib.metadata would cost four times the rest of the question.
+_PYTHON = """
+import os, sys
+def plain(name):
+    return name.lower().replace("-", "_").replace(".", "_")
+found = dict((plain(name), "") for name in sys.argv[2:])
+for folder in sys.path:
+    try:
+        entries = os.listdir(folder or ".")
+    except OSError:
+        continue
+    for entry in entries:
+        stem, _, kind = entry.rpartition(".")
+        name, _, version = stem.partition("-")
+        if kind in ("dist-info", "egg-info") and found.get(plain(name)) == "":
+            found[plain(name)] = version.partition("-")[0]
+stays = getattr(sys, "base_prefix", sys.prefix) == sys.prefix and os.path.exists(
+    os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")
+)
+said = [sys.executable, sys.version.split()[0], "1" if stays else ""]
+said += [found[plain(name)] for name in sys.argv[2:]]
+os.write(1, (sys.argv[1] + "\\0".join(said) + sys.argv[1]).encode("utf-8", "surrogateescape"))
+"""
+_R = """
+mark <- commandArgs(TRUE)[1]
+version <- function(name) tryCatch(as.character(packageVersion(name)), error = function(e) "-")
+cat(mark, paste(getRversion(), version("reticulate"), version("jsonlite")), mark, sep = "")
+"""
 
 
 def facts(agent: Agent, request: Request) -> dict[str, Any]:
-    packages = list(request.get("packages") or ())
-    asked = python.ask(request["python"], request.get("setup"), packages)
-    state = agent.state
+    python, setup, state = request["python"], request.get("setup"), agent.state
     return {
-        **asked,
-        "r": rscript.ask(request["python"], request.get("setup")) if request.get("r") else None,
-        "rsync": environ.find_program("rsync", os.environb.get(b"PATH", os.defpath.encode())),
+        **_python(python, setup, list(request.get("packages") or ())),
+        "r": _r(python, setup) if request.get("r") else None,
         "disk": {
             "state": {"free": free_bytes(state)} if state else None,
             "workdir": _workdir(request["workdir"]),
         },
-        "cpus": processors.usable(),
-        "load": os.getloadavg()[0],
-        "available": _available(),
-        "shm": _shm(),
         "gpus": _gpus(),
-        "ephemeral": _ephemeral(),
-        "kill_user_processes": _kill_user_processes(),
-        "ip": _addresses(),
-        "interfaces": interfaces.addresses(),
-        "gateways": interfaces.gateways(),
+        "addresses": _addresses(),
+        "answers": {
+            name: (run_program(argv) or "")[:_OUTPUT]
+            for name, argv in (request.get("programs") or {}).items()
+        },
+    }
+
+
+def _python(python: str, setup: str | None, packages: list[str]) -> dict[str, Any]:
+    """Ask the training Python what it is and what is installed in it; nothing big is imported."""
+    answer = question.ask(lambda mark: [python, "-c", _PYTHON, mark, *packages], python, setup)
+    if answer.fields is None:
+        path, version, managed, versions = None, None, "", [""] * len(packages)
+    else:
+        path, version, managed, *versions = answer.fields
+    return {
+        "python": {
+            "path": path,
+            "version": version,
+            "ok": answer.fields is not None,
+            "error": answer.error,
+            "managed": bool(managed),
+        },
+        "setup": answer.setup,
+        "packages": {name: version or None for name, version in zip(packages, versions)},  # noqa: B905
+    }
+
+
+def _r(python: str, setup: str | None) -> dict[str, Any]:
+    """Ask R for its version and those of its packages; without R only `error` is set."""
+    answer = question.ask(lambda mark: ["Rscript", "-e", _R, mark], python, setup)
+    version, *packages = (answer.fields or ["- - -"])[0].split(" ")
+    reticulate, jsonlite = (None if each == "-" else each for each in (*packages, "-", "-")[:2])
+    return {
+        "version": None if answer.fields is None else version,
+        "reticulate": reticulate,
+        "jsonlite": jsonlite,
+        "error": answer.error,
     }
 
 
 def _workdir(path: str) -> dict[str, Any]:
-    """The working folder, made if it can be; writable is what a written file proves."""
-    path = absolute(path)
-    error = ""
+    """Make the working folder if that can be done; writable is what a written file proves."""
+    path, error = absolute(path), ""
+    proof = os.path.join(path, f".orchestrate-{os.uname().nodename}-{os.getpid()}")
     try:
         os.makedirs(path, exist_ok=True)
-        _write_something(path)
+        with open(proof, "xb") as file:
+            try:
+                file.write(b"\n" * 4096)
+                file.flush()
+            finally:
+                os.unlink(proof)
     except OSError as trouble:
         error = reason(trouble)
     return {"path": path, "writable": not error, "error": error, "free": free_bytes(path)}
-
-
-def _write_something(folder: str) -> None:
-    path = os.path.join(folder, f".orchestrate-{os.uname().nodename}-{os.getpid()}")
-    with open(path, "xb") as file:
-        try:
-            file.write(b"\n" * 4096)
-            file.flush()
-        finally:
-            os.unlink(path)
-
-
-def _available() -> int | None:
-    """Bytes that a process could still get; None where the kernel does not say."""
-    found = None
-    for line in procs.text("/proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            found = int(rest.split()[0]) << 10
-    limit, used = (procs.text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    if limit.isdigit() and used.isdigit():
-        stat = dict(line.split(" ", 1) for line in procs.text("/sys/fs/cgroup/memory.stat").splitlines())
-        cache = int(stat.get("inactive_file", "0"))  # the kernel gives it up first
-        left = max(0, int(limit) - int(used) + cache)
-        found = left if found is None else min(found, left)
-    return found
-
-
-def _shm() -> int | None:
-    try:
-        room = os.statvfs("/dev/shm")
-    except OSError:
-        return None
-    return room.f_bavail * room.f_frsize
 
 
 def _gpus() -> list[dict[str, Any]]:
@@ -90,45 +125,34 @@ def _gpus() -> list[dict[str, Any]]:
     return [{"index": int(index), "name": name} for index, name in rows if index.isdigit()]
 
 
-def _ephemeral() -> list[int]:
-    low, high = (procs.text("/proc/sys/net/ipv4/ip_local_port_range") or "32768 60999").split()
-    return [int(low), int(high)]
+def _addresses() -> list[dict[str, str]]:
+    """Every address of this machine, loopback included, as the kernel's own tables list them.
 
-
-def _kill_user_processes() -> bool | None:
-    """Whether systemd ends what a user leaves running at logout; None when it cannot be found out."""
-    lingering = "/var/lib/systemd/linger/" + lenient.user(os.getuid())
-    if os.getuid() == 0 or not os.path.isdir("/run/systemd/system") or os.path.exists(lingering):
-        return False  # root is excluded by default
-    manager = "org.freedesktop.login1"
-    said = run_program(
-        [
-            "busctl",
-            "get-property",
-            manager,
-            "/org/freedesktop/login1",
-            manager + ".Manager",
-            "KillUserProcesses",
-        ]
-    )
-    return {"b true": True, "b false": False}.get((said or "").strip())
-
-
-def _addresses() -> list[str]:
-    """Every address of this machine, loopback included, as the kernel's own tables list them."""
-    found = set()
+    `name` is that of the interface; "" where it carries several, and this is not its first one.
+    """
+    names = _first_addresses()
+    addresses: dict[str, str] = {}
     address = ""
     for line in procs.text("/proc/net/fib_trie").splitlines():
         fields = line.split()
         if "|--" in fields:
             address = fields[-1]
         elif fields[:1] == ["/32"] and fields[-1] == "LOCAL":
-            found.add(address)
-    return sorted(found) + sorted(_addresses6())
+            addresses[address] = names.get(address, "")
+    for line in procs.text("/proc/net/if_inet6").splitlines():
+        digits, *_, name = line.split()
+        addresses[socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))] = name
+    return [{"ip": ip, "name": addresses[ip]} for ip in sorted(addresses)]
 
 
-def _addresses6() -> list[str]:
-    import socket
-
-    lines = procs.text("/proc/net/if_inet6").splitlines()
-    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
+def _first_addresses() -> dict[str, str]:
+    """The interface of each IPv4 address that is the first one of an interface."""
+    names = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", os.fsencode(name)[:15]))
+            except OSError:
+                continue  # it has none
+            names[socket.inet_ntoa(reply[20:24])] = name
+    return names

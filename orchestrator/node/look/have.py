@@ -67,4 +67,4 @@ def _absent(paths: list[str], python: str) -> list[int]:
 def _ask(argv: Callable[[str], list[str]], python: str, setup: str | None) -> list[str] | None:
     from . import question  # it brings `subprocess`: 5 ms that most jobs do not need
 
-    return question.ask(argv, python, setup)[0]
+    return question.ask(argv, python, setup).fields

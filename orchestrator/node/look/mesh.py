@@ -1,8 +1,7 @@
 """Listening on the task ports for the peers' agents, so that they can measure what TensorFlow will meet.
 
     NONCE            is answered with the nonce and this host's name
-    NONCE BYTES      ... after which as many bytes go each way: what is lost in large packets only shows then
-    NONCE sink       ... after which everything that comes is thrown away, for a few seconds
+    NONCE BYTES      ... and so many bytes: what is lost in large packets only shows then
 
 Then the peer hangs up. It closes first, so that TIME_WAIT stays on its side and not on the port that the
 task needs next.
@@ -14,7 +13,6 @@ import errno
 import os
 import socket
 import struct
-import time
 
 from ..base import tcp, turnstile
 from ..base.annotations import Any
@@ -26,11 +24,7 @@ from .ports import holder
 
 _PEERS = 512  # connections at a time; more than that are no peers
 _PATIENCE = 30.0  # seconds for one of them
-_MOST = 1 << 20  # bytes each way
-_SINK_SECONDS = 10.0
-_HEARD = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer anew each time
-_PIECE = 1 << 20
-_NOWHERE = bytearray(_PIECE)
+_MOST = 1 << 20  # bytes of large packets
 _QUESTION = 200  # bytes
 
 
@@ -99,18 +93,15 @@ class Mesh:
 
 
 class _Peer:
-    """One connection: its question, and what goes to and fro after that."""
+    """One connection: its question, and the answer."""
 
     def __init__(self, mesh: Mesh, peer: socket.socket) -> None:
         self._mesh = mesh
         self._loop = mesh.agent.loop
         self._socket = peer
-        self._heard = bytearray()
-        self._unsaid = b""
-        self._asked = False
-        self._sinks = False
-        self._ends = time.monotonic() + _PATIENCE
-        self._loop.watch(peer.fileno(), READ, self._hear)
+        self._question = b""
+        self._unsent = b""
+        self._loop.watch(peer.fileno(), READ, self._go_on)
         self._timer = self._loop.after(_PATIENCE, self.hang_up)
 
     def reset(self) -> None:
@@ -124,56 +115,40 @@ class _Peer:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
 
-    def _hear(self) -> None:
+    def _go_on(self) -> None:
         try:
-            if self._unsaid:
-                self._say()
-            if self._sinks:
-                self._sink()
-                return
-            data = self._socket.recv(_HEARD)
+            self._send()
+            data = self._socket.recv(_QUESTION)
+            if data and b"\n" not in self._question:
+                self._question += data
+                self._answer()
+            elif not data:
+                self.hang_up()
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data or time.monotonic() > self._ends:
             self.hang_up()
-        elif not self._asked:
-            self._heard += data[:_QUESTION]
-            self._answer()
 
     def _answer(self) -> None:
-        question, end, _ = bytes(self._heard).partition(b"\n")
-        nonce, _, wish = question.partition(b" ")
-        right = nonce == self._mesh.nonce and (wish in (b"", b"sink") or wish.isdigit())
-        if not end and self._mesh.nonce.startswith(nonce) and len(self._heard) < _QUESTION:
+        question, end, _ = self._question.partition(b"\n")
+        nonce, _, size = question.partition(b" ")
+        if not end and self._mesh.nonce.startswith(nonce) and len(self._question) < _QUESTION:
             return  # there is more to come
-        if not end or not right:
+        if not end or nonce != self._mesh.nonce or not (size == b"" or size.isdigit()):
             self.hang_up()
             return
-        self._asked = True
-        if wish == b"sink":
-            self._ends = time.monotonic() + _SINK_SECONDS
-            self._sinks = True
-        self._unsaid = self._mesh.payload(min(int(wish), _MOST) if wish.isdigit() else 0)
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.send(self._mesh.answer)  # in a small packet of its own, which gets through anyway
-            self._say()
-        except OSError:
-            self.hang_up()
+        self._unsent = self._mesh.payload(min(int(size or 0), _MOST))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.send(self._mesh.answer)  # in a small packet of its own, which gets through anyway
+        self._send()
 
-    def _sink(self) -> None:
-        """Have the kernel throw away what came: copying it to us would be what is measured."""
-        if not self._socket.recv_into(_NOWHERE, _PIECE, socket.MSG_TRUNC) or time.monotonic() > self._ends:
-            self.hang_up()
-
-    def _say(self) -> None:
-        try:
-            self._unsaid = self._unsaid[self._socket.send(self._unsaid) :]
-        except BlockingIOError:
-            pass
-        self._loop.watch(self._socket.fileno(), READ | WRITE if self._unsaid else READ, self._hear)
+    def _send(self) -> None:
+        if self._unsent:
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except BlockingIOError:
+                pass
+            self._loop.watch(self._socket.fileno(), READ | WRITE if self._unsent else READ, self._go_on)
 
 
 def listen(agent: Agent, request: Request) -> dict[str, Any]:

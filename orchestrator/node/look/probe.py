@@ -1,107 +1,274 @@
-"""What this host sees of its peers' task ports: a TCP connection with the run's nonce, and a ping."""
+"""Connect from here to the task ports of the peers: with the run's nonce, and large packets back.
+
+Whatever does not answer a connection at all is pinged, by the program `ping` where there is one: that tells
+a closed port from a cut network.
+"""
 
 from __future__ import annotations
 
-import os
+import errno
 import select
 import socket
+import struct
+import subprocess
 import threading
 import time
 
-from ..base.annotations import Any
+from ..base.annotations import Any, Iterable, TypeAlias
+from ..base.fault import reason
 from ..serve.agent import Agent, Request
-from . import icmp
-from .call import Addresses, Call
 
-_LARGE_SECONDS = 3.0  # for the large packets of one pair; a kernel has sent them again four times by then
-_GLANCE = 0.01  # seconds between two looks whether the last bytes were acknowledged
+Addresses: TypeAlias = "list[tuple[int, tuple[Any, ...]]]"  # family and socket address
+
+_MTU, _RTT = 60, 68  # of tcpi_pmtu (bytes) and tcpi_rtt (microseconds) in struct tcp_info
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
+_TIMED_OUT, _CUT = "timed out", "no route"
+_FOREIGN = "answered by something else"
+_LINE = 1024
+_PIECE = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer anew each time
 _MOST = 1 << 20
+_LARGE_SECONDS = 3.0  # for the large packets of one pair; a kernel has sent them again four times by then
+_PING_SECONDS = 2.0
 
 
 def probe(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Ask every target, all at once; runs in a child, whose threads may be left behind.
-
-    First TCP, then pings: both together would be in each other's way.
-    """
+    """Ask every target, all at once; runs in a child, whose threads may be left behind."""
     nonce, timeout, targets = request["nonce"], float(request["timeout"]), request["targets"]
-    large = os.urandom(min(int(request.get("large") or 0), _MOST))  # no VPN on the way can compress it
+    large = min(int(request.get("large") or 0), _MOST)
     deadline = time.monotonic() + timeout
-    found = _resolve(targets, deadline)
     calls = [
-        Call(target, addresses, nonce, large, min(timeout, _LARGE_SECONDS))
-        for target, addresses in zip(targets, found)  # noqa: B905
+        _Call(target, addresses, nonce, large, min(timeout, _LARGE_SECONDS))
+        for target, addresses in zip(targets, _resolve(targets, deadline))  # noqa: B905
     ]
     _make(calls, deadline, timeout)
-    if not nonce:  # the tasks themselves listen there, and only the way to them is asked about
-        return {"results": [call.result({}) for call in calls]}
-    pings = icmp.ping((call.pinged for call in calls if call.pinged is not None), min(timeout, 3.0))
-    return {"results": [call.result(pings) for call in calls]}
+    silent = {call.resolved for call in calls if call.why in (_TIMED_OUT, _CUT)}
+    pings = ping(silent, min(timeout, _PING_SECONDS)) if nonce else {}
+    return {"results": [call.result(pings.get(call.resolved)) for call in calls]}
 
 
-def _make(calls: list[Call], deadline: float, timeout: float) -> None:
+class _Call:
+    """Try the addresses of one target in turn until one is connected; then ask and receive.
+
+    With `large` bytes as many come back after the answer. What is lost in large packets alone (an MTU that
+    is too big for the way) shows as a connection that opens, answers, and then stands still.
+    """
+
+    def __init__(
+        self, target: dict[str, Any], addresses: Addresses, nonce: str, large: int, patience: float
+    ) -> None:
+        self.socket: socket.socket | None = None
+        self.expires = 0.0
+        self.addresses = list(addresses)
+        self.why = "" if addresses else "does not resolve"
+        self.resolved = str(addresses[0][1][0]) if addresses else ""
+        self._host = target["host"]
+        self._nonce = nonce
+        self._large = large
+        self._patience = patience
+        self._began = 0.0
+        self._ms: float | None = None
+        self._line: bytes | None = b""  # of the answer; None: the answer is complete
+        self._received = 0
+        self._large_ms: float | None = None
+        self._packet: int | None = None
+
+    def connect(self, timeout: float) -> None:
+        """Begin with the next address; without one the last reason stands."""
+        while self.addresses and self.socket is None:
+            family, address = self.addresses.pop(0)
+            self._began = time.monotonic()
+            self.expires = self._began + timeout
+            self.resolved = str(address[0])
+            self.why = _TIMED_OUT  # unless it goes on
+            try:
+                self.socket = socket.socket(family, socket.SOCK_STREAM)
+                self.socket.setblocking(False)
+                self.socket.connect(address)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self.why = _reason(error)
+                self.hang_up()
+
+    @property
+    def connected(self) -> bool:
+        return self._ms is not None
+
+    @property
+    def awaits(self) -> int:
+        """The event for `poll`."""
+        return select.POLLIN if self.connected else select.POLLOUT
+
+    def go_on(self) -> None:
+        """Use the socket, which is ready; hang up when there is no more to learn from it."""
+        assert self.socket is not None
+        try:
+            if self._ms is None:
+                self._connected(self.socket)
+            else:
+                self._hear(self.socket.recv(_PIECE))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if self._line is not None:
+                self.why = _reason(error) if self._ms is None else _FOREIGN
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+    def result(self, pinged: bool | None) -> dict[str, Any]:
+        tried_large = self._line is None and self._large > 0
+        return {
+            "host": self._host,
+            "tcp": not self.why,
+            "tcp_ms": self._ms,
+            "why": self.why,
+            "icmp": pinged,
+            "resolved": self.resolved,
+            "large": self._large_ms is not None if tried_large else None,
+            "large_ms": self._large_ms,
+            "packet": self._packet,
+        }
+
+    def _connected(self, peer: socket.socket) -> None:
+        code = peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, errno.errorcode.get(code, str(code)))
+        micros = _info(peer, _RTT)
+        self._ms = micros / 1000 if micros else round((time.monotonic() - self._began) * 1000, 3)
+        if not self._nonce:
+            self.why = ""
+            self.hang_up()
+            return
+        self.why = _FOREIGN  # until the right answer is here
+        peer.send((self._nonce + (f" {self._large}" if self._large else "") + "\n").encode())
+
+    def _hear(self, data: bytes) -> None:
+        assert self.socket is not None
+        if self._line is None:
+            self._received += len(data)
+        else:
+            self._line += data
+            if data and b"\n" not in self._line and len(self._line) < _LINE:
+                return
+            line, _, more = self._line.partition(b"\n")
+            self.why = _judge(line, self._host, self._nonce)
+            if not self.why:
+                self._line, self._received = None, len(more)
+                self._packet = _info(self.socket, _MTU)
+                self._began = time.monotonic()
+                self.expires = self._began + self._patience
+        if self.why or not data or self._received >= self._large:
+            if not self.why and self._large and self._received >= self._large:
+                self._large_ms = round((time.monotonic() - self._began) * 1000, 3)
+            self.hang_up()
+
+
+def _make(calls: list[_Call], deadline: float, timeout: float) -> None:
     """Serve all calls until each has ended or its time is over."""
     poll = select.poll()
-    open_calls: dict[int, Call] = {}
-    settling: set[int] = set()
+    running: dict[int, _Call] = {}
 
-    def begin(call: Call) -> None:
-        share = max(0.05, min(timeout, deadline - time.monotonic()) / max(1, len(call.left)))
-        call.connect(share)
+    def begin(call: _Call) -> None:
+        call.connect(max(0.05, min(timeout, deadline - time.monotonic()) / max(1, len(call.addresses))))
         if call.socket is not None:
-            open_calls[call.socket.fileno()] = call
+            running[call.socket.fileno()] = call
             poll.register(call.socket, call.awaits)
-
-    def serve(fd: int, call: Call, *, ready: bool) -> None:
-        now = time.monotonic()
-        if ready:
-            call.go_on()
-        elif call.expires <= now:
-            call.expire()
-        elif call.settles:
-            call.look()
-        if call.socket is not None:
-            poll.modify(fd, call.awaits)
-            (settling.add if call.settles else settling.discard)(fd)
-            return
-        poll.unregister(fd)
-        settling.discard(fd)
-        del open_calls[fd]
-        if not call.connected:
-            begin(call)
 
     for call in calls:
         begin(call)
-    while open_calls:
-        patience = min(call.expires for call in open_calls.values()) - time.monotonic()
-        if settling:
-            patience = min(patience, _GLANCE)
+    while running:
+        patience = min(call.expires for call in running.values()) - time.monotonic()
         ready = {fd for fd, _ in poll.poll(max(0, int(patience * 1000) + 1))}
         now = time.monotonic()
-        due = {fd for fd, call in open_calls.items() if call.expires <= now}
+        late = {fd for fd, call in running.items() if call.expires <= now}
         # As a list: a number that is free again may belong to the next call already.
-        for fd, call in [(fd, open_calls[fd]) for fd in ready | due | settling]:
-            serve(fd, call, ready=fd in ready)
+        for fd, call in [(fd, running[fd]) for fd in ready | late]:
+            if fd in ready:
+                call.go_on()
+            else:
+                call.hang_up()
+            if call.socket is not None:
+                poll.modify(fd, call.awaits)
+                continue
+            poll.unregister(fd)
+            del running[fd]
+            if not call.connected:
+                begin(call)
+
+
+def _info(peer: socket.socket, offset: int) -> int | None:
+    """A field of struct tcp_info: what the kernel measured, without our own work in its way."""
+    try:
+        info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 4)
+        return int(struct.unpack_from("I", info, offset)[0])
+    except (OSError, struct.error):
+        return None
+
+
+def _judge(line: bytes, host: str, nonce: str) -> str:
+    """Return "" for the peer that was meant, else who answered."""
+    word, _, name = line.decode("utf-8", "replace").partition(" ")
+    if word != nonce:
+        return _FOREIGN
+    return "" if name in ("", host) else f"answered by {name}"
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ECONNREFUSED:
+        return "refused"
+    if error.errno == errno.ETIMEDOUT:
+        return _TIMED_OUT
+    return _CUT if error.errno in _NO_ROUTE else reason(error)
+
+
+def ping(addresses: Iterable[str], seconds: float) -> dict[str, bool]:
+    """Say of each address whether it answers a ping; nothing of those where that cannot be measured."""
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    answers: dict[str, bool] = {}
+    for address in addresses:
+        argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.3", "-W", str(max(1, round(seconds))), address]
+        try:
+            running[address] = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError:
+            break  # there is no such program
+    deadline = time.monotonic() + seconds + 1.0
+    for address, process in running.items():
+        try:
+            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()  # and not for its pipe, which a child of its own may hold
+            continue
+        if process.returncode == 0 or (process.returncode == 1 and b"permi" not in output.lower()):
+            answers[address] = process.returncode == 0
+    return answers
 
 
 def _resolve(targets: list[dict[str, Any]], deadline: float) -> list[Addresses]:
     """The addresses of each target; a name server that does not answer holds up only its own name."""
-    found: list[Addresses] = [[] for _ in targets]
+    resolved: list[Addresses] = [[] for _ in targets]
     threads = []
     for number, target in enumerate(targets):
         try:
-            found[number] = _look_up(target, socket.AI_NUMERICHOST)
+            resolved[number] = _look_up(target, socket.AI_NUMERICHOST)
         except OSError:
-            thread = threading.Thread(target=_look_up_name, args=(target, found, number), daemon=True)
+            thread = threading.Thread(target=_look_up_name, args=(target, resolved, number), daemon=True)
             thread.start()
             threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return list(found)
+    return list(resolved)
 
 
-def _look_up_name(target: dict[str, Any], found: list[Addresses], number: int) -> None:
+def _look_up_name(target: dict[str, Any], resolved: list[Addresses], number: int) -> None:
     try:
-        found[number] = _look_up(target, 0)
+        resolved[number] = _look_up(target, 0)
     except (OSError, UnicodeError):
         pass  # it stays without an address
 

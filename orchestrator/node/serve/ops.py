@@ -31,7 +31,6 @@ OPS = {
     "listen": ("look.mesh", "listen", HERE),
     "unlisten": ("look.mesh", "unlisten", HERE),
     "probe": ("look.probe", "probe", 120.0),
-    "bandwidth": ("look.bandwidth", "measure", 30.0),
     "lease": ("task.leases", "lease", HERE),
     "tree_begin": ("stock.filling", "begin", HERE),
     "tree_tar": ("stock.filling", "receive", HERE),

@@ -12,7 +12,7 @@ from orchestrator.events import Phase, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.phases import stop
 from orchestrator.phases.context import Run, fail_on
-from orchestrator.phases.listening import listen
+from orchestrator.phases.mesh import listen
 
 _LOOK = 0.5  # seconds between two looks
 

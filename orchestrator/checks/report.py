@@ -1,0 +1,222 @@
+"""Rows of checks, and what they judge: answers of hosts, needs of the job, pairs of hosts. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TypeAlias
+
+from orchestrator import wire
+from orchestrator.events import CheckReported, Level, PairReported
+from orchestrator.model import DEFAULT_PYTHON, EnvironmentPlan, Host, interpreter
+
+# The distributions under which TensorFlow is installed, and what is compared beside it.
+TENSORFLOW = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-gpu",
+    "tensorflow-rocm",
+    "intel-tensorflow",
+    "tf-nightly",
+)
+PACKAGES = (*TENSORFLOW, "tf-keras", "keras", "numpy", "tensorflow-datasets", "protobuf")
+# What is imported of each; of TensorFlow's distributions all bring the same module.
+MODULES = {
+    **dict.fromkeys(TENSORFLOW, "tensorflow"),
+    "tf-keras": "tf_keras",
+    "keras": "keras",
+    "numpy": "numpy",
+    "tensorflow-datasets": "tensorflow_datasets",
+    "protobuf": "google.protobuf",
+}
+# Linux has names of 15 bytes; an alias of old is eth0:1, a tunnel may have an @.
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}")
+
+IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+
+
+@dataclass(frozen=True)
+class Needs:
+    tensorflow: bool  # the job is our program, a Python or an R script: without TensorFlow it cannot run
+    legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras has to be there
+    r: bool = False  # the job is an R script: R and reticulate have to be there
+    python: int = 0  # the minor version of Python 3 that the job's grammar needs; 0: any
+    python_at: str = ""  # where
+    environment: EnvironmentPlan | None = None  # what [env] makes: nobody is to install into it by hand
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """One host and its answers to `hello`, `facts` (asked for PACKAGES), `listen` and `imports`."""
+
+    host: Host
+    ports: tuple[int, ...]  # of its tasks
+    hello: wire.Hello
+    facts: wire.MachineFacts
+    listen: wire.Listening
+    clock: float = 0.0  # seconds its clock is ahead of ours
+    imported: wire.Imported | None = None  # None: nobody tried
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def machine(self) -> tuple[object, object]:
+        """Two hosts with the same one share their ports."""
+        return self.hello.boot_id, self.hello.netns
+
+    @property
+    def distribution(self) -> str | None:
+        """The distribution that provides TensorFlow."""
+        return next((name for name in TENSORFLOW if self.version(name)), None)
+
+    @property
+    def tensorflow(self) -> str | None:
+        """The version of TensorFlow, whatever its distribution is called."""
+        return self.version(self.distribution) if self.distribution else None
+
+    @property
+    def setup_failed(self) -> bool:
+        """True where the `setup` of [job] has failed, or complained, and what trains is not there."""
+        setup = self.facts.setup
+        missing = not self.facts.python.ok or self.tensorflow is None
+        return setup is not None and missing and (setup.status != 0 or bool(setup.words))
+
+    def is_made(self, needs: Needs) -> bool:
+        """True where it trains in the environment of [env], and not with a Python of the user's own."""
+        return needs.environment is not None and self.host.python == interpreter(self.host, needs.environment)
+
+    def version(self, package: str) -> str | None:
+        """The version as it was imported, else as the package's files say."""
+        installed = self.facts.packages.get(package)
+        for module in self.imported.modules if self.imported is not None and installed else ():
+            if module.name == MODULES.get(package) and module.version:
+                return module.version
+        return installed
+
+    @cached_property
+    def addresses(self) -> dict[str, str]:
+        """Its IP addresses, loopback left out, and the interface of each: hints quote both."""
+        return {
+            interface.ip: interface.name if _INTERFACE.fullmatch(interface.name) else ""
+            for interface in self.facts.addresses
+            if (ip := ip_of(interface.ip)) and not ip.is_loopback
+        }
+
+    @property
+    def own_address(self) -> str:
+        """An address that others may reach; "" for none."""
+        return next((ip for ip, name in self.addresses.items() if ":" not in ip and between(name)), "")
+
+    def pip(self, *words: str) -> tuple[str, tuple[str, ...]]:
+        """How its Python gets packages, and the command if one does it; "" where it is not known.
+
+        Nothing is installed into a Python that the distribution keeps for itself: pip refuses (PEP 668).
+        """
+        python = self.facts.python
+        if python.managed:
+            leave = "" if self.host.python == DEFAULT_PYTHON else "leave `python` out, "
+            made = "add a table [env] to hosts.toml, then `orchestrate setup`, which makes an environment"
+            return f"{leave}{made} (docs/setup.md)", ()
+        if python.path is None:
+            return "", ()
+        command = (python.path, "-m", "pip", "install", *words)
+        return f"`{shlex.join(command)}`", command
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All hosts that answered, and the connections between them."""
+
+    reports: Sequence[HostReport]
+    needs: Needs
+    shared: Sequence[tuple[str, ...]] = ()  # groups of hosts that see the same workdir
+    pairs: Sequence[PairReported] = ()
+    extra: Sequence[PairReported] = ()  # on ports of the kernel's choice
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of a check."""
+
+    level: Level
+    text: str  # short: "3.11.2", "120 GB free"
+    why: str = ""
+    hint: str = ""
+    fix: tuple[str, ...] = ()  # a command on that host that mends it, where it needs no root
+    between: bool = False  # of the host and others, either of which may be the cause
+
+
+Findings: TypeAlias = Iterator[tuple[str, Finding]]  # by the name of the host
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the table: a name, a question, a judgement, and what to try."""
+
+    name: str
+    judge: Callable[[Cluster], Iterable[tuple[str, Finding]]]
+    ask: tuple[str, ...] = ()  # a program that each host runs; `report.facts.answers[name]` is its output
+    fix: str = ""  # the hint of a finding that has none of its own
+
+    def reports(self, cluster: Cluster) -> Iterator[CheckReported]:
+        for host, finding in self.judge(cluster):
+            hint = finding.hint or ("" if finding.level is Level.OK else self.fix)
+            yield CheckReported(
+                host,
+                self.name,
+                finding.level,
+                finding.text,
+                finding.why,
+                hint,
+                finding.between,
+                finding.fix,
+            )
+
+
+def each(judge: Callable[[HostReport, Needs], Iterable[Finding]]) -> Callable[[Cluster], Findings]:
+    """Make a judgement of all hosts from one that looks at a host by itself."""
+
+    def judge_all(cluster: Cluster) -> Findings:
+        for report in cluster.reports:
+            for finding in judge(report, cluster.needs):
+                yield report.name, finding
+
+    return judge_all
+
+
+def ok(text: str = "ok") -> Finding:
+    return Finding(Level.OK, text)
+
+
+@lru_cache(maxsize=1 << 14)  # many hosts of one image have the same ones
+def ip_of(text: str) -> IpAddress | None:
+    """Parse an IP address; None for a name, or an address with a zone."""
+    try:
+        return ipaddress.ip_address(text) if "%" not in text else None
+    except ValueError:
+        return None
+
+
+def minor(version: str, parts: int = 2) -> tuple[str, ...]:
+    """`2.21` of `2.21.0`: what has to be equal, where the rest may differ."""
+    return tuple(version.split(".")[:parts])
+
+
+def release(version: str) -> tuple[int, ...]:
+    """(2, 21) of "2.21.0rc1", to be compared."""
+    return tuple(int(part) if part.isdecimal() and len(part) < 10 else 0 for part in minor(version))
+
+
+def between(interface: str) -> bool:
+    """True for an interface that may lead to other machines."""
+    return not interface.startswith(("lo", "docker", "br-", "veth", "virbr"))
+
+
+def set_key(key: str, value: str) -> str:
+    return f"set `{key}` for it in hosts.toml to {value}"
