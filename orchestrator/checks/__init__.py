@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from orchestrator.checks import cluster, host, network
 from orchestrator.checks.data import not_prepared, of_data
-from orchestrator.checks.report import MODULES, PACKAGES, Check, Cluster, HostReport, Needs
+from orchestrator.checks.report import MODULES, PACKAGES, Check, Evidence, HostReport, Needs
 from orchestrator.events import CheckReported
 
 TABLE: tuple[Check, ...] = (*host.CHECKS, *cluster.CHECKS, *network.CHECKS)
 PROGRAMS = {check.name: check.ask for check in TABLE if check.ask}
 
 
-def examined(about: Cluster) -> list[CheckReported]:
+def examined(about: Evidence) -> list[CheckReported]:
     """Everything that can be said of the hosts, in the order of the table."""
     return [report for check in TABLE for report in check.reports(about)]

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from orchestrator.checks.report import Check, Cluster, Finding, Findings, HostReport, Needs, ip_of, minor, ok
+from orchestrator.checks.report import (
+    Check,
+    Evidence,
+    HostReport,
+    Judgement,
+    Judgements,
+    Needs,
+    ip_of,
+    minor,
+    ok,
+)
 from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.events import Level
 from orchestrator.groups import grouped
@@ -14,18 +24,20 @@ from orchestrator.ranges import fold
 from orchestrator.text import count
 
 
-def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Cluster], Findings]:
+def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Evidence], Judgements]:
     """Make the judgement that names the hosts without the version that most have.
 
     So many `parts` of it must be equal; `strict`: where not, a job that needs TensorFlow cannot run, and
     a different patch level is told, too.
     """
 
-    def judge(cluster: Cluster) -> Findings:
-        needs = cluster.needs
+    def judge(evidence: Evidence) -> Judgements:
+        needs = evidence.needs
         if package == ("keras" if needs.legacy_keras else "tf-keras"):
             return  # the job does not use it
-        versions = [(report, version) for report in cluster.reports if (version := _version(report, package))]
+        versions = [
+            (report, version) for report in evidence.reports if (version := _version(report, package))
+        ]
         hosts = grouped((version, report.name) for report, version in versions)
         if len(hosts) < 2:
             return
@@ -41,7 +53,7 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Cl
             if differs or (strict and version != usual):
                 level = Level.FAIL if strict and differs and needs.tensorflow else Level.WARN
                 hint, fix = _same(report, package, usual, needs)
-                yield report.name, Finding(level, version, why, hint, fix, between=True)
+                yield report.name, Judgement(level, version, why, hint, fix, between=True)
 
     return judge
 
@@ -69,9 +81,9 @@ def _same(report: HostReport, package: str, usual: str, needs: Needs) -> tuple[s
     return report.pip("--no-deps", f"{package.replace('-', '_')}=={usual}")
 
 
-def _machines(cluster: Cluster) -> Findings:
+def _machines(evidence: Evidence) -> Judgements:
     """Two entries may be one machine; TensorFlow listens on every address, so their ports must differ."""
-    for twins in grouped((report.machine, report) for report in cluster.reports).values():
+    for twins in grouped((report.machine, report) for report in evidence.reports).values():
         first = twins[0]
         for report in twins[1:]:
             both = ", ".join(map(str, sorted({*first.ports} & {*report.ports})))
@@ -81,44 +93,44 @@ def _machines(cluster: Cluster) -> Findings:
             why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
             hint = f"give {report.name} another `task_port`, or write the machine once with `tasks = 2`"
             text = f"is {first.name} under another name"
-            yield report.name, Finding(Level.FAIL, text, why, hint, between=True)
+            yield report.name, Judgement(Level.FAIL, text, why, hint, between=True)
 
 
-def _states(cluster: Cluster) -> Findings:
+def _states(evidence: Evidence) -> Judgements:
     """Two entries may be one machine; of its agents only one can hold the lock of a run's keeper."""
-    for name, first in same_state([(report.name, report.hello) for report in cluster.reports]).items():
+    for name, first in same_state([(report.name, report.hello) for report in evidence.reports]).items():
         hint = other_state(name)
-        yield name, Finding(Level.FAIL, f"is that of {first} too", SAME_STATE, hint, between=True)
+        yield name, Judgement(Level.FAIL, f"is that of {first} too", SAME_STATE, hint, between=True)
 
 
-def _shared(cluster: Cluster) -> Findings:
-    for group in cluster.shared:
+def _shared(evidence: Evidence) -> Judgements:
+    for group in evidence.shared:
         for name in group if len(group) > 1 else ():
             yield name, ok(f"workdir of {fold(group)}")
 
 
-def _exposure(cluster: Cluster) -> Findings:
-    for report in cluster.reports:
+def _exposure(evidence: Evidence) -> Judgements:
+    for report in evidence.reports:
         addresses = (report.host.address, *report.addresses)
         public = next(
             (text for text in addresses if (ip := ip_of(text)) and ip.version == 4 and ip.is_global), ""
         )
         if public:
             why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
-            yield report.name, Finding(Level.WARN, f"{public} is a public address", why)
+            yield report.name, Judgement(Level.WARN, f"{public} is a public address", why)
 
 
-def _devices(cluster: Cluster) -> Findings:
+def _devices(evidence: Evidence) -> Judgements:
     """Compare the GPUs per task: TensorFlow's behaviour is undefined where they differ."""
     numbers = {
         report.name: len(report.facts.gpus if report.host.devices is None else report.host.devices)
         // max(1, report.host.tasks)
-        for report in cluster.reports
+        for report in evidence.reports
         if report.host.role in (Role.CHIEF, Role.WORKER)
     }
     absent = any(
         device.isdigit() and int(device) not in {gpu.index for gpu in report.facts.gpus}
-        for report in cluster.reports
+        for report in evidence.reports
         for device in report.host.devices or ()
     )
     if absent or len({*numbers.values()}) < 2:
@@ -128,7 +140,7 @@ def _devices(cluster: Cluster) -> Findings:
     for name, number in numbers.items():
         if number != usual:
             why = f"{others}: {usual}; TensorFlow calls unequal numbers undefined behaviour"
-            yield name, Finding(Level.WARN, f"{count(number, 'GPU')} per task", why)
+            yield name, Judgement(Level.WARN, f"{count(number, 'GPU')} per task", why)
 
 
 CHECKS = (

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from orchestrator import wire
 from orchestrator.checks.report import (
     Check,
-    Cluster,
-    Finding,
-    Findings,
+    Evidence,
     HostReport,
+    Judgement,
+    Judgements,
     Needs,
     each,
     minor,
@@ -47,20 +47,20 @@ _NUMBER = re.compile(r"^(\w+):? +(\d{1,18})\b", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def _login(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _login(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     yield ok(report.hello.user)
 
 
-def _agent(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _agent(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     version = report.hello.python
     if release(version) >= OLDEST_PYTHON:
         yield ok(version)
     else:
         why = "our agent needs Python 3.8 or newer; the training may use another one"
-        yield Finding(Level.FAIL, f"Python {version}", why)
+        yield Judgement(Level.FAIL, f"Python {version}", why)
 
 
-def _setup(report: HostReport, needs: Needs) -> Iterator[Finding]:
+def _setup(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     """Tell the shell's own words; what they lead to (no TensorFlow) is not told again."""
     setup = report.facts.setup
     if setup is not None and report.setup_failed:
@@ -69,10 +69,10 @@ def _setup(report: HostReport, needs: Needs) -> Iterator[Finding]:
         missing = (
             "TensorFlow is not there" if report.facts.python.ok else f"{report.host.python} does not run"
         )
-        yield Finding(level, f"the `setup` of [job] {status}, and {missing}", setup.words)
+        yield Judgement(level, f"the `setup` of [job] {status}, and {missing}", setup.words)
 
 
-def _python(report: HostReport, needs: Needs) -> Iterator[Finding]:
+def _python(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     python, made = report.facts.python, report.is_made(needs)
     if python.ok and python.version and release(python.version) < (3, needs.python):
         newer = set_key("python", "a newer Python that trains")
@@ -80,15 +80,15 @@ def _python(report: HostReport, needs: Needs) -> Iterator[Finding]:
             newer = f'set `python = "3.{needs.python}"` under [env], then `orchestrate setup`'
         why = f"its grammar needs Python 3.{needs.python} or newer"
         text = f"{python.version} cannot compile {needs.python_at}"
-        yield Finding(Level.FAIL, text, why, f"{newer}, or write that for the older one")
+        yield Judgement(Level.FAIL, text, why, f"{newer}, or write that for the older one")
     elif python.ok:
         yield ok(python.version or "?")
     elif not report.setup_failed:
         hint = "`orchestrate setup`" if made else set_key("python", "the Python that trains")
-        yield Finding(Level.FAIL, f"{report.host.python} does not run", python.error, hint)
+        yield Judgement(Level.FAIL, f"{report.host.python} does not run", python.error, hint)
 
 
-def _tensorflow(report: HostReport, needs: Needs) -> Iterator[Finding]:
+def _tensorflow(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     if report.tensorflow is not None:
         yield ok(report.tensorflow)
     elif report.facts.python.ok and not report.setup_failed:
@@ -99,10 +99,10 @@ def _tensorflow(report: HostReport, needs: Needs) -> Iterator[Finding]:
             hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
         if report.is_made(needs) or level is not Level.FAIL:
             fix = ()
-        yield Finding(level, "not installed", f"{report.facts.python.path} does not have it", hint, fix)
+        yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint, fix)
 
 
-def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Finding]:
+def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     """Compare tf_keras, without which nothing can `fit` on several tasks, with TensorFlow's minor version."""
     tensorflow, version = report.tensorflow, report.version("tf-keras")
     if tensorflow is None or not needs.legacy_keras or release(tensorflow) < _KERAS_3:
@@ -118,23 +118,23 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Finding]:
     why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2"
     level = Level.FAIL if needs.tensorflow else Level.WARN
     if version is None:
-        yield Finding(level, "not installed", why, hint, fix)
+        yield Judgement(level, "not installed", why, hint, fix)
     else:
         text = f"{version} beside tensorflow {tensorflow}"
-        yield Finding(level, text, f"{why}; the two must match", hint, fix)
+        yield Judgement(level, text, f"{why}; the two must match", hint, fix)
 
 
-def _import(report: HostReport, needs: Needs) -> Iterator[Finding]:
+def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     imported = report.imported
     if imported is None:
         return
     broken = next((module for module in imported.modules if module.error), None)
     if broken is not None:
         hint, fix = _way_out(report, needs, broken.name, broken.error)
-        yield Finding(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint, fix)
+        yield Judgement(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint, fix)
     elif imported.ended:
         what = f"importing {imported.importing}" if imported.importing else "at its start"
-        yield Finding(Level.FAIL, f"Python ended {what}", *_ended(report, imported))
+        yield Judgement(Level.FAIL, f"Python ended {what}", *_ended(report, imported))
     else:
         yield ok()
 
@@ -173,30 +173,30 @@ def _ended(report: HostReport, imported: wire.Imported) -> tuple[str, str]:
     return imported.ended, f"run `{python} -c 'import tensorflow'` there"
 
 
-def _r(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _r(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     """Look at R and its bridge to Python, where the job is an R script."""
     r, numpy = report.facts.r, report.version("numpy")
     if r is None:
         return
     if r.version is None:
-        yield Finding(Level.FAIL, "Rscript does not run", r.error)
+        yield Judgement(Level.FAIL, "Rscript does not run", r.error)
     elif r.reticulate is None:
         hint = f"{_DEBIAN}; or `Rscript -e 'install.packages(\"reticulate\")'`"
         why = "R reaches TensorFlow through reticulate"
-        yield Finding(Level.FAIL, f"{r.version} without reticulate", why, hint)
+        yield Judgement(Level.FAIL, f"{r.version} without reticulate", why, hint)
     elif numpy is not None and release(numpy) >= (2, 0) and release(r.reticulate) < _NUMPY_2:
         text = f"reticulate {r.reticulate} beside numpy {numpy}"
         why = f"before 1.38 it cannot convert arrays of numpy 2, the one of {report.facts.python.path}"
         hint = "make an environment with 'numpy<2' for R hosts (docs/r.md), and set it as their `python`"
-        yield Finding(Level.WARN, text, why, hint)
+        yield Judgement(Level.WARN, text, why, hint)
     elif r.jsonlite is None:
         text = f"{r.version}, reticulate {r.reticulate}, without jsonlite"
-        yield Finding(Level.WARN, text, "most R scripts read TF_CONFIG with jsonlite")
+        yield Judgement(Level.WARN, text, "most R scripts read TF_CONFIG with jsonlite")
     else:
         yield ok(f"{r.version}, reticulate {r.reticulate}, jsonlite {r.jsonlite}")
 
 
-def _memory(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _memory(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     """Compare the memory of the machine, or of its container, with what a small model takes."""
     answer = report.facts.answers.get("memory", "")
     numbers = {name: int(number) for name, number in _NUMBER.findall(answer)}
@@ -207,41 +207,41 @@ def _memory(report: HostReport, _needs: Needs) -> Iterator[Finding]:
         available = min(available, max(0, own))
     if available < LEAST_MEMORY * max(1, report.host.tasks):
         why = f"a task that trains a small model takes {size(LEAST_MEMORY)}; the kernel would kill it"
-        yield Finding(Level.FAIL, f"{size(available)} of memory left", why)
+        yield Judgement(Level.FAIL, f"{size(available)} of memory left", why)
 
 
-def _shm(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _shm(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     free = report.facts.answers.get("shm", "").split()[-3:-2]
     if len(report.facts.gpus) > 1 and free and free[0].isdecimal() and int(free[0]) << 10 < LEAST_SHM:
         why = "NCCL exchanges gradients between the GPUs of a machine through it"
-        yield Finding(Level.FAIL, f"{size(int(free[0]) << 10)} in /dev/shm", why)
+        yield Judgement(Level.FAIL, f"{size(int(free[0]) << 10)} in /dev/shm", why)
 
 
-def _rsync(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _rsync(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     if report.facts.answers.get("rsync"):
         yield ok()
     else:
         why = "a changed file of more than 2 MB is sent whole, not only the parts that changed"
-        yield Finding(Level.NOTE, "none", why)
+        yield Judgement(Level.NOTE, "none", why)
 
 
-def _state(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _state(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     trouble = report.hello.state_error
     if trouble:
-        yield Finding(Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}")
+        yield Judgement(Level.FAIL, "cannot be used", f"the host {trouble.said}\n{trouble.told}")
     else:
         yield ok()
 
 
-def _workdir(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _workdir(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     workdir = report.facts.disk.workdir
     if workdir.writable:
         yield ok()
     else:
-        yield Finding(Level.FAIL, f"{workdir.path} cannot be written", workdir.error)
+        yield Judgement(Level.FAIL, f"{workdir.path} cannot be written", workdir.error)
 
 
-def _disk(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _disk(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     """Look at the fuller one of the two places we write to."""
     disks = report.facts.disk
     if not disks.workdir.writable:
@@ -254,23 +254,23 @@ def _disk(report: HostReport, _needs: Needs) -> Iterator[Finding]:
         return
     level = Level.FAIL if free < NO_DISK else Level.WARN
     hint = set_key(key, "another disk, or make room there (`orchestrate clean`)")
-    yield Finding(level, f"{size(free)} free", f"{path} needs room for {holds}", hint)
+    yield Judgement(level, f"{size(free)} free", f"{path} needs room for {holds}", hint)
 
 
-def _clock(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _clock(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     ahead = report.clock
     if abs(ahead) <= SKEW:
         yield ok(f"{ahead * 1000:+.0f} ms")
         return
     text = f"{duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
     why = "orchestrate corrects the times of log lines; certificates and tools such as make may fail"
-    yield Finding(Level.WARN, text, why)
+    yield Judgement(Level.WARN, text, why)
 
 
-def _port(cluster: Cluster) -> Findings:
+def _port(evidence: Evidence) -> Judgements:
     """Look at the task ports of each host; of entries that want each other's, `machine` tells."""
-    rivals = clashing(cluster.reports)
-    for report in cluster.reports:
+    rivals = clashing(evidence.reports)
+    for report in evidence.reports:
         if report.name not in rivals:
             yield report.name, _of_ports(report)
 
@@ -283,17 +283,17 @@ def clashing(reports: Sequence[HostReport]) -> frozenset[str]:
     )
 
 
-def _of_ports(report: HostReport) -> Finding:
+def _of_ports(report: HostReport) -> Judgement:
     listen, busy = report.listen, report.listen.busy
     if listen.waits_for is not None:
         whose = "yours" if listen.waits_for == report.hello.user else listen.waits_for
         why = "it uses the task ports now, so this one measured nothing"
         hint = "run `orchestrate preflight` again when it has ended"
-        return Finding(Level.FAIL, f"another preflight of {whose} is there", why, hint)
+        return Judgement(Level.FAIL, f"another preflight of {whose} is there", why, hint)
     if busy:
         holders = {taken.port: _holder(taken) for taken in sorted(busy, key=lambda taken: taken.port)}
         why = "; ".join(f"{port}: {holder}" for port, holder in holders.items())
-        return Finding(Level.FAIL, f"{', '.join(map(str, holders))} taken", why, _free(busy))
+        return Judgement(Level.FAIL, f"{', '.join(map(str, holders))} taken", why, _free(busy))
     return _ephemeral(report)
 
 
@@ -305,7 +305,7 @@ def _holder(taken: wire.Busy) -> str:
     return taken.words
 
 
-def _ephemeral(report: HostReport) -> Finding:
+def _ephemeral(report: HostReport) -> Judgement:
     """Compare the ports with those that the kernel hands out to outgoing connections."""
     numbers = [int(word) for word in report.facts.answers.get("port", "").split()[:2] if word.isdecimal()]
     low, high = numbers if len(numbers) == 2 else (32768, 60999)
@@ -316,7 +316,7 @@ def _ephemeral(report: HostReport) -> Finding:
     why = f"the kernel hands out {low} to {high} to outgoing connections: one may hold it at the start"
     reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={','.join(unsafe)}`"
     hint = f"set `task_port` below {low} in hosts.toml, or run {reserve} there as root"
-    return Finding(Level.WARN, listed, why, hint)
+    return Judgement(Level.WARN, listed, why, hint)
 
 
 def _free(busy: Sequence[wire.Busy]) -> str:
@@ -330,14 +330,14 @@ def _free(busy: Sequence[wire.Busy]) -> str:
     return "end what holds it, or change `task_port` in hosts.toml"
 
 
-def _linger(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     if report.facts.answers.get("linger", "").strip() == "b true":
         why = "systemd ends what a user leaves behind (KillUserProcesses): a cut connection ends the run"
         hint = f"`loginctl enable-linger {shlex.quote(report.hello.user)}` there"
-        yield Finding(Level.WARN, "off", why, hint)
+        yield Judgement(Level.WARN, "off", why, hint)
 
 
-def _gpu(report: HostReport, _needs: Needs) -> Iterator[Finding]:
+def _gpu(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     gpus, devices = report.facts.gpus, report.host.devices or ()
     known = sorted({str(gpu.index) for gpu in gpus})
     missing = [device for device in devices if device.isdigit() and device not in known]
@@ -346,11 +346,11 @@ def _gpu(report: HostReport, _needs: Needs) -> Iterator[Finding]:
     if devices and not gpus:
         why = f"`devices` names {', '.join(devices)}, and nvidia-smi shows none (or is not there)"
         hint = "run `nvidia-smi` on that host: it shows why; or leave `devices` out"
-        yield Finding(Level.FAIL, "none seen", why, hint)
+        yield Judgement(Level.FAIL, "none seen", why, hint)
     elif missing:
         why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(known)}"
         hint = set_key("devices", "numbers of GPUs that it has")
-        yield Finding(Level.FAIL, f"no GPU {', '.join(missing)}", why, hint)
+        yield Judgement(Level.FAIL, f"no GPU {', '.join(missing)}", why, hint)
     visible = report.imported.gpus if report.imported is not None else None
     per_task = len(devices) // max(1, report.host.tasks)
     if visible is not None and visible < per_task:
@@ -358,7 +358,7 @@ def _gpu(report: HostReport, _needs: Needs) -> Iterator[Finding]:
         hint = (
             "compare the driver of `nvidia-smi`; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN"
         )
-        yield Finding(Level.FAIL, f"TensorFlow sees {visible} of {per_task}", why, hint)
+        yield Judgement(Level.FAIL, f"TensorFlow sees {visible} of {per_task}", why, hint)
 
 
 def _or(hint: str, other: str) -> str:

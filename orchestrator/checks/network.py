@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from orchestrator.checks.report import Check, Cluster, Finding, Findings, between, ip_of, ok
+from orchestrator.checks.report import Check, Evidence, Judgement, Judgements, between, ip_of, ok
 from orchestrator.config.targets import is_loopback
 from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.groups import grouped
@@ -23,23 +23,23 @@ _Own: TypeAlias = Mapping[str, Mapping[str, str]]  # the addresses of each host,
 Direction: TypeAlias = Literal["both", "to", "from"]
 
 
-def _address(cluster: Cluster) -> Findings:
-    yield from _misaddressed(cluster).items()
+def _address(evidence: Evidence) -> Judgements:
+    yield from _misaddressed(evidence).items()
 
 
-def _misaddressed(cluster: Cluster) -> dict[str, Finding]:
+def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
     """The hosts whose address is a loopback one, or a name for one: others would connect to themselves."""
-    if len({report.machine for report in cluster.reports}) < 2:
+    if len({report.machine for report in evidence.reports}) < 2:
         return {}
-    pairs = grouped((pair.target, pair) for pair in cluster.pairs)
-    wrong: dict[str, Finding] = {}
-    for report in cluster.reports:
+    pairs = grouped((pair.target, pair) for pair in evidence.pairs)
+    wrong: dict[str, Judgement] = {}
+    for report in evidence.reports:
         name, address = report.name, report.host.address
         own = report.own_address or "its address in the cluster's network"
         if is_loopback(address):
             why = "the tasks on the other machines would connect to themselves"
             hint = f"set `address` to one that the others reach, such as {own}"
-            wrong[name] = Finding(Level.FAIL, f"{address} is a loopback address", why, hint)
+            wrong[name] = Judgement(Level.FAIL, f"{address} is a loopback address", why, hint)
             continue
         strays = [pair for pair in pairs.get(name, ()) if (ip := ip_of(pair.resolved)) and ip.is_loopback]
         if strays and len({pair.source for pair in pairs[name]}) > 1:
@@ -49,7 +49,7 @@ def _misaddressed(cluster: Cluster) -> dict[str, Finding]:
                 f"delete the name from the line of {strays[0].resolved} in /etc/hosts on {where}, or set "
                 f"`address` to an IP address such as {own}"
             )
-            wrong[name] = Finding(Level.FAIL, f"{address} means {strays[0].resolved} on {where}", why, hint)
+            wrong[name] = Judgement(Level.FAIL, f"{address} means {strays[0].resolved} on {where}", why, hint)
     return wrong
 
 
@@ -94,18 +94,18 @@ def _blame(ways: Mapping[Way, bool]) -> tuple[list[_Blame], list[Way]]:
     return blames, sorted(rest)
 
 
-def _reach(cluster: Cluster) -> Findings:
+def _reach(evidence: Evidence) -> Judgements:
     """Judge the connections to task ports; of a wrong address all else follows, and is not told."""
-    wrong = _misaddressed(cluster).keys()
-    pairs = [pair for pair in cluster.pairs if pair.target not in wrong]
+    wrong = _misaddressed(evidence).keys()
+    pairs = [pair for pair in evidence.pairs if pair.target not in wrong]
     closed: dict[Way, PairReported] = {}
     for pair in pairs:
         if not pair.tcp:
             closed.setdefault((pair.source, pair.target), pair)
     ways = {(pair.source, pair.target): True for pair in pairs if pair.source != pair.target}
     blames, rest = _blame({way: way not in closed for way in ways})
-    findings: dict[str, list[Finding]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
-    addresses = {report.name: report.addresses for report in cluster.reports}
+    findings: dict[str, list[Judgement]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
+    addresses = {report.name: report.addresses for report in evidence.reports}
     for blame in blames:
         findings[blame.host].append(_blamed(blame, [closed[way] for way in blame.ways], addresses))
     for (target, _), missed in grouped(((way[1], closed[way].why), closed[way]) for way in rest).items():
@@ -119,7 +119,7 @@ def _reach(cluster: Cluster) -> Findings:
             yield name, finding
 
 
-def _blamed(blame: _Blame, pairs: Sequence[PairReported], own: _Own) -> Finding:
+def _blamed(blame: _Blame, pairs: Sequence[PairReported], own: _Own) -> Judgement:
     reasons = ", ".join(dict.fromkeys(pair.why or "no answer" for pair in pairs))
     if blame.direction == "to":
         text = f"no other host reaches its task port {_ports(pairs)}: {reasons}"
@@ -135,7 +135,7 @@ def _blamed(blame: _Blame, pairs: Sequence[PairReported], own: _Own) -> Finding:
     return _failed(f"reaches no other host: {reasons}", why, hint)
 
 
-def _of_itself(pair: PairReported) -> Finding:
+def _of_itself(pair: PairReported) -> Judgement:
     """A task connects to its own address, too."""
     why = "a task connects to its own address too: its firewall drops that, or a NAT does not lead back"
     hint = (
@@ -187,12 +187,12 @@ def _reason(pair: PairReported) -> tuple[str, str]:
     return why, f"{_ADDRESS}: it has to lead to that host from all others"
 
 
-def _packets(cluster: Cluster) -> Findings:
+def _packets(evidence: Evidence) -> Judgements:
     """Judge large packets: where connections open and they vanish, the MTU has a hole."""
     ways: dict[Way, bool] = {}
     slowest: dict[str, float] = {}
     packet = 0
-    for pair in cluster.pairs:
+    for pair in evidence.pairs:
         if pair.large is None or pair.source == pair.target:
             continue
         way = (pair.target, pair.source)  # they came back
@@ -205,7 +205,7 @@ def _packets(cluster: Cluster) -> Findings:
     holes = {blame.host: f"large packets {which[blame.direction]} vanish" for blame in blames}
     for source, target in rest:
         holes.setdefault(target, f"large packets from {source} vanish")
-    interfaces = {report.name: report.addresses.get(report.host.address, "") for report in cluster.reports}
+    interfaces = {report.name: report.addresses.get(report.host.address, "") for report in evidence.reports}
     why = (
         "connections open, and of 64 kB nothing arrives: something on the way drops packets of "
         f"{packet or 1500} bytes and does not say so (an MTU hole); training would hang in its first step"
@@ -221,18 +221,18 @@ def _packets(cluster: Cluster) -> Findings:
         yield name, _failed(holes[name], why, hint)
 
 
-def _nccl(cluster: Cluster) -> Findings:
+def _nccl(evidence: Evidence) -> Judgements:
     """Judge the ports that NCCL takes from the kernel: with GPUs, task ports alone are not enough."""
-    missed = grouped((pair.target, pair) for pair in cluster.extra if not pair.tcp)
+    missed = grouped((pair.target, pair) for pair in evidence.extra if not pair.tcp)
     for name, pairs in missed.items():
         who = fold(dict.fromkeys(pair.source for pair in pairs))
         why = "NCCL listens on ports that the kernel chooses, beside the task port: training would hang"
         yield name, _failed(f"{who} cannot reach its other ports: {pairs[0].why}", why, "")
 
 
-def _interface(cluster: Cluster) -> Findings:
+def _interface(evidence: Evidence) -> Judgements:
     """A host with GPUs and several networks: NCCL takes the first one that it finds, unless it is told."""
-    for report in cluster.reports if len(cluster.reports) > 1 else ():
+    for report in evidence.reports if len(evidence.reports) > 1 else ():
         carrier = report.addresses.get(report.host.address)
         names = {name for ip, name in report.addresses.items() if ":" not in ip and name and between(name)}
         chosen = "NCCL_SOCKET_IFNAME" in report.host.env
@@ -240,7 +240,7 @@ def _interface(cluster: Cluster) -> Findings:
             others = ", ".join(sorted(names - {carrier}))
             why = f"its address is on {carrier}, and NCCL may choose {others}"
             hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` for it in hosts.toml'
-            yield report.name, Finding(Level.WARN, f"{len(names)} networks", why, hint)
+            yield report.name, Judgement(Level.WARN, f"{len(names)} networks", why, hint)
 
 
 def without(
@@ -266,8 +266,8 @@ def without(
     return tuple(host.name for host in hosts if host.name in bad)
 
 
-def _failed(text: str, why: str, hint: str) -> Finding:
-    return Finding(Level.FAIL, text, why, hint, between=True)
+def _failed(text: str, why: str, hint: str) -> Judgement:
+    return Judgement(Level.FAIL, text, why, hint, between=True)
 
 
 def _port_of(pair: PairReported) -> str:

@@ -130,7 +130,7 @@ class HostReport:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Evidence:
     """All hosts that answered, and the connections between them."""
 
     reports: Sequence[HostReport]
@@ -141,7 +141,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Judgement:
     """One result of a check."""
 
     level: Level
@@ -152,7 +152,7 @@ class Finding:
     between: bool = False  # of the host and others, either of which may be the cause
 
 
-Findings: TypeAlias = Iterator[tuple[str, Finding]]  # by the name of the host
+Judgements: TypeAlias = Iterator[tuple[str, Judgement]]  # by the name of the host
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,12 @@ class Check:
     """One row of the table: a name, a question, a judgement, and what to try."""
 
     name: str
-    judge: Callable[[Cluster], Iterable[tuple[str, Finding]]]
+    judge: Callable[[Evidence], Iterable[tuple[str, Judgement]]]
     ask: tuple[str, ...] = ()  # a program that each host runs; `report.facts.answers[name]` is its output
     fix: str = ""  # the hint of a finding that has none of its own
 
-    def reports(self, cluster: Cluster) -> Iterator[CheckReported]:
-        for host, finding in self.judge(cluster):
+    def reports(self, evidence: Evidence) -> Iterator[CheckReported]:
+        for host, finding in self.judge(evidence):
             hint = finding.hint or ("" if finding.level is Level.OK else self.fix)
             yield CheckReported(
                 host,
@@ -179,19 +179,19 @@ class Check:
             )
 
 
-def each(judge: Callable[[HostReport, Needs], Iterable[Finding]]) -> Callable[[Cluster], Findings]:
+def each(judge: Callable[[HostReport, Needs], Iterable[Judgement]]) -> Callable[[Evidence], Judgements]:
     """Make a judgement of all hosts from one that looks at a host by itself."""
 
-    def judge_all(cluster: Cluster) -> Findings:
-        for report in cluster.reports:
-            for finding in judge(report, cluster.needs):
+    def judge_all(evidence: Evidence) -> Judgements:
+        for report in evidence.reports:
+            for finding in judge(report, evidence.needs):
                 yield report.name, finding
 
     return judge_all
 
 
-def ok(text: str = "ok") -> Finding:
-    return Finding(Level.OK, text)
+def ok(text: str = "ok") -> Judgement:
+    return Judgement(Level.OK, text)
 
 
 @lru_cache(maxsize=1 << 14)  # many hosts of one image have the same ones

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator import checks, wire
-from orchestrator.checks import Cluster, HostReport, Needs
+from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
 from orchestrator.fleet import Fleet
@@ -122,7 +122,7 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFA
     # Our agent there went with the connection: that is told already.
     pairs = [pair for pair in meeting.pairs if pair.target not in lost]
     ports = grouped((spec.host, spec.port) for spec in plan.tasks)
-    cluster = Cluster(
+    evidence = Evidence(
         [
             HostReport(
                 host,
@@ -144,7 +144,7 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFA
     for pair in pairs:
         if look.pairs or not pair.tcp or pair.large is False:
             bus.emit(pair)
-    results = checks.examined(cluster)
+    results = checks.examined(evidence)
     for check in results:
         bus.emit(check)
     shared = {name: group[0] for group in groups for name in group}

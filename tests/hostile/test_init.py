@@ -51,8 +51,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(cluster, Middle(folder / "liar", folder / "canary"), folder / "canary", folder / "home")
 
 
-def _of(ips: str) -> str:
-    return _facts(f"result['addresses'] = [{{'name': words, 'ip': ip}} for ip in {ips}]")
+def _of(ips: str, name: str = "words") -> str:
+    return _facts(f"result['addresses'] = [{{'name': {name}, 'ip': ip}} for ip in {ips}]")
 
 
 def _facts(what: str) -> str:
@@ -77,7 +77,7 @@ LIES: dict[str, tuple[str, int, str]] = {
     "addresses that are a text": (_facts("result['addresses'] = '10.0.0.1'"), _LOST, PROTOCOL),
     "addresses that are none": (_of("(words, '::%%', '300.1.2.3', '')"), _OK, ""),
     "an address with a tail": (_of("('10.0.0.1%' + words, '10.0.0.1\\n')"), _OK, ""),
-    "many addresses": (_of("(f'10.0.{n >> 8}.{n & 255}' for n in range(10**4))"), _OK, ""),
+    "many addresses": (_of("(f'10.0.{n >> 8}.{n & 255}' for n in range(10**4))", "'e'"), _OK, ""),
     "GPUs of hostile words": (_facts("result['gpus'] = [{'index': 0, 'name': words}] * 9"), _OK, "9 x "),
     "a GPU below zero": (_facts("result['gpus'] = [{'index': -1, 'name': 'x'}]"), _LOST, PROTOCOL),
     "no JSON": (_prints("words"), _OK, ""),

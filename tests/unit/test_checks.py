@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from orchestrator import checks, wire
-from orchestrator.checks import Cluster, HostReport, Needs
+from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import EnvironmentPlan, Host, Role
 
@@ -73,7 +73,7 @@ def _with(part: Any, keys: list[str], value: Any) -> Any:
 
 
 def examined(*hosts: HostReport, needs: Needs = NEEDS, **more: Any) -> list[CheckReported]:
-    return checks.examined(Cluster(hosts, needs, **more))
+    return checks.examined(Evidence(hosts, needs, **more))
 
 
 def of_level(results: Sequence[CheckReported], *levels: Level) -> list[tuple[str, str, str]]:
@@ -520,7 +520,7 @@ def mesh(*hosts: str, ping: bool | None = True, **bad: str) -> list[PairReported
 
 
 def of_pairs(pairs: list[PairReported]) -> list[CheckReported]:
-    return checks.examined(Cluster([], NEEDS, pairs=pairs))
+    return checks.examined(Evidence([], NEEDS, pairs=pairs))
 
 
 T = "timed out"
@@ -615,7 +615,7 @@ def test_large_packets_give_a_figure_where_they_pass() -> None:
 
 
 def test_closed_ports_beside_the_task_port_are_an_error_of_nccl() -> None:
-    (failure,) = checks.examined(Cluster([], NEEDS, extra=mesh("a", "b", a_b=T)))
+    (failure,) = checks.examined(Evidence([], NEEDS, extra=mesh("a", "b", a_b=T)))
     assert (failure.host, failure.check, failure.found) == (
         "b",
         "nccl",

@@ -91,10 +91,10 @@ def test_a_note_is_one_line_for_all_hosts_and_the_cell_says_it() -> None:
     checks = [CheckReported(name, "rsync", Level.NOTE, "none", "files are sent whole") for name in ("a", "b")]
     assert preflight_table([*checks, CheckReported("c", "rsync", Level.OK, "ok")], []) == [
         "host  rsync",
-        "a,b   none",
+        "a, b  none",
         "c     ok",
         "",
-        "note: a,b: rsync: none (files are sent whole)",
+        "note: a, b: rsync: none (files are sent whole)",
     ]
 
 
