@@ -116,7 +116,7 @@ def _is_of_a_start(view: View, event: Event) -> bool:
             return ok
         case ev.Noted():
             return not any(task.started is not None for task in view.tasks.values())
-        case ev.PhaseStarted() | ev.HostValidated() | ev.ValidationStood() | ev.HostsSlow():
+        case ev.PhaseStarted() | ev.HostValidated() | ev.ValidationStood():
             return True
         case ev.EnvironmentMade() | ev.DataPlaced() | ev.TaskStarted() | ev.TaskReady():
             return True
