@@ -173,10 +173,10 @@ def _ended(report: HostReport, imported: wire.Imported) -> tuple[str, str]:
     return imported.ended, f"run `{python} -c 'import tensorflow'` there"
 
 
-def _r(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
+def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     """Look at R and its bridge to Python, where the job is an R script."""
     r, numpy = report.facts.r, report.version("numpy")
-    if r is None:
+    if r is None or not needs.r:
         return
     if r.version is None:
         yield Judgement(Level.FAIL, "Rscript does not run", r.error)

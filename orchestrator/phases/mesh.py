@@ -106,7 +106,7 @@ def meet(
         if probed.large is False:
             again.setdefault(name, []).append(target)
     connections.update(connect(again))
-    fleet.ask(wire.Unlisten(), hosts=[name for name in listening if name not in bad])
+    bad.update(fleet.ask(wire.Unlisten(), hosts=[name for name in listening if name not in bad]).bad)
     pairs: list[PairReported] = []
     others: list[PairReported] = []
     for (name, target), probed in connections.items():

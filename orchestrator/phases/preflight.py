@@ -181,7 +181,8 @@ def _begin_imports(
 
 def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) -> wire.Imports | None:
     """Nothing to ask where the job needs no TensorFlow, or where it is known already that it is not there."""
-    there = {checks.MODULES[name] for name, version in facts.packages.items() if version}
+    # A host may name packages that nobody asked for.
+    there = {checks.MODULES[name] for name in checks.PACKAGES if facts.packages.get(name)}
     if not needs.tensorflow or not facts.python.ok or checks.MODULES["tensorflow"] not in there:
         return None
     packages = ["numpy", "protobuf", "tensorflow", "tf-keras" if needs.legacy_keras else "keras"]
