@@ -48,7 +48,6 @@ MISTAKES = (
     "launch --max-restarts -1",
     "launch --max-restarts many",
     "launch --min-hosts 0",
-    "preflight --html -",
     "rehearse -n 99",
     "tensorboard --port 70000",
 )
