@@ -77,14 +77,15 @@ def main(arguments: argparse.Namespace) -> int:
     lines = arguments.n if arguments.n is not None else math.inf if narrowed else _LAST
     last = None if math.isinf(lines) else int(lines)
     behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
+    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
     reader = (MergedReader if arguments.merge else RunReader)(
         folder,
         wanted=look.wanted,
         attempt="" if arguments.attempt is None else str(arguments.attempt),
         last=last,
         drop_behind=behind,
+        blocks=renderer.takes_blocks,
     )
-    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
     if arguments.no_follow and not ended:
         here = (*reader.poll(), *reader.rest())
         try:

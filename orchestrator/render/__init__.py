@@ -31,11 +31,16 @@ class Renderer(Protocol):
     def has_board(self) -> bool:
         """Tell whether measured numbers are shown."""
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Tell whether a line may be several, with line ends between them."""
+
 
 class Jsonl:
     """For programs: every event as a JSON line, and nothing else on stdout."""
 
     has_board = False
+    takes_blocks = False
 
     def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
         self._out = Sink(stdout)

@@ -38,6 +38,7 @@ PATIENCE = 1.0  # seconds a line waits for room; then the terminal counts as stu
 
 class Live:
     has_board = True
+    takes_blocks = False
 
     def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
         self._look = look

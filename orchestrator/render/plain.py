@@ -68,7 +68,7 @@ class Plain:
         fold = look.fold or Fold.NONE
         self._folding = Folding(fold, look.wanted)
         narrowed = look.since or look.grep or look.timestamps
-        self._bare = not narrowed and fold is Fold.NONE  # the short way of most lines
+        self.takes_blocks = not narrowed and fold is Fold.NONE  # the short way of most lines
         self._view = look.view
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)
@@ -79,8 +79,10 @@ class Plain:
         """Show an event; raise DisplayGoneError when nobody reads it."""
         event = stamped.event
         if isinstance(event, LogLine):
-            if self._bare:
-                self._put(f"{self._prefixes.of(event.task, event.host)}{plain(event.text)}\n")
+            if self.takes_blocks:
+                prefix, text = self._prefixes.of(event.task, event.host), event.text
+                shown = text.replace("\n", f"\n{prefix}") if "\n" in text else plain(text)
+                self._put(f"{prefix}{shown}\n")
             elif not self._look.leaves_out(stamped):
                 self._show(self._folding.add(event, stamped.at, time.monotonic()))
             return

@@ -10,11 +10,13 @@ from __future__ import annotations
 import codecs
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 
 from orchestrator.events import LogLine
 from orchestrator.text import harmless
 
 CAP = 8192
+_USUAL = bytes(range(0x20, 0x7F)) + b"\t\n"  # is shown as it is
 
 
 class Splitter:
@@ -44,6 +46,25 @@ class Splitter:
             self._keep(rest)
         self._times.forget(self._start)
         return lines
+
+    def feed_blocks(self, data: bytes, times: Iterable[tuple[int, int]] = ()) -> list[LogLine]:
+        r"""Like `feed`, but lines of one time that need no change come as one, with `\n` between them."""
+        self._times.add(times)
+        lines: list[LogLine] = []
+        if self._length or self._returned:
+            first = data.find(b"\n") + 1 or len(data)
+            lines, data = self.feed(data[:first]), data[first:]
+        end = data.rfind(b"\n") + 1
+        whole, begins = data[:end], self._offset
+        if not end or whole.translate(None, _USUAL) or max(map(len, whole.split(b"\n"))) > CAP:
+            return lines + self.feed(data)
+        times_change = (max(0, offset - begins - 1) for offset in self._times.between(begins, begins + end))
+        cuts = sorted({0, end, *(whole.find(b"\n", place) + 1 for place in times_change)})
+        for start, stop in pairwise(cuts):
+            text = whole[start : stop - 1].decode("ascii")
+            lines.append(LogLine(self._task, self._host, text, self._times.at(begins + start)))
+        self._offset = self._start = begins + end
+        return lines + self.feed(data[end:])
 
     def end(self) -> list[LogLine]:
         """The last line when the stream ended without a newline."""
@@ -108,6 +129,10 @@ class _Times:
     def at(self, offset: int) -> float:
         index = bisect_right(self._offsets, offset) - 1
         return self._seconds[index] if index >= 0 else 0.0
+
+    def between(self, first: int, last: int) -> list[int]:
+        """Return the offsets of records after `first` and before `last`."""
+        return self._offsets[bisect_right(self._offsets, first) : bisect_right(self._offsets, last - 1)]
 
     def forget(self, offset: int) -> None:
         """Drop the records that no byte from `offset` on needs."""

@@ -74,6 +74,7 @@ class RunReader:
     attempt: str = ""  # the one whose lines are wanted; "": all
     last: int | None = None  # of each log, begin with its last lines
     drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
+    blocks: bool = False  # the usual lines of one task come together, as one with line ends inside
     ended: bool = False
     left: bool = False  # the last keeper could not keep it
     hurried: bool = False
@@ -216,7 +217,8 @@ class RunReader:
             if not data:
                 return bool(log.waiting)
             log.offset += len(data)
-            log.waiting.extend(_stamp(log.splitter.feed(data, _new_times(log))))
+            feed = log.splitter.feed_blocks if self.blocks else log.splitter.feed
+            log.waiting.extend(_stamp(feed(data, _new_times(log))))
         return bool(log.waiting)
 
     def _forget(self, log: _Log) -> None:

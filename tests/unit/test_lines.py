@@ -57,6 +57,36 @@ def test_a_cut_at_any_byte_changes_nothing(data: bytes) -> None:
         ] == expected
 
 
+def test_usual_lines_of_one_time_come_as_one() -> None:
+    splitter = Splitter("worker/1", "gpu-02")
+    times = [(0, 1 * 10**9), (5, 2 * 10**9), (12, 3 * 10**9)]
+    blocks = [*splitter.feed_blocks(b"a\nb\nc\nd\ne\nf\ng", times), *splitter.feed_blocks(b"\nh\n")]
+    assert [(line.text, line.sent) for line in blocks] == [
+        ("a\nb\nc", 1.0),
+        ("d\ne\nf", 2.0),
+        ("g", 3.0),
+        ("h", 3.0),
+    ]
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"usual\n", b"bar 1\rbar 2\n", b"\xc3\xa9\n", b"\n", b"half", b"x" * CAP]),
+        max_size=9,
+    ),
+    st.integers(1, 40),
+)
+def test_blocks_are_the_same_lines_with_the_same_times(pieces: list[bytes], step: int) -> None:
+    data = b"".join(pieces)
+    times = [(offset, offset * 10**9) for offset in range(0, len(data), step)]
+    one, other = Splitter("t", "h"), Splitter("t", "h")
+    lines = [*one.feed(data, times), *one.end()]
+    middle = len(data) // 2
+    blocks = [*other.feed_blocks(data[:middle], times), *other.feed_blocks(data[middle:]), *other.end()]
+    split = [(text, line.sent) for line in blocks for text in line.text.split("\n")]
+    assert split == [(line.text, line.sent) for line in lines]
+
+
 PIECES = st.sampled_from(
     [
         b"a",

@@ -33,7 +33,8 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
     look = Look(fold=folding, wanted=wanted)
     renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
     drawn = sys.stdout.isatty() and not arguments.json
-    reader = RunReader(folder, wanted=wanted, drop_behind=BEHIND if drawn else None)
+    behind = BEHIND if drawn else None
+    reader = RunReader(folder, wanted=wanted, drop_behind=behind, blocks=renderer.takes_blocks)
     plan = folder.read_plan()
     hosts = plan.hosts
     readiness = Readiness(hosts)
