@@ -7,12 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options, readings
-from orchestrator.cli.desk.out import facts, say, tell
+from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import SeveralErrors, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
-    from orchestrator.model import Inventory
     from orchestrator.phases.clean import CleanOptions, KnownRuns
     from orchestrator.render.clean import Cleaning
 
@@ -29,18 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="remove folders that were unused for longer than this: 12h, 7d (default: 30d)",
     )
     parser.add_argument(
-        "--keep-size",
-        type=readings.amount_of_bytes,
-        metavar="SIZE",
-        help="keep at most so much of each kind of folder, as in 20G: the oldest go",
-    )
-    parser.add_argument(
         "--work", action="store_true", help="also working folders: checkpoints and whatever else tasks wrote"
-    )
-    parser.add_argument(
-        "--envs",
-        action="store_true",
-        help="also environments that `setup` made and hosts.toml no longer describes",
     )
     parser.add_argument(
         "--yes", action="store_true", help="do not ask for confirmation before working folders are removed"
@@ -63,30 +51,16 @@ def main(arguments: argparse.Namespace) -> int:
             why="stdin is not a terminal",
             hint="`--dry-run` shows what would go; `--yes` removes it without a question",
         )
-    wanted = CleanOptions(
-        arguments.older_than,
-        arguments.keep_size,
-        arguments.work,
-        envs=_wanted_environments(inventory) if arguments.envs else None,
-        dry=arguments.dry_run,
-    )
+    wanted = CleanOptions(arguments.older_than, arguments.work, dry=arguments.dry_run)
     with asking(inventory.hosts) as (fleet, unreachable):
         seen = look(fleet, unreachable)
         if wanted.work and not (wanted.dry or arguments.yes):
             wanted = _asked(fleet, seen, wanted)
         done = _clean(fleet, seen, wanted)
-    (facts if arguments.json else say)(*lines(done, json=arguments.json))
+    (facts if arguments.json else say)(*lines(done, json=arguments.json, width=width()))
     if done.unreachable and not arguments.json:
         report(SeveralErrors(done.unreachable.values()), sys.stderr)
     return int(done.status)
-
-
-def _wanted_environments(inventory: Inventory) -> tuple[str, ...]:
-    """The one that [env] describes, if any."""
-    from orchestrator.cli.desk.environment import planned_environment
-
-    _, plan = planned_environment(inventory)
-    return () if plan is None else (plan.name,)
 
 
 def _clean(fleet: Fleet, seen: KnownRuns, wanted: CleanOptions) -> Cleaning:
@@ -96,12 +70,9 @@ def _clean(fleet: Fleet, seen: KnownRuns, wanted: CleanOptions) -> Cleaning:
 
     kept = prune.kept()
     hosts, bad = clean(fleet, seen, kept, wanted)
-    here = prune.prune(
-        seen.alive | kept, set(hosts), older=wanted.older, keep_bytes=wanted.keep_bytes, dry=wanted.dry
-    )
-    return Cleaning(
-        hosts, {**seen.unreachable, **bad}, here, seen.alive | kept, wanted.work, wanted.dry, wanted.envs
-    )
+    alive = seen.alive | kept
+    here = prune.prune(alive, set(hosts), older=wanted.older, dry=wanted.dry)
+    return Cleaning(hosts, {**seen.unreachable, **bad}, here, alive, wanted.work, wanted.dry)
 
 
 def _asked(fleet: Fleet, seen: KnownRuns, wanted: CleanOptions) -> CleanOptions:

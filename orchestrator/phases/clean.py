@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator import wire
@@ -17,9 +17,7 @@ class CleanOptions:
     """What a person wants gone."""
 
     older: float  # seconds
-    keep_bytes: int | None = None  # of each kind of folder
     work: bool = False  # working folders too
-    envs: Sequence[str] | None = None  # environments that stay, and all others go; None: all stay
     dry: bool = False
 
 
@@ -58,10 +56,8 @@ def clean(
             alive=sorted(seen.alive | kept),
             known=sorted(seen.known),
             older=options.older,
-            keep_bytes=options.keep_bytes,
             shared=not seen.unreachable,
             work=options.work,
-            envs=options.envs,
             dry=options.dry,
         ),
         timeout=_SECONDS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,11 @@ from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.render import fold
 from orchestrator.render.errors import block
-from orchestrator.render.grid import grid
+from orchestrator.render.grid import table
 from orchestrator.store.prune import Pruned
 from orchestrator.text import count, size, utf8
 
 _KINDS = ("state", "code", "data", "envs", "work")
-_RARE = ("data", "envs")  # columns that are there where there is any
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Cleaning:
     alive: frozenset[str]
     work: bool
     dry: bool
-    envs: Sequence[str] | None = None  # those that were to stay
 
     @property
     def left(self) -> bool:
@@ -44,10 +42,10 @@ class Cleaning:
         return ExitStatus.RUN_FAILED if self.left else ExitStatus.OK
 
 
-def lines(done: Cleaning, *, json: bool) -> list[str]:
+def lines(done: Cleaning, *, json: bool, width: int | None = None) -> list[str]:
     if json:
         return [msgspec.json.encode(utf8(line)).decode() for line in _facts(done)]
-    return [*_found(done), *_table(done), *_end(done)]
+    return [*_found(done), *_table(done, width), *_end(done)]
 
 
 def working(hosts: Mapping[str, wire.Cleaned]) -> str:
@@ -62,8 +60,7 @@ def working(hosts: Mapping[str, wire.Cleaned]) -> str:
 
 def _left(reply: wire.Cleaned) -> bool:
     failed = any(kind.failed for kind in reply.folders.each())
-    gpus = any(app.ended for app in reply.gpus or ())
-    return bool(reply.orphans or reply.trouble or failed or gpus)
+    return bool(reply.orphans or reply.trouble or failed)
 
 
 def _found(done: Cleaning) -> Iterator[str]:
@@ -82,70 +79,45 @@ def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
         yield f"killed {_process(process)}: the run is over"
     for process in reply.orphans:
         yield f"{'would kill' if dry else 'cannot kill'} {_process(process)}: the run is over"
-    for app in reply.gpus or ():
-        if app.ended:
-            yield f"pid {app.pid} of run {app.run}, which is over, holds {_memory(app)} of a GPU"
-        elif not app.run:
-            yield f"{app.name} pid {app.pid}, none of ours, holds {_memory(app)} of a GPU"
-    for port in reply.ports.used:
-        yield f"task port {port.port} is in use by {port.words}; no run of ours has it"
 
 
 def _process(process: wire.Orphan) -> str:
     return f"{process.argv0 or '?'} pid {process.pid}, of {process.task} of run {process.run}"
 
 
-def _memory(app: wire.GpuUser) -> str:
-    return "memory" if app.memory is None else size(app.memory)
-
-
-def _table(done: Cleaning) -> list[str]:
+def _table(done: Cleaning, width: int | None) -> list[str]:
+    """A row per host: what is left of ended runs, and how much of each kind of folder there is and went."""
     if not done.hosts:
         return []
-    rows = [(host, tuple(_cells(reply, _kinds(done), done.dry))) for host, reply in done.hosts.items()]
-    kinds = _kinds(done)
-    head = ["host", "processes", "ports", "GPU memory", *kinds]
-    return ["", *grid([head, *([fold.names(hosts), *cells] for hosts, cells in fold.alike(rows))])]
+    rows = [(host, tuple(_cells(reply, done.dry))) for host, reply in done.hosts.items()]
+    cells = [[fold.names(hosts), *cells] for hosts, cells in fold.alike(rows)]
+    return ["", *table(["host", "processes", *_KINDS], cells, width, ("envs", "data", "code", "work"))]
 
 
-def _kinds(done: Cleaning) -> list[str]:
-    """The columns of folders: some only where there is any."""
-    there = {kind for kind in _RARE for one in done.hosts.values() if getattr(one.folders, kind).count}
-    return [kind for kind in _KINDS if kind not in _RARE or kind in there]
-
-
-def _cells(reply: wire.Cleaned, kinds: list[str], dry: bool) -> Iterator[str]:
+def _cells(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
     killed, orphans = len(reply.killed), len(reply.orphans)
     yield f"{orphans} left" if orphans else f"{killed} killed" if killed else "none left"
-    leased = [str(port.port) for port in reply.ports.leased]
-    yield f"leased: {', '.join(leased)}" if leased else "free"
-    if reply.gpus is None:
-        yield "no GPU tools"
-    else:
-        yield "held" if any(app.ended for app in reply.gpus) else "free"
-    for name in kinds:
+    for name in _KINDS:
         kind = getattr(reply.folders, name)
         yield _amount(kind.count, kind.bytes, len(kind.gone), sum(one.bytes for one in kind.gone), dry)
 
 
 def _amount(there: int, total: int, gone: int, gone_bytes: int, dry: bool) -> str:
-    """`12 (3.4 GB), 4 removed (1.2 GB)`"""
-    if not there:
-        return "empty"
-    went = f", {gone} {'would go' if dry else 'removed'} ({size(gone_bytes)})" if gone else ""
-    return f"{there} ({size(total)}){went}"
+    """`12, 3.4 GB`, `gone: 4 of 12, 1.2 GB`; "" for nothing."""
+    if gone:
+        return f"{'would go' if dry else 'gone'}: {gone} of {there}, {size(gone_bytes)}"
+    return f"{there}, {size(total)}" if there else ""
 
 
 def _end(done: Cleaning) -> Iterator[str]:
     here = done.here
     yield ""
-    yield f"this machine: runs: {_amount(here.count, here.bytes, len(here.gone), here.gone_bytes, done.dry)}"
+    amount = _amount(here.count, here.bytes, len(here.gone), here.gone_bytes, done.dry) or "none"
+    yield f"runs on this machine: {amount}"
     if here.unsure:
         yield f"kept, as it is not known how they ended: {', '.join(here.unsure[:5])}; orchestrate tail RUN"
     if not done.work and any(reply.folders.work.count for reply in done.hosts.values()):
         yield "working folders are kept, with their checkpoints; --work removes those that are old"
-    if done.envs is not None and done.alive:
-        yield "environments are kept while a run is alive: it may use any of them"
     if done.unreachable:
         yield (
             f"{fold.names(done.unreachable)} cannot be asked: code, environments and working folders are "

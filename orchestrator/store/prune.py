@@ -40,11 +40,10 @@ def prune(
     asked: Collection[str],
     *,
     older: float,
-    keep_bytes: int | None,
     dry: bool,
     root: Path | None = None,
 ) -> Pruned:
-    """Remove run folders that are old or too many, the oldest first.
+    """Remove run folders that are old, the oldest first.
 
     `alive` are the runs that live on a node, `asked` the hosts that said so.
     """
@@ -55,11 +54,7 @@ def prune(
     unsure: list[str] = []
     failed: list[str] = []
     for used, size, run, folder in found:
-        idle = time.time() - used
-        too_much = keep_bytes is not None and left > keep_bytes
-        if idle < _FRESH or not (idle >= older or too_much) or run in alive:
-            continue
-        if folder.has_keeper():
+        if time.time() - used < max(older, _FRESH) or run in alive or folder.has_keeper():
             continue
         if not _is_over(folder, asked):
             unsure.append(run)

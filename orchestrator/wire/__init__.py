@@ -107,7 +107,7 @@ from orchestrator.wire.tasks import (
     Want,
     news,
 )
-from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuHeld, GpuProcess, GpuUser, Orphan
+from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuHeld, GpuProcess, Orphan
 from orchestrator.wire.trees import (
     ForRun,
     Had,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.wire.fields import Count, Name, Pid, Port, Real, Reply, Size, Words
-from orchestrator.wire.ports import Busy
+from orchestrator.wire.fields import Count, Name, Pid, Reply, Size, Words
 from orchestrator.wire.request import Failure, Request
 
 
@@ -55,25 +54,9 @@ class GpuHeld(Request[GpusHeld], frozen=True, kw_only=True):
     run: str
 
 
-class HeldPort(Reply, frozen=True):
-    port: Port
-    run: Words | None
-    owner: Words | None
-
-
-class Ports(Reply, frozen=True):
-    leased: tuple[HeldPort, ...]
-    used: tuple[Busy, ...]
-
-
-class GpuUser(GpuProcess, frozen=True):
-    ended: bool  # it has the cookie of a task that is over
-
-
 class Gone(Reply, frozen=True):
     name: Words
     bytes: Size
-    idle: Real
 
 
 class FolderKind(Reply, frozen=True):
@@ -102,8 +85,6 @@ class Cleaned(Reply, frozen=True):
     orphans: tuple[Orphan, ...]
     killed: tuple[Orphan, ...]
     trouble: tuple[Failure, ...]
-    ports: Ports
-    gpus: tuple[GpuUser, ...] | None  # None without nvidia-smi
     folders: Folders
 
 
@@ -116,8 +97,6 @@ class Clean(Request[Cleaned], frozen=True, kw_only=True):
     alive: Sequence[str]
     known: Sequence[str]
     older: float
-    keep_bytes: int | None
     shared: bool
     work: bool
-    envs: Sequence[str] | None  # environments that stay, and all others go; None: all stay
     dry: bool

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pwd
-import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -29,7 +25,6 @@ from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
 from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
 from tests.node.lab import Lab, gone, wait_gone
-from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +48,8 @@ def wish(lab: Lab) -> dict[str, Any]:
         "alive": [],
         "known": [],
         "older": MONTH,
-        "keep_bytes": None,
         "shared": True,
         "work": False,
-        "envs": None,
         "dry": False,
     }
 
@@ -166,7 +159,7 @@ def test_what_is_alive_is_left_alone_here_and_in_other_state_folders(lab: Lab) -
     agent, neighbour = lab.agent(), lab.agent(state=lab.folder / "another state")
     leader = lab.start(agent, "sleep", "1000")["pid"]
     for asked in (agent, neighbour):
-        reply = clean(lab, asked, older=0.0, keep_bytes=0)
+        reply = clean(lab, asked, older=0.0)
         assert reply["orphans"] == reply["killed"] == reply["settled"] == []
         assert went(reply, "state") == []
     assert not gone(leader)
@@ -176,59 +169,7 @@ def test_what_is_alive_is_left_alone_here_and_in_other_state_folders(lab: Lab) -
     wait_gone(leader)
 
 
-# --- ports and GPUs ---
-
-
-def test_ports_are_free_leased_or_somebody_elses(lab: Lab) -> None:
-    agent = lab.agent()
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        taken, free = stranger.getsockname()[1], free_port()
-        wanted = {str(taken): "worker/0", str(free): "ps/0"}
-        agent.request("lease", run=lab.run, owner="ada@laptop", ports=wanted)
-        held = clean(lab, agent)["ports"]
-        assert [(lease["port"], lease["run"]) for lease in held["leased"]] == [
-            (free, lab.run),
-            (taken, lab.run),
-        ]
-        agent.close()
-        found = clean(lab, lab.agent())["ports"]
-        assert found["leased"] == []
-        (used,) = found["used"]
-        assert used["port"] == taken
-        assert f"pid {os.getpid()}" in used["holder"]
-
-
-def test_a_port_of_another_users_run_is_told_as_that(lab: Lab) -> None:
-    """Of whoever has another state folder only the user is known; we have leased that port before."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ports = {str(listener.getsockname()[1]): "worker/0"}
-        agent = lab.agent()
-        agent.request("lease", run=lab.run, owner="ada@laptop", ports=ports)
-        agent.close()
-        other = lab.agent(state=lab.folder / "other")
-        assert other.request("lease", run="r2", owner="bob@work", ports=ports)["conflicts"] == []
-        (used,) = clean(lab, lab.agent())["ports"]["used"]
-    user = pwd.getpwuid(os.getuid()).pw_name
-    assert used["holder"] == {"run": None, "task": None, "owner": user, "since": None}
-
-
-def test_gpu_memory_is_told_by_a_fake_nvidia_smi(lab: Lab) -> None:
-    """No GPU here: a program of that name prints what nvidia-smi would."""
-    agent = lab.agent()
-    (child,) = crashed(lab, agent)
-    (lab.state / "runs" / lab.run).rename(lab.folder / "removed by hand")
-    tools = lab.folder / "tools"
-    tools.mkdir()
-    fake = tools / "nvidia-smi"
-    said = f"{child}, 4096, python\n{os.getpid()}, [N/A], /usr/bin/python3\n"
-    fake.write_text(f"#!/bin/sh\nprintf %s {shlex.quote(said)}\n")
-    fake.chmod(0o755)
-    assert clean(lab, agent, dry=True)["gpus"] is None
-    seeing = lab.agent(env={"PATH": f"{tools}:{os.environ['PATH']}"})
-    ended, ours = clean(lab, seeing, dry=True)["gpus"]
-    assert (ended["pid"], ended["memory"], ended["run"], ended["ended"]) == (child, 4 << 30, lab.run, True)
-    assert (ours["memory"], ours["run"], ours["ended"]) == (None, "", False)
-    assert not any(app["ended"] for app in clean(lab, seeing)["gpus"])
+# --- GPUs ---
 
 
 def test_gpu_memory_of_a_killed_task_is_awaited_by_a_fake_nvidia_smi(lab: Lab) -> None:
@@ -252,17 +193,13 @@ def test_gpu_memory_of_a_killed_task_is_awaited_by_a_fake_nvidia_smi(lab: Lab) -
 # --- folders ---
 
 
-def test_states_go_by_age_and_by_size_the_oldest_first(lab: Lab) -> None:
+def test_states_go_by_age(lab: Lab) -> None:
     agent = lab.agent()
-    for name, days in (("run-a", 50), ("run-b", 20), ("run-c", 10), ("run-d", 0)):
+    for name, days in (("run-a", 50), ("run-b", 20), ("run-c", 40)):
         ended_run(lab, agent, name, days=days, size=200_000)
-    assert went(clean(lab, agent, dry=True), "state") == ["run-a"]
-    assert names_in(lab.state / "runs") == ["run-a", "run-b", "run-c", "run-d"]
-    assert went(clean(lab, agent), "state") == ["run-a"]
-    assert went(clean(lab, agent, keep_bytes=500_000), "state") == ["run-b"]
-    age(lab.state / "runs" / "run-d", 0)
-    assert went(clean(lab, agent, keep_bytes=0, alive=["run-c"]), "state") == []  # run-d is just over
-    assert names_in(lab.state / "runs") == ["run-c", "run-d"]
+    assert went(clean(lab, agent, dry=True), "state") == ["run-a", "run-c"]
+    assert went(clean(lab, agent, alive=["run-c"]), "state") == ["run-a"]
+    assert names_in(lab.state / "runs") == ["run-b", "run-c"]
 
 
 def test_a_run_with_a_keeper_keeps_its_state(lab: Lab) -> None:
@@ -331,90 +268,35 @@ def environment(lab: Lab, name: str) -> Path:
     return path
 
 
-def test_environments_that_nobody_names_go_when_that_is_wanted(lab: Lab) -> None:
+def test_old_environments_go_once_no_run_is_alive_and_no_process_uses_one(lab: Lab) -> None:
     agent = lab.agent()
-    kept, other, used = (environment(lab, name) for name in ("a1", "b2", "c3"))
+    young, old, used = (environment(lab, name) for name in ("a1", "b2", "c3"))
+    age(young, 0)
     with subprocess.Popen([str(used / "bin" / "python"), "60"]) as sleeper:
         try:
-            assert went(clean(lab, agent, older=0.0), "envs") == []
-            assert went(clean(lab, agent, envs=["a1"], alive=["run-a"]), "envs") == [], "it may use any"
-            assert went(clean(lab, agent, envs=["a1"], shared=False), "envs") == []
-            assert went(clean(lab, agent, envs=["a1"], dry=True), "envs") == ["b2"]
-            assert went(clean(lab, agent, envs=["a1"]), "envs") == ["b2"]
-            assert (kept.exists(), other.exists(), used.exists()) == (True, False, True)
+            assert went(clean(lab, agent, older=3600.0, alive=["run-a"]), "envs") == [], "it may use any"
+            assert went(clean(lab, agent, older=3600.0, shared=False), "envs") == []
+            assert went(clean(lab, agent, older=3600.0), "envs") == ["b2"]
+            assert (young.exists(), old.exists(), used.exists()) == (True, False, True)
         finally:
             sleeper.kill()
-    assert went(clean(lab, agent, envs=["a1"]), "envs") == ["c3"]
-    clean(lab, agent)
-    assert names_in(lab.workdir / "envs") == [".lock-a1", "a1"]
-
-
-def test_wheels_that_were_kept_go_with_the_last_environment_made_of_them(lab: Lab) -> None:
-    agent = lab.agent()
-    for name, digest in (("a1", DIGEST), ("b2", OTHER), ("c3", OTHER)):
-        (environment(lab, name) / "wheels").write_text(digest)
-        (lab.workdir / "data" / digest / "wheels").mkdir(parents=True, exist_ok=True)
-        age(lab.workdir / "envs" / name, 86_400)
-        age(lab.workdir / "data" / digest, 86_400)
-    assert went(clean(lab, agent, envs=["a1", "c3"]), "data") == []
-    assert names_in(lab.workdir / "envs") == [".lock-a1", ".lock-b2", ".lock-c3", "a1", "c3"]
-    assert went(clean(lab, agent, envs=["a1"], dry=True), "data") == [OTHER]
-    assert went(clean(lab, agent, envs=["a1"]), "data") == [OTHER]
-    assert names_in(lab.workdir / "data") == [DIGEST]
-
-
-def test_an_environment_that_is_being_made_is_left_alone_and_what_was_interrupted_goes(lab: Lab) -> None:
-    agent = lab.agent()
-    folder = lab.workdir / "envs"
-    for name in (".making-a1-00ff", ".wheels-a1-cp311"):
-        (folder / name).mkdir(parents=True)
-    lock = folder / ".lock-b2"
-    lock.touch()
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert went(clean(lab, agent, envs=[]), "scraps") == []
-        assert lock.exists()
-    age(folder, 2 * 86_400)
-    assert sorted(went(clean(lab, agent), "scraps")) == [".making-a1-00ff", ".wheels-a1-cp311"]
-    assert names_in(folder) == []
-
-
-def test_locks_of_data_that_has_gone_go_too(lab: Lab) -> None:
-    agent = lab.agent()
-    data = lab.workdir / "data"
-    (data / DIGEST).mkdir(parents=True)
-    for digest in (DIGEST, OTHER):
-        (data / f".lock-{digest}").touch()
-    clean(lab, agent, dry=True)
-    assert (data / f".lock-{OTHER}").exists()
-    clean(lab, agent)
-    assert sorted(path.name for path in data.iterdir()) == [f".lock-{DIGEST}", DIGEST]
-
-
-def test_what_other_versions_put_before_pythons_goes_once_no_run_is_alive(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "sleep", "1000")
-    (ours,) = (lab.state / "site").iterdir()
-    theirs = lab.state / "site" / "00ff"
-    theirs.mkdir()
-    for folder in (ours, theirs):
-        os.utime(folder, (0, 0))
-    assert went(clean(lab, agent), "scraps") == []
-    lab.stop(agent, kill=True)
-    until(lambda: agent.request("clean_look")["alive"] == [])
-    assert went(clean(lab, agent), "scraps") == ["00ff"]
-    assert list((lab.state / "site").iterdir()) == [ours]
 
 
 def test_scraps_of_a_crash_go_after_a_day(lab: Lab) -> None:
     agent = lab.agent()
     (lab.workdir / "runs" / "run-a" / "work.node.00ff00ff00ff").mkdir(parents=True)
-    for name in (f"trees/.incoming-{DIGEST}-00ff", ".share-00ff", "trees/.gone-00ff", "runs/.gone-00ff"):
+    for name in (
+        f"trees/.incoming-{DIGEST}-00ff",
+        "envs/.making-a1-00ff",
+        ".share-00ff",
+        "trees/.gone-00ff",
+        "runs/.gone-00ff",
+    ):
         (lab.workdir / name).mkdir(parents=True)
     assert went(clean(lab, agent), "scraps") == []
     age(lab.workdir, 2 * 86_400)
-    assert len(went(clean(lab, agent), "scraps")) == 5
-    assert names_in(lab.workdir) == ["runs", "trees"]
+    assert len(went(clean(lab, agent), "scraps")) == 6
+    assert names_in(lab.workdir) == ["envs", "runs", "trees"]
     assert names_in(lab.workdir / "runs" / "run-a") == []
 
 
@@ -430,7 +312,7 @@ def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
         (place / "mine").touch()
     for above in (lab.workdir, lab.state / "runs"):
         age(above, 400 * 86_400)
-    done = clean(lab, agent, work=True, envs=[], keep_bytes=0)
+    done = clean(lab, agent, work=True)
     assert {kind: found["gone"] for kind, found in done["folders"].items() if found["gone"]} == {}
     assert all((place / "mine").exists() for place in places)
 

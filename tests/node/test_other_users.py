@@ -368,7 +368,7 @@ def over(lab: Lab, agent: AgentClient) -> dict[str, str]:
 
 
 def clean(lab: Lab, agent: AgentClient) -> dict[str, Any]:
-    fields: dict[str, Any] = {"alive": [], "known": [], "older": 86_400.0, "keep_bytes": None, "dry": False}
+    fields: dict[str, Any] = {"alive": [], "known": [], "older": 86_400.0, "dry": False}
     return agent.request("clean", workdir=str(lab.workdir), shared=True, work=False, **fields)
 
 

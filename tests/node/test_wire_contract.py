@@ -163,14 +163,7 @@ def _tasks(ask: Asker) -> None:
 
 
 def _clean(ask: Asker) -> dict[str, Any]:
-    wish: dict[str, Any] = {
-        "older": 0.0,
-        "keep_bytes": None,
-        "shared": True,
-        "work": True,
-        "envs": [],
-        "dry": False,
-    }
+    wish: dict[str, Any] = {"older": 0.0, "shared": True, "work": True, "dry": False}
     return {"workdir": str(ask.lab.workdir), "alive": [], "known": [], **wish}
 
 

@@ -11,17 +11,18 @@ from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
 from orchestrator.render.clean import Cleaning, lines, working
 from orchestrator.store.prune import Pruned
+from tests.golden import matches_golden
 
 NOTHING: dict[str, Any] = {"count": 0, "bytes": 0, "gone": [], "failed": []}
 PROCESS = {"pid": 42, "argv0": "python3", "run": "r1", "task": "worker/0"}
 
 
 def reply(**more: Any) -> wire.Cleaned:
-    found: dict[str, Any] = {"settled": [], "orphans": [], "killed": [], "trouble": [], "gpus": None}
+    found: dict[str, Any] = {"settled": [], "orphans": [], "killed": [], "trouble": []}
     folders = dict.fromkeys(("state", "work", "code", "data", "envs", "scraps"), NOTHING) | more.pop(
         "folders", {}
     )
-    known = {**found, "ports": {"leased": [], "used": []}, "folders": folders, **more}
+    known = {**found, "folders": folders, **more}
     return wire.read(known, wire.Cleaned, "a reply")
 
 
@@ -37,20 +38,17 @@ def cleaning(hosts: dict[str, wire.Cleaned], *, dry: bool = False, **more: Any) 
 
 
 def test_hosts_that_say_the_same_share_a_line() -> None:
-    done = cleaning({f"gpu-{n}": reply() for n in range(1, 5)})
-    assert lines(done, json=False) == [
-        "",
-        "host       processes  ports  GPU memory    state  code   work",
-        "gpu-[1-4]  none left  free   no GPU tools  empty  empty  empty",
-        "",
-        "this machine: runs: empty",
-        "4 hosts: nothing of ended runs is alive",
-    ]
+    some = {"count": 41, "bytes": 1_200_000_000, "failed": []}
+    old = {**some, "gone": [{"name": f"r{n}", "bytes": 25_000_000} for n in range(12)]}
+    kinds = {"state": old, "work": {**some, "gone": []}}
+    hosts = {"gpu-1": reply(killed=[PROCESS], folders=kinds)}
+    done = cleaning({**hosts, **{f"gpu-{n}": reply(folders=kinds) for n in (2, 3)}})
+    shown = {width: lines(done, json=False, width=width) for width in (None, 60)}
+    matches_golden(
+        "render/clean.txt",
+        "".join(f"--- {width}\n" + "\n".join(said) + "\n" for width, said in shown.items()),
+    )
     assert done.status is ExitStatus.OK
-
-
-OF_BOB = {"run": None, "task": None, "owner": "bob", "since": None}
-APP = {"pid": 7, "name": "python", "memory": 4 << 30, "run": "", "ended": False}
 
 
 @pytest.mark.parametrize(
@@ -64,25 +62,6 @@ APP = {"pid": 7, "name": "python", "memory": 4 << 30, "run": "", "ended": False}
         ),
         ({"orphans": [PROCESS]}, True, "gpu-1: would kill python3 pid 42, of worker/0 of run r1: ", 1),
         ({"orphans": [PROCESS]}, False, "gpu-1: cannot kill python3 pid 42, ", 1),
-        ({"gpus": [APP]}, False, "gpu-1: python pid 7, none of ours, holds 4.3 GB of a GPU", 0),
-        (
-            {"gpus": [{**APP, "run": "r1", "ended": True}]},
-            False,
-            "gpu-1: pid 7 of run r1, which is over, holds 4.3 GB of a GPU",
-            1,
-        ),
-        (
-            {"ports": {"leased": [], "used": [{"port": 2222, "holder": "nginx pid 9 (user www)"}]}},
-            False,
-            "gpu-1: task port 2222 is in use by nginx pid 9 (user www); no run of ours has it",
-            0,
-        ),
-        (
-            {"ports": {"leased": [], "used": [{"port": 2222, "holder": OF_BOB}]}},
-            False,
-            "gpu-1: task port 2222 is in use by a run of user bob; no run of ours has it",
-            0,
-        ),
         (
             {"trouble": [{"kind": "orphan", "what": "pid 42 cannot be killed", "why": "w", "hint": "h"}]},
             False,
@@ -118,7 +97,7 @@ def test_a_silent_host_decides_the_status_and_what_it_may_share_is_said() -> Non
 
 
 def test_what_would_go_of_working_folders_is_said_before_it_is_asked() -> None:
-    gone = {**NOTHING, "gone": [{"name": "r1", "bytes": 5_000_000, "idle": 1.0}]}
+    gone = {**NOTHING, "gone": [{"name": "r1", "bytes": 5_000_000}]}
     hosts = {name: reply(folders={"work": gone}) for name in ("gpu-1", "gpu-2")}
     assert working(hosts) == "the working folders of 1 run on gpu-[1-2], up to 10 MB"
     assert not working({"gpu-1": reply()})

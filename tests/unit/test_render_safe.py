@@ -158,8 +158,6 @@ def test_clean(word: str, other: str) -> None:
         "settled": [{"task": word, "run": other, "why": word}],
         "killed": [process],
         "orphans": [process],
-        "gpus": [],
-        "ports": {"used": [{"port": 1, "holder": word}], "leased": []},
         "trouble": [{"what": word, "why": other, "hint": word}],
         "folders": dict.fromkeys(("state", "code", "data", "envs", "work", "scraps"), folder),
     }

@@ -64,7 +64,7 @@ def seen(reader: RunReader) -> list[str]:
 
 def test_a_root_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    for look in (find, lambda _, root: prune([], [], older=0, keep_bytes=None, dry=True, root=root)):
+    for look in (find, lambda _, root: prune([], [], older=0, dry=True, root=root)):
         with pytest.raises(UsageError, match="where this machine keeps its runs") as refused:
             look(None, tmp_path / "runs")
         assert refused.value.why == "Not a directory"

@@ -69,8 +69,8 @@ OPS = {
     "gpu_held": ("tidy.leftovers", "gpu_held", 60.0),
     "exec": ("task.command", "start", HERE),
     "exec_end": ("task.command", "end", HERE),
-    "clean_look": ("tidy.clean", "look", 60.0),
-    "clean": ("tidy.clean", "clean", 1800.0),
+    "clean_look": ("tidy.leftovers", "look", 60.0),
+    "clean": ("tidy.leftovers", "clean", 1800.0),
 }
 
 

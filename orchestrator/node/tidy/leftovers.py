@@ -1,4 +1,7 @@
-"""What ended runs left on a machine: states that are not true, processes, ports, GPU memory."""
+"""`clean`: proves that a machine holds nothing of ended runs, and has what is old removed.
+
+Ended runs leave states that are not true, and processes. Dry, it changes nothing and tells what it would do.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ import os
 from ..base import ending, locks, procs
 from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
-from ..base.paths import Paths, TaskFolder
+from ..base.paths import Paths, TaskFolder, absolute
 from ..base.tuples import NamedTuple
-from ..look import ports
+from ..disk import incoming
 from ..serve.agent import Agent, Request
-from ..task import control, leases, state
+from ..task import control, state
+from .prune import Rules, prune
 
 _LISTED = 20  # of each kind
 
@@ -28,6 +32,27 @@ class Orphan(NamedTuple):
 
     def told(self) -> dict[str, Any]:
         return {"pid": self.process.pid, "argv0": self.argv0, "run": self.run, "task": self.task}
+
+
+def look(agent: Agent, _request: Request) -> dict[str, Any]:
+    """The runs that are alive here, and all that have a state."""
+    return {"alive": sorted(alive(agent.paths)), "known": agent.paths.runs()}
+
+
+def clean(agent: Agent, request: Request) -> dict[str, Any]:
+    """Look, or look and remove, in a child of the agent."""
+    paths = agent.paths
+    rules = Rules(
+        alive=frozenset(request["alive"]) | alive(paths),
+        known=frozenset(request["known"]),
+        older=float(request["older"]),
+        shared=bool(request["shared"]),
+        work=bool(request["work"]),
+        dry=bool(request["dry"]),
+    )
+    if not rules.dry:
+        incoming.remove_dead(paths)
+    return {**find(paths, rules.dry), "folders": prune(paths, absolute(request["workdir"]), rules)}
 
 
 def alive(paths: Paths) -> frozenset[str]:
@@ -59,8 +84,6 @@ def find(paths: Paths, dry: bool) -> dict[str, Any]:
         "orphans": [orphan.told() for orphan in orphans[:_LISTED]],
         "killed": [orphan.told() for orphan in killed[:_LISTED]],
         "trouble": trouble[:_LISTED],
-        "ports": _ports(paths),
-        "gpus": _gpus(paths),
     }
 
 
@@ -182,27 +205,6 @@ def _guarded(pid: int, parents: dict[int, int]) -> bool:
         seen.add(pid)
         pid = parents.get(pid, 0)
     return False
-
-
-def _ports(paths: Paths) -> dict[str, Any]:
-    """The task ports that runs have leased here: held by a run, or in use by somebody without a lease."""
-    leased, used = [], []
-    for port in paths.leased_ports():
-        holder = leases.lease_of(port, paths)
-        if holder is not None:
-            leased.append({"port": port, "run": holder["run"], "owner": holder["owner"]})
-        elif ports.is_listened(port):
-            used.append({"port": port, "holder": ports.holder(port, None)})
-    return {"leased": leased, "used": used}
-
-
-def _gpus(paths: Paths) -> list[dict[str, Any]] | None:
-    """Who holds memory of a GPU; `ended`: with the cookie of a task that is over. None without nvidia-smi."""
-    found = _holders()
-    if found is None:
-        return None
-    ended = {orphan.process.pid for orphan in _orphans(paths)}
-    return [{**holder, "ended": holder["pid"] in ended} for holder in found]
 
 
 def gpu_held(agent: Agent, request: Request) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_a_living_run_is_left_alone(desk: Desk) -> None:
         if keeper == "unkept":
             os.kill(desk.keeper(run), signal.SIGKILL)
             age(desk.run_folder(run))
-        done = clean(desk, "--older-than", "0", "--keep-size", "0", "--work", "--yes", "--json")
+        done = clean(desk, "--older-than", "0", "--work", "--yes", "--json")
         assert done.process.returncode == ExitStatus.OK, done.stderr
         assert facts(done)[None]["going_on"] == [run]
         assert before <= set(desk.task_pids(run))
