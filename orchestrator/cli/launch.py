@@ -35,16 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.interrupts import Interrupts
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.cli.desk.launching import start
+    from orchestrator.launching.start import start
     from orchestrator.planning.selection import narrow
 
     inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
     with Interrupts() as interrupts:
-        folder = start(inventory, arguments, other_ports=arguments.other_ports)
+        folder = start(inventory, arguments, logins, other_ports=arguments.other_ports)
         if not arguments.detach or interrupts.count:
             from orchestrator.cli.desk.following import follow
 
@@ -72,8 +73,8 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
 
     import msgspec
 
-    from orchestrator.cli.desk import notified
-    from orchestrator.cli.desk.launching import make_plan
+    from orchestrator.launching import notified
+    from orchestrator.launching.start import make_plan
     from orchestrator.planning.explain import dry_run
     from orchestrator.store import new_run_id
     from orchestrator.text import utf8

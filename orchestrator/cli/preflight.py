@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import unconnected
-    from orchestrator.cli.desk.data import check_data
     from orchestrator.cli.desk.inventory import load
     from orchestrator.eventjson import encode
     from orchestrator.events import Phase
+    from orchestrator.launching.data import check_data
     from orchestrator.phases.context import report_failures
     from orchestrator.phases.preflight import PreflightOptions, examine
     from orchestrator.planning.selection import narrow
@@ -126,7 +126,7 @@ def _fix(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings, 
 def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings) -> bool:
     """Make the environment of [env] where it is not there, or was removed just now."""
     from orchestrator.cli.desk.bars import bars
-    from orchestrator.cli.desk.environment import with_environment
+    from orchestrator.launching.environment import with_environment
     from orchestrator.phases.setup import make_environments
     from orchestrator.render.errors import report
 
@@ -198,8 +198,8 @@ def everything(inventory: Inventory) -> RunPlan:
     """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
     import dataclasses
 
-    from orchestrator.cli.desk.environment import planned_environment
-    from orchestrator.cli.desk.keeping import owner
+    from orchestrator.launching.environment import planned_environment
+    from orchestrator.launching.keeping import owner
     from orchestrator.planning.plan import assign
 
     inventory, environment = planned_environment(inventory)

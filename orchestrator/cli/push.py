@@ -72,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _wanted(inventory: Inventory, paths: list[str]) -> Data:
     """What is to be sent; raise UsageError when nothing is."""
-    from orchestrator.cli.desk.data import absent, check_data
+    from orchestrator.launching.data import absent, check_data
 
     if paths:
         from orchestrator.config.mistakes import Wrong
@@ -97,7 +97,7 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
 
 def _dataset(inventory: Inventory, data: Data, fleet: Fleet, emit: Callable[[Event], None]) -> Dataset:
     """Read it; a set that is prepared nowhere yet is prepared on a host, in its training environment."""
-    from orchestrator.cli.desk.environment import planned_environment
+    from orchestrator.launching.environment import planned_environment
     from orchestrator.phases.data import data_cache, read_sources
     from orchestrator.phases.prepare import Maker, NotPreparedError, sources
 

@@ -28,9 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.following import follow
     from orchestrator.cli.desk.interrupts import Interrupts
-    from orchestrator.cli.desk.launching import start
+    from orchestrator.launching.start import start
     from orchestrator.model import Inventory
     from orchestrator.rehearsal import Cluster
 
@@ -39,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
         os.environ["XDG_STATE_HOME"] = str(cluster.folder / "controller")
         inventory = Inventory(cluster.hosts, source="the rehearsal")
         with Interrupts() as interrupts:
-            folder = start(inventory, arguments, other_ports=False)
+            folder = start(inventory, arguments, logins, other_ports=False)
             status = follow(folder, arguments, interrupts)
         if kept is None:
             del os.environ["XDG_STATE_HOME"]

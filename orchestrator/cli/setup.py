@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
     from orchestrator.cli.desk.bars import bars
-    from orchestrator.cli.desk.environment import with_environment
     from orchestrator.cli.desk.inventory import load
+    from orchestrator.launching.environment import with_environment
     from orchestrator.phases.setup import make_environments, runs_in
     from orchestrator.planning.selection import narrow
 

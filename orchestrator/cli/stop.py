@@ -72,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
     """Ask the run's keeper, or become it; neither for a run that ended after its `known` first events."""
-    from orchestrator.cli.desk import keeping
+    from orchestrator.cli.desk.asking import adopt
     from orchestrator.cli.desk.frozen import what_ends_it
     from orchestrator.cli.desk.history import history
     from orchestrator.events import RunEnded
@@ -90,7 +90,7 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
         if not folder.has_keeper() and any(isinstance(stamped.event, RunEnded) for stamped in since):
             return
         # Whoever is faster than we are may have become its keeper, without knowing of a stop.
-        if keeping.keep_adopted(folder, folder.read_plan(), stop=want):
+        if adopt(folder, stop=want):
             return
         time.sleep(_AGAIN)
 

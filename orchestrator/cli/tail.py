@@ -57,10 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from orchestrator.cli.desk import keeping, watch
+    from orchestrator.cli.desk import watch
+    from orchestrator.cli.desk.asking import adopt
     from orchestrator.cli.desk.finding import find_run, is_over
     from orchestrator.cli.desk.following import BEHIND
-    from orchestrator.cli.desk.launching import wanted_tasks
+    from orchestrator.launching.start import wanted_tasks
     from orchestrator.render import choose
     from orchestrator.store import MergedReader, RunReader
 
@@ -71,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
     if ended and arguments.attempt is not None:
         _check_attempt(folder, str(arguments.attempt))
     if not ended and not arguments.no_follow:
-        keeping.keep_adopted(folder, plan)  # does nothing when it has a keeper
+        adopt(folder)  # does nothing when it has a keeper
     look = _look(arguments, wanted)
     narrowed = arguments.since or arguments.grep
     lines = arguments.n if arguments.n is not None else math.inf if narrowed else _LAST

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.desk.data import with_own_set
 from orchestrator.config.load import load, parse
 from orchestrator.errors import UsageError
+from orchestrator.launching.data import with_own_set
 from orchestrator.model import Data
 from orchestrator.planning.environ import of_data
 

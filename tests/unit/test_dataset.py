@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from orchestrator import wire
-from orchestrator.cli.desk.data import check_data
 from orchestrator.config import parse
 from orchestrator.errors import ClusterError, UsageError
+from orchestrator.launching.data import check_data
 from orchestrator.model import Data, Host, Role
 from orchestrator.phases.prepare import Maker, NotPreparedError, sources
 from orchestrator.sync import DataPath, Dataset, dataset, read_dataset

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.desk.environment import with_environment
 from orchestrator.config import parse
 from orchestrator.envs import lock, uv, with_python
 from orchestrator.envs.lock import Lock, overrides_of, requirement_lines
 from orchestrator.envs.wheels import Platform, fetch, pins
 from orchestrator.errors import ClusterError, UsageError
+from orchestrator.launching.environment import with_environment
 from orchestrator.model import Environment, Via
 from tests.wheels import wheel
 

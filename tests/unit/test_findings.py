@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import findings
-from orchestrator.cli.desk import program
 from orchestrator.findings.sourcefile import SourceFile
+from orchestrator.launching import program
 from orchestrator.model import AutoShard, Host, Inventory, Job, Role
 from orchestrator.planning import plan
 from orchestrator.program import sources

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = {
     6: {"__main__"},
     5: {"cli"},
-    4: {"render"},
+    4: {"render", "launching"},
     3: {"phases", "connectors"},
     2: {"transport", "ssh", "local", "fleet", "sync", "store", "rehearsal", "envs"},
     1: {

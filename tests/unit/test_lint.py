@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.args.parser import parse
-from orchestrator.cli.desk import code, program
 from orchestrator.errors import UsageError
+from orchestrator.launching import code, program
 from orchestrator.model import Host, Inventory
 from orchestrator.program import lint, sources
 from orchestrator.program.project import Code

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.desk import notebook
 from orchestrator.errors import UsageError
+from orchestrator.launching import notebook
 
 # Not nbconvert, which would bring Jupyter to the tests: it writes the cells one after the other, as nbconvert
 # does where there is no IPython beside it.
@@ -36,14 +36,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_script_of_a_notebook_is_launched(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_of_a_notebook_is_launched(here: Path) -> None:
     (here / "train.ipynb").write_text(
         cells("%matplotlib inline\n!pip install x\nimport os", "if os:\n    %time x")
     )
     words = ("python", "-u", "train.ipynb", "--epochs", "3")
     for _ in range(2):  # again: the script is ours
-        assert notebook.as_script(words, here) == ("python", "-u", "train.ipynb.py", "--epochs", "3")
-    assert "3 lines for IPython alone became comments" in capsys.readouterr().err
+        command, (note,) = notebook.as_script(words, here)
+        assert command == ("python", "-u", "train.ipynb.py", "--epochs", "3")
+        assert "3 lines" in note
     text = (here / "train.ipynb.py").read_text()
     ast.parse(text)
     assert "pass  # !pip install x" in text
@@ -72,10 +73,10 @@ def test_a_notebook_that_is_none(here: Path) -> None:
 
 @pytest.mark.parametrize("words", [(), ("train.py",), ("bash", "-c", "x.ipynb"), ("missing.ipynb",)])
 def test_other_commands_stay(here: Path, words: tuple[str, ...]) -> None:
-    assert notebook.as_script(words, here) == words
+    assert notebook.as_script(words, here)[0] == words
 
 
 def test_without_nbconvert_it_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "train.ipynb").write_text(cells("x = 1"))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert notebook.as_script(("train.ipynb",), here) == ("train.ipynb",)
+    assert notebook.as_script(("train.ipynb",), here)[0] == ("train.ipynb",)

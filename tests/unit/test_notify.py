@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.desk import notified
 from orchestrator.connectors import connectors
 from orchestrator.errors import UsageError
 from orchestrator.events import FailureKind, Noted, Outcome, RunEnded, Stamped
 from orchestrator.fleet import Fleet
+from orchestrator.launching import notified
 from orchestrator.model import Job
 from orchestrator.names import RunId
 from orchestrator.phases.context import CodeSource, Inbox, Run

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import findings
-from orchestrator.cli.desk import code, program
 from orchestrator.findings.sourcefile import SourceFile
+from orchestrator.launching import code, program
 from orchestrator.model import Host, Inventory, RunPlan
 from orchestrator.planning import plan
 from orchestrator.program import paths

@@ -12,12 +12,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import HostError
+from orchestrator.cli.desk.out import tell
+from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host
 
 if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
+    from orchestrator.model import Order
     from orchestrator.ssh.keys import Secrets
+    from orchestrator.store import RunFolder
 
 
 def logins(hosts: Sequence[Host]) -> Secrets | None:
@@ -27,6 +30,27 @@ def logins(hosts: Sequence[Host]) -> Secrets | None:
     from orchestrator.ssh.prepare import prepare
 
     return prepare([host for host in hosts if not host.is_local], getpass.getpass)
+
+
+def key_or_none() -> bytes | None:
+    """The user's key, where it is and can be used; what is wrong with it must not keep a run from its end."""
+    from orchestrator.store.key import read_key
+
+    try:
+        return read_key()
+    except UsageError as error:
+        tell(f"warning: {error.what}: {error.why}; {error.hint}")
+        return None
+
+
+def adopt(folder: RunFolder, *, stop: Order | None = None) -> bool:
+    """Take a run over, for a person who may be asked for passphrases; False when it has a keeper already."""
+    from orchestrator.launching.keeping import keep_adopted
+
+    if folder.has_keeper():
+        return False
+    plan = folder.read_plan()
+    return keep_adopted(folder, plan, key_or_none(), logins((*plan.hosts, *plan.spares)), stop=stop)
 
 
 @contextlib.contextmanager

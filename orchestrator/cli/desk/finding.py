@@ -11,8 +11,7 @@ import msgspec
 
 from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
-from orchestrator.cli.desk.asking import logins, new_fleet
-from orchestrator.cli.desk.keeping import key_or_none
+from orchestrator.cli.desk.asking import key_or_none, logins, new_fleet
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import HostError, OrchestrateError, SeveralErrors, UsageError
 from orchestrator.events import Outcome, RunEnded
@@ -165,7 +164,7 @@ def discover(inventory: Inventory) -> Discovery:
 
     Raise when no host answers.
     """
-    from orchestrator.cli.desk.apart import apart
+    from orchestrator.launching.apart import apart
 
     asked = logins(inventory.hosts)
     found = msgspec.json.decode(apart(lambda: _ask(inventory, asked)), type=_Found)

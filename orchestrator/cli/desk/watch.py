@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.cli.desk import keeping
+from orchestrator.cli.desk import asking
 from orchestrator.cli.desk.frozen import why_no_answer
 from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
@@ -82,7 +82,7 @@ def own(
         renderer,
         leave=lambda: interrupts.count > _PATIENCE,
         stopping=lambda: wanted() is not None,
-        adopt=lambda: keeping.keep_adopted(folder, folder.read_plan(), stop=wanted()),
+        adopt=lambda: asking.adopt(folder, stop=wanted()),
         heard=heard,
     ).loop()
 
@@ -96,7 +96,7 @@ def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
             renderer,
             leave=lambda: interrupts.count > 0,
             stopping=lambda: False,
-            adopt=lambda: keeping.keep_adopted(folder, folder.read_plan()),
+            adopt=lambda: asking.adopt(folder),
         ).loop()
 
 

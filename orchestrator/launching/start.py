@@ -6,22 +6,24 @@ import argparse
 import dataclasses
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import findings
-from orchestrator.cli.desk import code, keeping, notebook, notified, program
-from orchestrator.cli.desk.data import check_data, with_own_set
-from orchestrator.cli.desk.environment import planned_environment
-from orchestrator.cli.desk.out import tell
 from orchestrator.errors import UsageError
-from orchestrator.model import Admission, AutoShard, Inventory, OnHang, Revalidate, RunPlan, TaskId
+from orchestrator.launching import code, keeping, notebook, notified, program
+from orchestrator.launching.data import check_data, with_own_set
+from orchestrator.launching.environment import planned_environment
+from orchestrator.model import Admission, AutoShard, Host, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
 from orchestrator.program import grammar, lint, paths, training
 from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
+
+if TYPE_CHECKING:
+    from orchestrator.ssh.keys import Secrets
 
 _UNSEALED = "from another machine this run can be followed and stopped, and not started again"
 
@@ -37,26 +39,35 @@ def wanted_tasks(tasks: Iterable[TaskId], plan: RunPlan, whose: str) -> set[str]
     return wanted
 
 
-def start(inventory: Inventory, arguments: argparse.Namespace, *, other_ports: bool) -> RunFolder:
-    """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made."""
+def start(
+    inventory: Inventory,
+    arguments: argparse.Namespace,
+    logins: Callable[[Sequence[Host]], Secrets | None],
+    *,
+    other_ports: bool,
+) -> RunFolder:
+    """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made.
+
+    `logins` asks a person for what only a person knows of the hosts' keys.
+    """
     now = time.time()
     run = new_run_id(now)
 
     planned, project, found = make_plan(inventory, arguments, run, now)
     wanted_tasks(arguments.task, planned, "the run")
     admission = dataclasses.replace(planned.admission, other_ports=other_ports)
-    notes = (*planned.notes, *map(str, found))
+    key = own_key()
+    unsealed = () if key is not None else (f"no key could be made ({key_path()}): {_UNSEALED}",)
+    notes = (*planned.notes, *map(str, found), *unsealed)
     planned = dataclasses.replace(planned, notes=notes, admission=admission)
     told = notified.command(inventory.job, getattr(arguments, "notify", None))
     secrets = environ.values_here("secrets", inventory.job.secrets, os.environ)
-    key = own_key()
     folder = RunFolder(runs_root(), run)
     folder.create(planned)
     if told:
         folder.write_notify(told)
-    if key is None:
-        tell(f"warning: no key could be made ({key_path()}): {_UNSEALED}")
-    keeping.keep_new(folder, planned, project, secrets, key)
+    asked = logins((*planned.hosts, *planned.spares))
+    keeping.keep_new(folder, planned, project, secrets, key=key, asked=asked)
     return folder
 
 
@@ -80,7 +91,7 @@ def make_plan(
             f"--on-hang {arguments.on_hang} needs --hang-timeout",
             hint=f"`--hang-timeout 600 --on-hang {arguments.on_hang}`",
         )
-    arguments.command = notebook.as_script(arguments.command, Path.cwd())
+    arguments.command, converted = notebook.as_script(arguments.command, Path.cwd())
     command = plan.choose_command(inventory.job, arguments.command)
     project = None if plan.is_builtin(command) else code.project(inventory, arguments.code)
     around = program.look(inventory, project, dict(arguments.env))
@@ -147,7 +158,7 @@ def make_plan(
         needs_python=needs_python,
         needs_python_at=needs_python_at,
         data=inventory.data,
-        notes=(*noted, *sent),
+        notes=(*converted, *noted, *sent),
         own_paths=tuple(own),
         own_paths_at=tuple(own.values()),
         r_packages=() if findings.PACKAGES in ignored else program.r_packages(command, around),

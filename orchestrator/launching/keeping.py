@@ -15,17 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator import timings
-from orchestrator.cli.desk.asking import logins
-from orchestrator.cli.desk.debuglog import log_to_stderr, open_debug_log
-from orchestrator.cli.desk.out import tell
-from orchestrator.errors import ExitStatus, RunError, UsageError
+from orchestrator.errors import ExitStatus, RunError
+from orchestrator.launching.debuglog import log_to_stderr, open_debug_log
 from orchestrator.model import Order, RunPlan
 from orchestrator.node.base.descriptors import close_others
 from orchestrator.store import RunFolder
-from orchestrator.store.key import read_key
 
 if TYPE_CHECKING:
-    from orchestrator.cli.desk.code import Project
+    from orchestrator.launching.code import Project
     from orchestrator.phases.context import CodeSource, Run
     from orchestrator.ssh.keys import Secrets
 
@@ -51,10 +48,11 @@ def keep_new(
     plan: RunPlan,
     project: Project | None,
     secrets: Mapping[str, str],
+    *,
     key: bytes | None,
+    asked: Secrets | None,
 ) -> None:
     """Fork the keeper of a new run; its folder is all that connects it with us."""
-    asked = logins((*plan.hosts, *plan.spares))
 
     def work(control: int) -> int:
         from orchestrator.phases import keeper
@@ -67,19 +65,22 @@ def keep_new(
     _fork(folder, work)
 
 
-def keep_adopted(folder: RunFolder, plan: RunPlan, *, stop: Order | None = None) -> bool:
+def keep_adopted(
+    folder: RunFolder,
+    plan: RunPlan,
+    key: bytes | None,
+    asked: Secrets | None,
+    *,
+    stop: Order | None = None,
+) -> bool:
     """Fork a keeper that takes over a run; False when it has one already.
 
     `stop` (STOP or KILL) is what it is asked for from the start.
     """
-    if folder.has_keeper():
-        return False
-    asked = logins((*plan.hosts, *plan.spares))
     # A restart needs them; what this machine does not have is said then. A plan that is not ours could name
     # whatever this environment holds.
     names = () if plan.hearsay else plan.secrets
     secrets = {name: os.environ[name] for name in names if name in os.environ}
-    key = key_or_none()
 
     def work(control: int) -> int:
         from orchestrator.phases import keeper
@@ -133,15 +134,6 @@ def _run(
         )
     finally:
         log.finish()
-
-
-def key_or_none() -> bytes | None:
-    """The user's key, where it is and can be used; what is wrong with it must not keep a run from its end."""
-    try:
-        return read_key()
-    except UsageError as error:
-        tell(f"warning: {error.what}: {error.why}; {error.hint}")
-        return None
 
 
 def _fork(folder: RunFolder, work: Callable[[int], int], *, required: bool = True) -> bool:

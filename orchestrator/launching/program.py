@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from orchestrator import findings
-from orchestrator.cli.desk import code
 from orchestrator.findings import reads
 from orchestrator.findings.reads import Reading
 from orchestrator.findings.sourcefile import SourceFile
+from orchestrator.launching import code
 from orchestrator.model import Inventory
 from orchestrator.node.base.paths import filesystem, is_remote
 from orchestrator.program import invocation, paths, sources, texts

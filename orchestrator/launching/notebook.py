@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.cli.desk.out import tell
 from orchestrator.errors import UsageError
 from orchestrator.program import invocation
 from orchestrator.text import count
@@ -23,8 +22,8 @@ _MAGIC = re.compile(r"^([ \t]*)(get_ipython\(\)\..*)$", re.MULTILINE)
 _RAW = re.compile(r"^([ \t]*)([%!].*)$", re.MULTILINE)
 
 
-def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
-    """Return the command with `train.ipynb.py`, made of `train.ipynb`, in its place.
+def as_script(command: Sequence[str], here: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the command with `train.ipynb.py`, made of `train.ipynb`, in its place, and a note of that.
 
     No import finds a module of such a name: `keras.py` would hide the package. Without nbconvert it stays as
     it is: the checks of a command say what to do. Raise UsageError for a notebook that cannot be converted,
@@ -33,11 +32,11 @@ def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
     words = tuple(command)
     name = invocation.program(words)
     if name is None or not name.endswith(".ipynb"):
-        return words
+        return words, ()
     notebook = here / name
     tool = shutil.which("jupyter-nbconvert")
     if tool is None or not notebook.is_file():
-        return words
+        return words, ()
     script = notebook.with_name(notebook.name + ".py")
     mark = _MARK.format(name=notebook.name)
     if script.exists() and not script.read_text(encoding="utf-8", errors="replace").startswith(mark):
@@ -50,9 +49,9 @@ def as_script(command: Sequence[str], here: Path) -> tuple[str, ...]:
     text, left_out = _without_magics(_convert(tool, notebook))
     script.write_text(mark + text, encoding="utf-8")
     told = f"; {count(left_out, 'line')} for IPython alone became comments" if left_out else ""
-    tell(f"note: {name} is launched as {script.name}, which nbconvert has made of it{told}")
+    note = f"{name} is launched as {script.name}, which nbconvert has made of it{told}"
     at = words.index(name)
-    return (*words[:at], name + ".py", *words[at + 1 :])
+    return (*words[:at], name + ".py", *words[at + 1 :]), (note,)
 
 
 def _convert(tool: str, notebook: Path) -> str:
