@@ -46,8 +46,9 @@ _NATIVE = re.compile(
 )
 _WHAT = re.compile(r"\s*what\(\):\s*")  # of a C++ exception, below its type
 # Lines of training, after which a traceback is history and not the end.
-_TRAINING = re.compile(r"\s*(?:Epoch\b|[Ss]tep\b|\d+/(?:\d+|Unknown)\b|.*\b(?:ETA|loss)\b)")
+_TRAINING = re.compile(r"Epoch\b|[Ss]tep\b|\d+/(?:\d+|Unknown)\b|.*\b(?:ETA|loss)\b")
 
+_IN_R = re.compile(r"Error(?: in [^:]*)? ?: ((?:\w+\.)*\w+(?:Error|Exception)): ")
 _WANTED = re.compile(r"Failed to add port to server: .*:(\d{1,5})\b")
 IN_A_RUN = re.compile(r"^.*/(?:runs|trees)/[^/]+/(?:work/)?")  # where a node keeps what a task runs
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
@@ -74,7 +75,7 @@ def one_line(name: str, words: Sequence[str]) -> str:
     """An exception of this name, whose text is `words`, in one line: its reason may stand further down."""
     said = _short(tracebacks.bare(words[0])).rstrip()
     if said.endswith(_OPEN):  # it shows a value of many lines first
-        known = rules.classify(words)
+        known = rules.classify(words, name)
         telling = next((line.strip() for line in words[1:] if known and known.pattern.search(line)), "")
         return _short(f"{said[: LONGEST // 2]} \u2026 {telling}") if telling else said
     if not said.endswith(":"):
@@ -82,7 +83,7 @@ def one_line(name: str, words: Sequence[str]) -> str:
     if said.endswith("in user code:"):  # Keras: the exception itself stands at the end, indented
         inner = [line.strip() for line in words[1:] if _INNER.match(line)]
         return _short(inner[-1]) if inner else said.removesuffix(":")
-    reason = _reason(words[1:])
+    reason = _reason(words[1:], name)
     head = f"{_short(name)}:"
     own = said.removesuffix("Graph execution error:").rstrip() if said.startswith(head) else head
     return _short(f"{own} {reason}") if reason else said.removesuffix(":")
@@ -120,7 +121,7 @@ def _native(lines: Sequence[str]) -> int | None:
 def closing(lines: Sequence[str]) -> str:
     """The very last line, where that is no line of training; "" otherwise."""
     heard = [line for line in last(lines) if line.strip()]
-    return "" if not heard or _TRAINING.match(heard[-1]) else _short(tracebacks.bare(heard[-1]))
+    return "" if not heard or _TRAINING.match(heard[-1].lstrip()) else _short(tracebacks.bare(heard[-1]))
 
 
 def port_wanted(lines: Sequence[str]) -> int:
@@ -168,8 +169,8 @@ def before(lines: Sequence[str], *, child: bool) -> str:
     return f"the child had said: {_short(tracebacks.bare(heard[-1]))}" if child and heard else ""
 
 
-def _reason(words: Sequence[str]) -> str:
-    known = rules.classify(words)
+def _reason(words: Sequence[str], name: str) -> str:
+    known = rules.classify(words, name)
     aborted = next((line for line in words if "Collective ops is aborted by" in line), "")
     telling = next((line for line in words if known and known.pattern.search(line)), "")
     others = (line for line in words if line.strip() and not _WHERE.match(line) and not _NOISE.match(line))
@@ -178,7 +179,24 @@ def _reason(words: Sequence[str]) -> str:
 
 def blames_peer(lines: Sequence[str]) -> bool:
     """Whether its last words are about another task."""
-    return rules.blames_peer(final(lines))
+    lines = tracebacks.shortened(lines)
+    return rules.blames_peer(final(lines), name(lines))
+
+
+def name(lines: Sequence[str]) -> str:
+    """Name the exception that ended it, also one of Python's that R tells of; "" where none is seen."""
+    raised = _ending(lines)
+    return raised.name if raised else _python_in_r(lines[-_WORDS:])
+
+
+def inner(lines: Sequence[str]) -> str:
+    """Name the file of the last frame above the exception that ended it."""
+    raised = _ending(lines)
+    return raised.inner if raised else ""
+
+
+def _python_in_r(words: Sequence[str]) -> str:
+    return next((match[1] for match in map(_IN_R.match, words) if match), "")
 
 
 def accused(lines: Sequence[str]) -> str:
@@ -231,7 +249,9 @@ def _ending(lines: Sequence[str]) -> PrintedException | None:
     if raised is None:
         return None
     after = [line for line in lines[raised.ends + 1 :] if not _NOISE.match(line)]
-    return raised if len(after) < _WORDS or not any(map(_TRAINING.match, after)) else None
+    return (
+        raised if len(after) < _WORDS or not any(_TRAINING.match(line.lstrip()) for line in after) else None
+    )
 
 
 def final(lines: Sequence[str]) -> Sequence[str]:

@@ -106,7 +106,7 @@ class Raised:
 class Statement:
     """The last lines of a task's log, and its own report of an error if it made one."""
 
-    lines: tuple[str, ...]
+    lines: Sequence[str]
     report: Raised | None = None
     port: int = 0  # of the task; 0 where it is not known
     others: frozenset[int] = frozenset()  # the ports of the run's other tasks
@@ -116,6 +116,20 @@ class Statement:
         """From the exception's own line on."""
         return self.report.words if self.report else lastwords.final(self.lines)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lines", tracebacks.shortened(self.lines))
+
+    @cached_property
+    def name(self) -> str:
+        """Name the exception that ended it; "" for a program's own error, and where nothing tells of one."""
+        return self.report.type if self.report else lastwords.name(self.lines)
+
+    @property
+    def _inner(self) -> str:
+        """Name the library's or program's file in which it was raised, as far as the log tells."""
+        same = self.report is None or self.name.endswith(lastwords.name(self.lines).rpartition(".")[2])
+        return lastwords.inner(self.lines) if same else ""
+
     @cached_property
     def exception(self) -> str:
         """In one line; "" where nothing tells of one."""
@@ -123,7 +137,7 @@ class Statement:
 
     @cached_property
     def rule(self) -> Rule | None:
-        found = rules.classify(self.words) or self._rule_of_chain
+        found = rules.classify(self.words, self.name, self._inner) or self._rule_of_chain
         if found is None or found.kind is not FailureKind.PORT or not self.port:
             return found
         wanted = lastwords.port_wanted(self.lines)
@@ -143,12 +157,14 @@ class Statement:
     @property
     def _rule_of_chain(self) -> Rule | None:
         """What it was raised from may be known where its own words are the program's."""
-        return next(filter(None, (rules.classify(one.words) for one in self._chain)), None)
+        return next(filter(None, (rules.classify(one.words, one.type) for one in self._chain)), None)
 
     @cached_property
     def blames_peer(self) -> bool:
         """Also in words of the program's own, raised from those of TensorFlow."""
-        return any(map(rules.blames_peer, self._words_of_chain))
+        return rules.blames_peer(self.words, self.name) or any(
+            rules.blames_peer(one.words, one.type) for one in self._chain
+        )
 
     @property
     def accused(self) -> str:

@@ -17,6 +17,9 @@ _NAMED = re.compile(
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _GROUP = re.compile(r"[ ]*(?:\|[ ]?|\+-[+-]*)")
 
+_GENERATED = "__autograph_generated_file"  # what TensorFlow makes of a function for a graph
+LONGEST_LINE = 2000  # characters of a line that are looked at
+
 DIRECT = "The above exception was the direct cause of the following exception:"
 DURING = "During handling of the above exception, another exception occurred:"
 
@@ -33,6 +36,7 @@ class PrintedException:
     # What it was raised from, or while it was handled, or holds as a group.
     cause: PrintedException | None = None
     last: int = -1  # the last line of a group's frame
+    inner: str = ""  # the file of its last frame, a library's or not
 
     @property
     def ends(self) -> int:
@@ -45,6 +49,7 @@ def last(lines: Sequence[str]) -> PrintedException | None:
 
     One that Python only tells of (in a thread, in a destructor) counts when there is no other.
     """
+    lines = shortened(lines)
     plain = [bare(line) for line in lines]
     chains: list[PrintedException] = []
     for one in _all(lines, plain):
@@ -67,6 +72,7 @@ def before(lines: Sequence[str], ending: PrintedException) -> tuple[PrintedExcep
 
     One of a thread may stand further up: the program went on without it.
     """
+    lines = shortened(lines)
     plain = [bare(line) for line in lines[: ending.begins]]
     found = list(_all(lines[: ending.begins], plain))
     threads = [one for one in found if "Exception in thread" in _above(plain, one.begins)]
@@ -74,6 +80,15 @@ def before(lines: Sequence[str], ending: PrintedException) -> tuple[PrintedExcep
         return threads[-1], True
     near = found and not any(line.strip() for line in plain[found[-1].ends + 1 :])
     return (found[-1], False) if near and not _is_aside(plain, found[-1].begins) else None
+
+
+def shortened(lines: Sequence[str]) -> Sequence[str]:
+    """Cut lines that no person reads: the time of a pattern over a line may grow with its square."""
+    return (
+        tuple(line[:LONGEST_LINE] for line in lines)
+        if max(map(len, lines), default=0) > LONGEST_LINE
+        else lines
+    )
 
 
 def bare(line: str) -> str:
@@ -125,16 +140,17 @@ def _with_parts(lines: Sequence[str], group: PrintedException) -> PrintedExcepti
 
 def _read(lines: Sequence[str], begins: int, place: int, indent: int) -> PrintedException | None:
     """The exception whose frames begin at `place`; None when they never end in one."""
-    file, number = "", 0
+    file, number, inner = "", 0, ""
     for at in range(place, len(lines)):
         text = lines[at]
         if frame := _FRAME.match(text):
+            inner = inner if _GENERATED in frame["file"] else frame["file"]
             if not file or not _is_library(frame["file"]):
                 file, number = frame["file"], int(frame["line"])
         elif _HEADER.match(text):
             return None
         elif len(text) - len(text.lstrip()) <= indent and (match := _NAME.match(text.strip())):
-            return PrintedException(match["name"], begins, at, file, number)
+            return PrintedException(match["name"], begins, at, file, number, inner=inner)
     return None
 
 
@@ -166,7 +182,5 @@ def _stands_alone(lines: Sequence[str], chains: Sequence[PrintedException], plac
 
 
 def _is_library(file: str) -> bool:
-    made = (
-        "-packages/" in file or "__autograph_generated_file" in file or file.endswith("/site_tensorflow.py")
-    )
+    made = "-packages/" in file or _GENERATED in file or file.endswith("/site_tensorflow.py")
     return made or "/lib/python3" in file or file.startswith("<frozen")

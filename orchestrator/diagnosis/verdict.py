@@ -100,11 +100,16 @@ def _alike(
     first: TaskExited, exits: Sequence[TaskExited], known: Mapping[str, Statement]
 ) -> list[TaskExited]:
     """All tasks that ended as this one did, of the same exception; a stop may have come in between."""
-    said = known[first.task].alike
-    if not said or first.lost or first.signal is not None or first.oom_kills:
+    words = known[first.task].alike
+    if first.lost or first.oom_kills:
         return [first]
-    same = (one for one in exits if one.code == first.code or (one.stopped and known[one.task].exception))
-    return [one for one in same if known[one.task].alike == said]
+    if first.signal is not None or not words:  # an end without words says most where all have it
+        same = [one for one in exits if (one.code, one.signal) == (first.code, first.signal)]
+        return (
+            same if len(same) == len(exits) and not any(one.stopped or one.lost for one in same) else [first]
+        )
+    ended = (one for one in exits if one.code == first.code or (one.stopped and known[one.task].exception))
+    return [one for one in ended if known[one.task].alike == words]
 
 
 def _first(roots: list[TaskExited]) -> TaskExited | None:
@@ -204,6 +209,8 @@ def _cause(exited: TaskExited, kind: FailureKind, said: Statement, who: str) -> 
     if kind in (FailureKind.REBOOTED, FailureKind.HOST_LOST):
         return f"{exited.host}: {exited.lost}, and {exited.task} is lost with it"
     how = f"{who} {end_after(exited)}"
+    if who != f"{exited.task} on {exited.host}":
+        how = how.replace(" was ", " were ", 1)
     raised = said.exception if exited.signal is None or (said.report and _speaks(exited)) else ""
     if exited.oom_kills and kind is FailureKind.OUT_OF_MEMORY:
         return _out_of_memory(exited, exited.lost or raised)

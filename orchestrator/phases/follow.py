@@ -21,7 +21,7 @@ from orchestrator.phases.room import PutOff
 from orchestrator.phases.states import ended_on_nodes
 from orchestrator.run import fitlines, hang
 from orchestrator.run.flood import Flow
-from orchestrator.run.records import TaskPlace, final, reported, vanished
+from orchestrator.run.records import ReportLines, TaskPlace, final, reported, vanished
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_bytes
@@ -49,7 +49,7 @@ class Follower:
         self._mirrors = {task: Mirror(run.folder, attempt, task.slug) for task in placed}
         self._flows = {task: Flow() for task in placed}
         self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
-        self._partial: dict[TaskId, bytes] = {}
+        self._reports = {task: ReportLines() for task in placed}
         self._gaps: dict[TaskId, int] = {}
         self._missing: dict[TaskId, int] = {}  # bytes
         self._said_missing = _gaps_said(run, attempt)  # of them, what somebody was told of
@@ -264,8 +264,7 @@ class Follower:
                 self._end(final(self._place(task), one.state, clock_offset, time.time()))
 
     def _records(self, task: TaskId, data: bytes) -> None:
-        *lines, self._partial[task] = (self._partial.get(task, b"") + data).split(b"\n")
-        for line in lines:
+        for line in self._reports[task].feed(data):
             try:
                 event = reported(task, line)
             except ValueError:

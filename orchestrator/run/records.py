@@ -28,6 +28,7 @@ _WORD = 100  # characters of what it does about its data
 _NOTE = 2000  # characters of what a task says when it is ready
 
 _MOST = 2**63
+LONGEST = 256 << 10  # bytes of a record: the hook's, with six exceptions of which each letter is escaped
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,39 @@ def vanished(
         stopped=stopped,
         loss=loss,
     )
+
+
+class ReportLines:
+    """Cuts what comes of a task's report into lines, and skips a line that is too long to be a record."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._skips = False
+
+    @property
+    def held(self) -> int:
+        """The bytes that wait for the end of their line."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`."""
+        lines: list[bytes] = []
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._keep(end)
+            if not self._skips:
+                lines.append(bytes(self._rest))
+            self._rest.clear()
+            self._skips = False
+        self._keep(rest)
+        return lines
+
+    def _keep(self, part: bytes) -> None:
+        if self._skips or self.held + len(part) > LONGEST:
+            self._skips = True
+            self._rest.clear()
+        else:
+            self._rest += part
 
 
 class _Record(StrEnum):

@@ -19,6 +19,7 @@ from orchestrator.names import RunId
 from orchestrator.phases.context import CodeSource, Followed, Inbox, Run
 from orchestrator.phases.follow import Follower
 from orchestrator.phases.restart import recovery
+from orchestrator.run.records import LONGEST, ReportLines
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
@@ -141,3 +142,18 @@ def test_a_task_took_as_long_as_its_supervisor_measured(follower: Follower, told
     """The node's clock was set forward by an hour while it ran."""
     give(follower, "state", state={**final(), "ended_ns": 3_602 * 10**9, "seconds": 1.5})
     assert [event.seconds for event in told if isinstance(event, TaskExited)] == [1.5]
+
+
+def test_a_report_without_a_line_end_is_not_held() -> None:
+    """Each byte is copied once, and no more than one record is kept, however long the line is."""
+    lines = ReportLines()
+    chunk = b"x" * (64 << 10)
+    held = []
+    for _ in range(100):
+        assert lines.feed(chunk) == []
+        held.append(lines.held)
+    assert max(held) <= LONGEST
+    assert sum(held) < 10 * LONGEST
+    assert lines.feed(b'\n{"kind"') == []
+    assert lines.feed(b': "ready"}\n' + b"\n") == [b'{"kind": "ready"}', b""]
+    assert lines.held == 0

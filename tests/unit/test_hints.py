@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.diagnosis.rules import RULES
+from orchestrator.diagnosis import rules
 
 ROOT = Path(__file__).parents[2] / "orchestrator"
 WORDS = """
@@ -77,8 +77,8 @@ def test_the_rule_itself(hint: str, *, good: bool) -> None:
 
 
 def test_every_hint_is_something_to_do() -> None:
-    rules = ((f"rule {rule.pattern.pattern}", rule.advice) for rule in RULES if rule.advice)
-    found = [*hints(), *rules]
+    advice = ((f"rule {rule.pattern.pattern}", rule.advice) for rule in rules.table() if rule.advice)
+    found = [*hints(), *advice]
     assert len(found) > 100
     assert not [f"{where}: {hint}" for where, hint in found if not is_to_do(hint)]
 

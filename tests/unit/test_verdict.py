@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.diagnosis import lastwords
-from orchestrator.diagnosis.rules import RULES, Rule
+from orchestrator.diagnosis.rules import Rule, table
 from orchestrator.diagnosis.statement import Raised, Statement
+from orchestrator.diagnosis.tracebacks import LONGEST_LINE
 from orchestrator.diagnosis.verdict import Hear, judge
 from orchestrator.events import FailureKind, Loss, TaskExited
 
@@ -369,6 +370,39 @@ def test_known_ends_come_with_advice(exited: TaskExited, lines: tuple[str, ...],
     assert words in hint if words else not hint
 
 
+# What a program says in words that TensorFlow uses, too, is its own.
+OWN_WORDS = [
+    "KeyError: 'TF_CONFIG_EXTRA'",
+    "ValueError: unknown incarnation of the model zoo",
+    "RuntimeError: DeadlineExceededError from the feature store",
+    "ValueError: column price had NaN values",
+    "redis.exceptions.ConnectionError: Connection refused",
+    "app.CancelledError: the order",
+]
+
+
+@pytest.mark.parametrize("line", OWN_WORDS)
+def test_a_rule_asks_for_more_than_words(line: str) -> None:
+    name, _, message = line.partition(": ")
+    own = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', line)
+    for statement in (Statement(own), Statement((), Raised(name, message))):
+        verdict = judge(
+            [ended(0, 0, code=1), ended(2, 9, code=1)], hear(w0=statement, w2=Statement(TRAINING))
+        )
+        assert (verdict.task, verdict.kind, verdict.hint) == ("worker/0", FailureKind.EXCEPTION, "")
+    assert not lastwords.blames_peer(own)
+
+
+LONG = [" " * 16_000, "x" * 100_000, "a." * 50_000, "[" * 50_000, "Error in " * 10_000, "PerReplica" * 10_000]
+
+
+@pytest.mark.parametrize("line", LONG, ids=[line[:10] for line in LONG])
+def test_no_pattern_is_given_a_long_line(line: str) -> None:
+    statement = Statement((*RAISED, line, "ValueError: " + line))
+    assert max(map(len, statement.lines)) <= LONGEST_LINE
+    assert len(judge([ended(2, 0, code=1)], hear(w2=statement)).cause) < 400
+
+
 EXCEPTIONS = [
     (RAISED, "ValueError: a bug of the user"),
     (("json.decoder.JSONDecodeError: Expecting value",), "json.decoder.JSONDecodeError: Expecting value"),
@@ -460,6 +494,20 @@ def test_a_report_about_a_peer_is_a_consequence() -> None:
     assert verdict.task == "worker/2"
 
 
+SILENT = [
+    ([(3, None), (3, None)], "both tasks exited with 3 after 41 s"),
+    ([(None, 11), (None, 11)], "both tasks were killed by SIGSEGV after 41 s"),
+    ([(3, None), (4, None)], "worker/0 on gpu-01 exited with 3 after 41 s"),
+    ([(3, None), (0, None)], "worker/0 on gpu-01 exited with 3 after 41 s"),
+]
+
+
+@pytest.mark.parametrize(("ways", "cause"), SILENT)
+def test_equal_ends_of_all_tasks_name_all(ways: list[tuple[int | None, int | None]], cause: str) -> None:
+    exits = [ended(n, n / 9, code=code, signal=signal) for n, (code, signal) in enumerate(ways)]
+    assert judge(exits, lambda _task, _attempt: Statement(())).cause == cause
+
+
 ALIKE = [
     ((0, 1, 2), 3, "all 3 tasks exited with 1 after 41 s: ValueError: port 4 is bad"),
     ((0, 1), 3, "worker/[0-1] (2 of 3 tasks) exited with 1 after 41 s: ValueError: port 4 is bad"),
@@ -544,7 +592,7 @@ VERBS = frozenset(
 )
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[rule.pattern.pattern[:30] for rule in RULES])
+@pytest.mark.parametrize("rule", table(), ids=[rule.pattern.pattern[:30] for rule in table()])
 def test_advice_begins_with_a_command_or_a_verb(rule: Rule) -> None:
     assert not rule.advice or rule.advice.startswith("`") or rule.advice.split(" ")[0] in VERBS
 
@@ -599,7 +647,7 @@ def test_what_a_programs_own_exception_came_from_gives_the_advice() -> None:
     told = report(type="app.BadConfig", message="no data", chain=[{**inner, "how": "cause"}])
     verdict = judge([ended(2, 0, code=1)], hear(w2=Statement(TRAINING, told)))
     assert verdict.cause.endswith(": app.BadConfig: no data")
-    assert verdict.hint.startswith("launch from a folder above")
+    assert verdict.hint.startswith("launch from the folder that its paths count from")
 
 
 def test_a_consequence_in_the_programs_own_words_is_still_one() -> None:
