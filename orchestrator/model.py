@@ -300,13 +300,9 @@ class RunPlan:
     admission: Admission = field(default_factory=Admission)
     notes: tuple[str, ...] = ()  # what the tool set by itself, said to the user
     if_shared: tuple[str, ...] = ()  # more notes, for hosts that turn out to share their working folder
-    if_apart: tuple[str, ...] = ()  # the same, for hosts that turn out to have one each
     find_program: bool = True  # hosts are asked for the command's program before anything is sent
-    r_packages: tuple[str, ...] = ()  # that its R script loads
     own_paths: tuple[str, ...] = ()  # of its arguments and in its code, which the machine of the launch has
     own_paths_at: tuple[str, ...] = ()  # the file and line of each; "" of an argument
-    needs_python: int = 0  # the minor version of Python 3 that its grammar needs; 0: any
-    needs_python_at: str = ""  # the file and line that need it
     hang_timeout: float = 0.0
     on_hang: OnHang = OnHang.RESTART
     stacks: bool = True

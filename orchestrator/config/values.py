@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, nearest, show
-from orchestrator.findings.codes import CODES
 from orchestrator.planning.environ import name_mistake, value_mistake
+from orchestrator.program.findings import CODES
 
 Reader: TypeAlias = Callable[[Any], Any]
 

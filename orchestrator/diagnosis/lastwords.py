@@ -199,12 +199,8 @@ def _python_in_r(words: Sequence[str]) -> str:
     return next((match[1] for match in map(_IN_R.match, words) if match), "")
 
 
-def accused(lines: Sequence[str]) -> str:
-    """The task its last words are about, as `worker/1`; "" when none is named."""
-    return accused_in(final(lines))
-
-
-def accused_in(words: Sequence[str]) -> str:
+def accused(words: Sequence[str]) -> str:
+    """Name the task that last words are about, as `worker/1`; "" when none is named."""
     for line in words:
         found = _ACCUSED.search(line)
         named = _PEER.search(next(filter(None, found.groups()))) if found else None

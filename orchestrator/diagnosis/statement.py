@@ -168,7 +168,7 @@ class Statement:
 
     @property
     def accused(self) -> str:
-        return next(filter(None, map(lastwords.accused_in, self._words_of_chain)), "")
+        return next(filter(None, map(lastwords.accused, self._words_of_chain)), "")
 
     @property
     def raised(self) -> bool:

@@ -27,8 +27,6 @@ _SIGNAL_HINTS = {
     9: "`dmesg -T | grep -i oom` on {host}: SIGKILL is `kill -9` or the kernel's out-of-memory killer",
     11: "set PYTHONFAULTHANDLER=1 under [job.env]: it shows where native code crashed",
     15: "`journalctl` on {host}: a shutdown, a batch system or a person sent it TERM",
-    24: "`ulimit -t` on {host}: it reached its limit of CPU time",
-    25: "`ulimit -f` on {host}: it reached its limit of file size",
 }
 
 _CODE_HINTS = {

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import findings
 from orchestrator.errors import UsageError
 from orchestrator.launching import code, keeping, notebook, notified, program
 from orchestrator.launching.data import check_data, with_own_set
 from orchestrator.launching.environment import planned_environment
-from orchestrator.model import Admission, AutoShard, Host, Inventory, OnHang, Revalidate, RunPlan, TaskId
+from orchestrator.model import Admission, Host, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
-from orchestrator.program import grammar, lint, paths, training
+from orchestrator.program import findings, refusals
 from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
 
@@ -94,8 +93,8 @@ def make_plan(
     arguments.command, converted = notebook.as_script(arguments.command, Path.cwd())
     command = plan.choose_command(inventory.job, arguments.command)
     project = None if plan.is_builtin(command) else code.project(inventory, arguments.code)
-    around = program.look(inventory, project, dict(arguments.env))
-    lint.check(command, around)
+    around = program.look(inventory, project)
+    refusals.check(command, around)
     program.check_options(command)
     inventory, sent = with_own_set(inventory, command, dict(arguments.env))
     check_data(inventory)
@@ -122,51 +121,25 @@ def make_plan(
         validate_command=inventory.job.validate,
     )
     cwd = "" if project is None else project.root.cwd
-    sharded = inventory.job.auto_shard is not AutoShard.OFF
-    unsent = () if project is None else paths.unsent(command, around)
-    read_by_shell = program.shell(command, around)
-    texts = [one.text for one in sources]
-    shell_text = read_by_shell.text if read_by_shell is not None else ""
-    noted = planned.notes if training.may_train(command, texts, shell_text, around.read) else ()
-    names = {*planned.tasks[0].env, *inventory.job.forward}
-    readings = program.readings(command, around, sources, names)
-    scene = findings.Scene(
-        planned,
-        sources,
-        around.read,
-        around.sent,
-        unsent,
-        readings=() if inventory.job.setup else readings,  # which may bring what is not sent
-        shell=read_by_shell,
-        sharded=sharded,
-        installs=_installs(inventory),
-    )
-    found = findings.find(scene, inventory.job.lint_ignore)
+    noted = planned.notes if program.names_tensorflow(command, around, sources) else ()
     ignored = inventory.job.lint_ignore
-    needs_python, needs_python_at = grammar.least((one.path, one.text) for one in sources)
-    own = {} if findings.PATH in ignored else program.own_paths(command, around, readings)
-    one_folder = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
-    apart = findings.find(dataclasses.replace(scene, apart=True), ignored)
+    scene = findings.Scene(planned, sources)
+    found = findings.find(scene, ignored)
+    if_shared = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
+    own = findings.own_paths(
+        command, sources, lambda path: around.exists(path) and not around.everywhere(path)
+    )
+    own = {} if findings.PATH in ignored else own
     planned = dataclasses.replace(
         planned,
         admission=admission,
         cwd=cwd,
         environment=environment,
-        if_shared=tuple(str(one) for one in one_folder if one not in found),
-        if_apart=tuple(str(one) for one in apart if one not in found),
+        if_shared=tuple(str(one) for one in if_shared if one not in found),
         find_program=findings.PROGRAM not in ignored,
-        needs_python=needs_python,
-        needs_python_at=needs_python_at,
         data=inventory.data,
         notes=(*converted, *noted, *sent),
         own_paths=tuple(own),
         own_paths_at=tuple(own.values()),
-        r_packages=() if findings.PACKAGES in ignored else program.r_packages(command, around),
     )
     return planned, project, found
-
-
-def _installs(inventory: Inventory) -> tuple[str, ...] | None:
-    """The packages of an [env] that names nothing else; None where others come along, or there is none."""
-    wanted = inventory.environment
-    return wanted.packages if wanted is not None and wanted.requirements is None else None

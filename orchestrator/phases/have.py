@@ -1,4 +1,4 @@
-"""Before the code is sent: whether each host has the job's program, and what its R script loads."""
+"""Asks each host, before the code is sent, for the job's program and for paths of this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from orchestrator.events import Noted, Phase
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.plan import is_builtin
-from orchestrator.program.invocation import started
-from orchestrator.program.project import script_of
+from orchestrator.program.invocation import script_of, started
 from orchestrator.ranges import fold
 
-SECONDS = 180.0  # that a host may take to answer, with R
+SECONDS = 180.0  # that a host may take to answer
 _PAGE = "docs/lint.md"
 _SCRIPTS = (".py", ".R", ".sh")
 _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "accelerate"])
@@ -32,11 +31,10 @@ def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
             program=programs[name],
             python=plan.host(name).python,
             setup=spec.setup,
-            packages=plan.r_packages,
             paths=paths,
         )
         for name, spec in specs.items()
-        if plan.r_packages or paths or programs[name]
+        if paths or programs[name]
     }
 
 
@@ -110,15 +108,6 @@ def _lacks(run: Run, spec: TaskSpec, had: wire.Had) -> HostError | None:
             kind="program",
             why=f"no program of that name is on PATH, and the job is `{shlex.join(plan.command)}`",
             hint=hint,
-        )
-    if had.packages:
-        return HostError(
-            spec.host,
-            f"has an R without {', '.join(had.packages)}",
-            kind="program",
-            why=f"{plan.command[0]} loads {'it' if len(had.packages) == 1 else 'them'}",
-            hint=f"install what is missing for the R of that host; docs/r.md needs none but reticulate and"
-            f" jsonlite ({_PAGE}#o202)",
         )
     return None
 

@@ -223,8 +223,6 @@ def needs(plan: RunPlan) -> Needs:
         legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env,
         r=r,
         environment=plan.environment,
-        python=plan.needs_python,
-        python_at=plan.needs_python_at,
     )
 
 

@@ -41,8 +41,7 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
     run.shared = dict(shared)
     with phase(run, Phase.STAGE):
         is_shared = any(first != host for host, first in shared.items())
-        if_apart = run.plan.if_apart if run.plan.admission.preflight else ()  # which has looked for it
-        for note in run.plan.if_shared if is_shared else if_apart:
+        for note in run.plan.if_shared if is_shared else ():
             run.bus.emit(Noted(note))
         pinned: frozenset[str] = frozenset()
         needs = have.needs(run.plan)

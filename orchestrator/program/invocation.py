@@ -1,4 +1,4 @@
-"""What a command starts: its script, its module, and what a shell runs for it. Pure."""
+"""The parts of a command: its script, its module, and the programs that a shell runs for it. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from pathlib import PurePosixPath
 SHELLS = frozenset(["bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh"])
 PYTHON = re.compile(r"python[\d.]*$")
 SCRIPTS = (".py", ".R", ".r", ".sh", ".bash")
-# Programs that run the rest of their words as a command.
+# Programs that run the rest of their words as a command, as `conda run -n tf python train.py` does.
 _WRAPPERS = frozenset(
     ["env", "nice", "nohup", "time", "timeout", "ionice", "stdbuf", "numactl", "taskset", "chrt", "setsid"]
 )
-# `conda run -n tf python train.py`; with an option for another folder nothing is known of its paths.
 _RUNNERS = frozenset(["conda", "mamba", "micromamba", "poetry", "uv", "pipenv", "pdm"])
-_ELSEWHERE = ("--cwd", "--directory", "--project", "-C")
 _IN_SHELL = re.compile(
     r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?)[\"']?(?:\s+-[a-zA-Z]+)*?"
     r"\s+(?:-m\s+(?P<module>[\w.]+)|[\"']?(?P<file>[\w./-]+\.py)\b)"
 )
-_BRANCHES = re.compile(r"(?m)(?:^|[;\s])(?:if|case|while|until|then|elif)\s|\|\||\)\s*\{")
 
 
 def program(command: tuple[str, ...]) -> str | None:
-    """The script in a command: `train.py --x`, `python -u train.py`, `bash run.sh`; None where none is."""
+    """Name the script in a command: `train.py --x`, `python -u train.py`, `bash run.sh`."""
     command = unwrapped(command)
     if not command:
         return None
@@ -44,8 +41,17 @@ def program(command: tuple[str, ...]) -> str | None:
     return command[0] if command[0].endswith((*SCRIPTS, ".ipynb")) else None
 
 
+def script_of(command: tuple[str, ...]) -> str | None:
+    """Name the file of the code that a command runs; None for a program that is looked for on PATH."""
+    name = program(command)
+    if name is None or (name.endswith((".sh", ".bash")) and name == command[0] and "/" not in name):
+        return None
+    python = PYTHON.match(PurePosixPath(unwrapped(command)[0]).name)  # which takes a file of any name
+    return name if python or name.endswith((*SCRIPTS, ".ipynb")) else None
+
+
 def module_name(command: tuple[str, ...]) -> str | None:
-    """`pkg.train` of `python -u -m pkg.train`."""
+    """Name the module: `pkg.train` of `python -u -m pkg.train`."""
     command = unwrapped(command)
     if not PYTHON.match(PurePosixPath(command[0]).name):
         return None
@@ -58,55 +64,53 @@ def module_name(command: tuple[str, ...]) -> str | None:
 
 
 def in_shell(text: str) -> tuple[tuple[str, ...], ...]:
-    """The Python programs that a line or a script for a shell runs, as commands: `("python", "train.py")`."""
+    """List the Python programs that a text for a shell runs, as commands: `("python", "train.py")`."""
     code = "\n".join(
         line.partition(" #")[0]
         for line in re.sub(r"\\\r?\n", " ", text).split("\n")
         if not line.lstrip().startswith(("#", "echo ", "printf "))
     )
-    found = (
+    commands = (
         ("python", "-m", match["module"]) if match["module"] else ("python", match["file"])
         for match in _IN_SHELL.finditer(code)
     )
-    return tuple(dict.fromkeys(found))
-
-
-def branches(text: str) -> bool:
-    """Whether a text for a shell has conditions, so that it may run one program of several."""
-    return _BRANCHES.search(text) is not None
+    return tuple(dict.fromkeys(commands))
 
 
 def shell_text(command: tuple[str, ...], read: Callable[[str], str | None]) -> str:
-    """What a shell reads: of `bash -c '...'`, `bash run.sh`, `./run.sh`; "" where none does."""
+    """Return what a shell reads: of `bash -c '...'`, `bash run.sh`, `./run.sh`; "" where none does."""
     command = unwrapped(command)
     if command and PurePosixPath(command[0]).name in SHELLS:
         place = next((at for at, word in enumerate(command) if re.fullmatch(r"-[a-z]*c", word)), None)
         if place is not None:
             return command[place + 1] if place + 1 < len(command) else ""
     name = program(command)
-    return (
-        (read(str(PurePosixPath(name))) or "") if name is not None and name.endswith((".sh", ".bash")) else ""
-    )
+    is_shell = name is not None and name.endswith((".sh", ".bash"))
+    return (read(str(PurePosixPath(name))) or "") if name is not None and is_shell else ""
 
 
 def unwrapped(command: tuple[str, ...]) -> tuple[str, ...]:
-    """`nice -n 5 python train.py` without what only starts it."""
-    if not command:
-        return command
-    name = PurePosixPath(command[0]).name
-    runs = name in _RUNNERS and "run" in command[1:2]
-    if name in _WRAPPERS or (runs and not any(word.startswith(_ELSEWHERE) for word in command)):
-        return started(command)
-    return command
+    """Strip what only starts the rest: `nice -n 5 python train.py`."""
+    name = PurePosixPath(command[0]).name if command else ""
+    wraps = name in _WRAPPERS or (name in _RUNNERS and command[1:2] == ("run",))
+    return started(command) if wraps else command
 
 
 def started(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command from its interpreter or script on; all of it where there is none."""
-    names = ((at, PurePosixPath(word).name) for at, word in enumerate(command))
-    places = (
-        at
-        for at, name in names
-        if PYTHON.match(name) or name in SHELLS or name.endswith((".py", ".R", ".sh"))
-    )
-    place = next(places, None)
-    return command if place is None else command[place:]
+    """Return the command from its interpreter or script on; all of it where there is none."""
+    for place, word in enumerate(command):
+        name = PurePosixPath(word).name
+        if PYTHON.match(name) or name in SHELLS or name.endswith((".py", ".R", ".sh")):
+            return command[place:]
+    return command
+
+
+def normal(name: str) -> str:
+    """Write a path as the names of what is sent are written."""
+    parts: list[str] = []
+    for part in PurePosixPath(name).parts:
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)

@@ -1,91 +1,161 @@
-"""A Python program and the modules beside it that it imports. Pure but for the reader it is given."""
+"""A Python program and the modules beside it that it imports, as syntax trees. Pure."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
+from orchestrator.program import invocation
 from orchestrator.program.texts import parsed
 
 MOST = 200  # files
+Read: TypeAlias = Callable[[str], str | None]
 
 
-def closure(path: str, read: Callable[[str], str | None]) -> Iterator[tuple[str, str]]:
-    """(path, text) of the program at `path` and of what it imports from its folder or the root, each once."""
-    waiting, seen, count = [path], {path}, 0
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a program; `path` is relative to where the tasks run."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of its syntax tree; none of a text that this Python cannot read."""
+        return tuple(ast.walk(self._tree))
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        try:
+            return parsed(self.text)
+        except (MemoryError, RecursionError, SyntaxError, ValueError):
+            return ast.Module([], [])
+
+    @cached_property
+    def statements(self) -> tuple[ast.stmt, ...]:
+        """The statements at the top of the file, and those below `if __name__ == "__main__":` there."""
+        return tuple(
+            inner
+            for one in self._tree.body
+            for inner in (one.body if isinstance(one, ast.If) and "__name__" in ast.dump(one.test) else [one])
+        )
+
+    @cached_property
+    def calls(self) -> tuple[ast.Call, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, ast.Call))
+
+    @cached_property
+    def _values(self) -> dict[str, list[ast.expr | None]]:
+        """What each name is bound to: None where that is no plain assignment."""
+        bound: dict[str, list[ast.expr | None]] = {}
+        plain: set[int] = set()
+        for node in self.nodes:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name) as target], value=value):
+                    plain.add(id(target))
+                    bound.setdefault(name, []).append(value)
+                case ast.Name(id=name, ctx=ast.Store()) if id(node) not in plain:
+                    bound.setdefault(name, []).append(None)
+                case ast.arg(arg=name):
+                    bound.setdefault(name, []).append(None)
+        return bound
+
+    def value(self, node: ast.expr | None) -> ast.expr | None:
+        """Return the expression that a name stands for, where the file binds it once; others as they are."""
+        if not isinstance(node, ast.Name):
+            return node
+        values = self._values.get(node.id, [])
+        return values[0] if len(values) == 1 else None
+
+    def number(self, node: ast.expr | None, depth: int = 10) -> int | None:
+        """Return the whole number that an expression is, as far as names and products tell."""
+        match self.value(node):
+            case ast.Constant(value=int(number)) if depth:
+                return number
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if depth:
+                first, second = self.number(left, depth - 1), self.number(right, depth - 1)
+                return None if first is None or second is None else first * second
+        return None
+
+
+def dotted(node: ast.AST) -> str:
+    """Write names and attributes as `tf.data.Dataset`; "" for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else ""
+
+
+def called(call: ast.Call) -> str:
+    """Name what is called, without its module or object: `fit`."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
+
+
+def text(node: ast.AST | None) -> str | None:
+    """Return the value of a string that is written out."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
+    """Return an argument by its place or its name."""
+    if len(call.args) > place and not any(isinstance(one, ast.Starred) for one in call.args):
+        return call.args[place]
+    return next((one.value for one in call.keywords if one.arg == name), None)
+
+
+def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
+    """Read the program of a command, where that is Python or a shell runs it, and what it imports."""
+    words = tuple(command)
+    programs = invocation.in_shell(invocation.shell_text(words, text_of)) if words else ()
+    files: dict[str, SourceFile] = {}
+    for one in programs or (words,):
+        module = invocation.module_name(one) if one else None
+        name = invocation.program(one)
+        if module is not None:
+            path = module.replace(".", "/")
+            name = next((end for end in (f"{path}.py", f"{path}/__main__.py") if text_of(end)), None)
+        if name is not None and name.endswith(".py"):
+            for path, content in closure(name, text_of):
+                files.setdefault(path, SourceFile(path, content))
+    return tuple(files.values())
+
+
+def closure(path: str, text_of: Read) -> Iterator[tuple[str, str]]:
+    """Yield (path, text) of a program and of what it imports from its folder or the root, each once."""
+    waiting, known, count = [path], {path}, 0
     while waiting and count < MOST:
         here = waiting.pop(0)
-        text = read(here)
-        if text is None:
+        content = text_of(here)
+        if content is None:
             continue
         count += 1
-        yield here, text
-        for candidate in _imported(text, here, path):
-            if candidate not in seen:
-                seen.add(candidate)
+        yield here, content
+        for candidate in _imported(content, here, path.rpartition("/")[0]):
+            if candidate not in known:
+                known.add(candidate)
                 waiting.append(candidate)
 
 
-def surely(path: str, texts: Mapping[str, str], *, module: bool = False) -> frozenset[str]:
-    """Those of a closure that are imported whenever the program at `path` runs: no `if` stands above.
-
-    Python looks beside a script, and for `python -m` (`module`) in the folder where it is started.
-    """
-    main = "" if module else path
-    found, waiting = {path}, [path]
-    while waiting:
-        here = waiting.pop()
-        for candidate in _imported(texts[here], here, main, only=True):
-            if candidate in texts and candidate not in found:
-                found.add(candidate)
-                waiting.append(candidate)
-    return frozenset(found)
-
-
-def _plain(tree: ast.Module) -> Iterator[ast.AST]:
-    waiting: list[ast.stmt] = [*tree.body]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if isinstance(node, ast.With | ast.Try) or (
-            isinstance(node, ast.FunctionDef) and node.name == "main"
-        ):
-            waiting.extend(node.body)
-
-
-def _imported(text: str, here: str, main: str, *, only: bool = False) -> Iterator[str]:
-    """Where the modules that a text imports may lie; most of these files do not exist.
-
-    `only` those that it surely imports, where Python looks for them first.
-    """
-    try:
-        tree = parsed(text)
-    except (MemoryError, RecursionError, SyntaxError, ValueError):
-        return
-    beside = main.rpartition("/")[0]
-    for node in _plain(tree) if only else ast.walk(tree):
+def _imported(content: str, here: str, beside: str) -> Iterator[str]:
+    """Yield where the modules that a text imports may lie; most of these files do not exist."""
+    for node in SourceFile(here, content).nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files(beside, alias.name, only)
+                yield from _files(beside, alias.name)
         elif isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names]
-            base = beside if node.level == 0 else _above(here, node.level)
-            parts = [node.module] if node.module else []
-            yield from _files(base, ".".join(parts), only)
-            for name in names:
-                yield from _files(base, ".".join((*parts, name)), only)
+            base = "/".join(here.split("/")[: -node.level]) if node.level else beside
+            for alias in node.names:
+                yield from _files(base, ".".join(filter(None, (node.module, alias.name))))
 
 
-def _files(folder: str, module: str, only: bool) -> Iterator[str]:
-    if not module:
-        return
-    for base in {folder} if only else {folder, ""}:
-        parts = module.split(".")
+def _files(folder: str, module: str) -> Iterator[str]:
+    parts = module.split(".")
+    for base in {folder, ""}:
         for length in range(1, len(parts) + 1):
             path = "/".join(filter(None, (base, *parts[:length])))
             yield f"{path}.py"
             yield f"{path}/__init__.py"
-
-
-def _above(here: str, level: int) -> str:
-    return "/".join(here.split("/")[:-level])

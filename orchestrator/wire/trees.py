@@ -6,27 +6,25 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from orchestrator.wire.fields import Count, Digest, Folder, Reply, Words
+from orchestrator.wire.fields import Count, Digest, Folder, Reply
 from orchestrator.wire.request import LARGE, Nothing, Request, expect
 
 _TOO_MUCH = "it misses trees that nobody asked for"
 
 
 class JobNeeds(Struct, frozen=True, kw_only=True):
-    """What a job starts with: its program (None: not asked), packages of R, paths among its arguments."""
+    """What a job starts with: its program (None: not asked), and paths among its arguments."""
 
     program: str | None
     python: str
     setup: str | None
-    packages: Sequence[str]
     paths: Sequence[str] = ()
 
 
 class Had(Reply, frozen=True):
-    """Whether the program is there; which packages, and which paths by their places, are not."""
+    """Tells if the program is there, and which paths, by their places, are not."""
 
     program: bool
-    packages: tuple[Words, ...]
     paths: tuple[Count, ...]
 
 
@@ -148,4 +146,3 @@ def _check(asked: ForRun | None, made: Work | None, digest: str) -> None:
 
 def _check_had(needs: JobNeeds, had: Had) -> None:
     expect(all(place < len(needs.paths) for place in had.paths), "it names paths that it was not asked for")
-    expect(set(had.packages) <= set(needs.packages), "it names other packages than it was asked for")

@@ -136,7 +136,6 @@ def _launch() -> Iterator[Row]:
         ("trees that nobody asked for", "result['missing'] = ['ab' * 32]", 3, PROTOCOL),
         ("a tree named by a path", "result['missing'] = ['../../x']", 3, PROTOCOL),
         ("nothing of what it has", "result['had'] = None", 3, PROTOCOL),
-        ("packages that nobody asked for", "result['had']['packages'] = [words]", 3, PROTOCOL),
         ("paths that nobody asked for", "result['had']['paths'] = [0]", 3, PROTOCOL),
         ("a place before all paths", "result['had']['paths'] = [-1]", 3, PROTOCOL),
         ("a program or not", "result['had']['program'] = words", 3, PROTOCOL),

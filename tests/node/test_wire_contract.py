@@ -247,11 +247,11 @@ def _needs(ask: Asker, workdir: str, digest: str) -> None:
         return reply, reply.had
 
     def program(name: str, setup: str | None = None) -> wire.JobNeeds:
-        return wire.JobNeeds(program=name, python=sys.executable, setup=setup, packages=())
+        return wire.JobNeeds(program=name, python=sys.executable, setup=setup)
 
     made, had = work("r3", program("sh"))
     assert (made.made, made.missing) == (True, ())
-    assert (had.program, had.packages, had.paths) == (True, (), ())
+    assert (had.program, had.paths) == (True, ())
     made, had = work("r4", program("no-such", setup="true"))
     assert (made.made, made.missing, had.program) == (False, (), False)
     made, had = work("r4", program("sh"), makes=False)
@@ -260,7 +260,7 @@ def _needs(ask: Asker, workdir: str, digest: str) -> None:
     assert (made.made, made.missing, had.program) == (False, ("cd",), True)
     assert not (ask.lab.workdir / "runs" / "r4" / "work").exists()
     paths = (workdir, "/no such/file", "/", "/no-such", "~/", "~/no such")
-    asked = wire.JobNeeds(program=None, python=sys.executable, setup=None, packages=(), paths=paths)
+    asked = wire.JobNeeds(program=None, python=sys.executable, setup=None, paths=paths)
     made, had = work("r5", asked)
     assert (made.made, had.paths) == (True, (1, 3, 5))
 

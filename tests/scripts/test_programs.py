@@ -100,28 +100,6 @@ def test_a_path_that_hosts_would_share_is_said(machines: Cluster, tmp_path: Path
     assert "these hosts share their working folder" in viewer.stderr
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("known", "noted"), [((), 1), (("--skip-preflight",), 0)])
-def test_a_backup_of_one_task_is_said_where_no_host_shares_its_folder(
-    machines: Cluster, tmp_path: Path, known: tuple[str, ...], noted: int
-) -> None:
-    desk = Desk(machines, tmp_path)
-    desk.script(
-        "train.py",
-        "import sys\nsys.exit()\n"
-        "import tensorflow as tf\n"
-        "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
-        "with strategy.scope():\n    model = build()\n"
-        "model.fit(x, callbacks=[tf.keras.callbacks.BackupAndRestore('saved')])\n",
-    )
-    desk.write_hosts(machines.hosts[:2])
-    options = ("--no-validate", "--max-restarts", "1", *known)
-    viewer = desk.launch(*options, "--", "train.py", fast=False)
-    assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stderr
-    desk.close()
-    assert viewer.stderr.count("O110 train.py, line 7: worker/0 alone keeps saved") == noted
-
-
 def test_there_are_enough() -> None:
     assert len(ALL) >= 40
     assert set(ALL) >= IN_THE_SUITE

@@ -24,7 +24,6 @@ FLOORS = {
         "config",
         "planning",
         "program",
-        "findings",
         "checks",
         "run",
         "diagnosis",

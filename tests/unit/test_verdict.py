@@ -438,7 +438,7 @@ def test_a_peer_named_in_an_earlier_exception_is_history() -> None:
     ("lines", "task"), [(SOCKET_CLOSED, "worker/2"), (UNHEALTHY, "worker/2"), (RAISED, ""), (GROUP, "")]
 )
 def test_the_accused_is_found(lines: tuple[str, ...], task: str) -> None:
-    assert lastwords.accused(lines) == task
+    assert Statement(lines).accused == task
 
 
 def hear(**said: Statement) -> Hear:

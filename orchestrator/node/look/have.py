@@ -1,4 +1,4 @@
-"""Whether a machine has what a job starts with: its program, and the packages that its R script loads."""
+"""Looks for what a job starts with: its program, and paths among its arguments."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from ..base.annotations import Any, Callable
 from ..task import environ
 
 _FIND = 'printf "%s%s%s" "$1" "$(command -v -- "$2")" "$1"'
-_PACKAGES = """
-words <- commandArgs(TRUE)
-there <- vapply(words[-1], function(name) nzchar(system.file(package = name)), TRUE)
-cat(words[1], paste(words[-1][!there], collapse = " "), words[1], sep = "")
-"""
-
-
 # Not in this process: a file system that hangs must not keep it.
 _ABSENT = """
 mark=$1; shift; printf %s "$mark"; place=0
@@ -24,18 +17,17 @@ printf %s "$mark"
 
 
 def look(needs: dict[str, Any]) -> dict[str, Any]:
-    """{"program": found, "packages", "paths": those that are not there}; what cannot be asked is there."""
+    """Return {"program": found, "paths": those that are not there}; what cannot be asked is there."""
     python, setup = needs["python"], needs.get("setup")
     return {
         "program": _program(needs["program"], python, setup),
-        "packages": _missing(list(needs["packages"]), python, setup),
         "paths": _absent(list(needs["paths"]), python),
     }
 
 
 def suffices(had: dict[str, Any]) -> bool:
-    """Whether a task can start with that; a path may be one that it makes."""
-    return bool(had["program"]) and not had["packages"]
+    """Return True if a task can start with that; a path may be one that it makes."""
+    return bool(had["program"])
 
 
 def _program(name: str | None, python: str, setup: str | None) -> bool:
@@ -47,13 +39,6 @@ def _program(name: str | None, python: str, setup: str | None) -> bool:
         return found is not None and os.path.isfile(found) and os.access(found, os.X_OK)
     fields = _ask(lambda mark: ["sh", "-c", _FIND, "sh", mark, name], python, setup)
     return fields is None or bool(fields[0].strip())
-
-
-def _missing(packages: list[str], python: str, setup: str | None) -> list[str]:
-    if not packages:
-        return []
-    fields = _ask(lambda mark: ["Rscript", "-e", _PACKAGES, mark, *packages], python, setup)
-    return [name for name in packages if fields is not None and name in fields[0].split()]
 
 
 def _absent(paths: list[str], python: str) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from orchestrator.errors import ExitStatus
@@ -63,15 +61,6 @@ def test_a_setup_may_know_it(desk: Desk, tmp_path_factory: pytest.TempPathFactor
     desk.write_hosts(desk.cluster.hosts, job=f"[job]\nsetup = 'export PATH={folder}:$PATH'\n")
     viewer = desk.launch("--", "trainer")
     assert viewer.wait() == ExitStatus.OK, viewer.stderr
-
-
-@pytest.mark.skipif(not shutil.which("Rscript"), reason="no R here: scripts/setup r")
-def test_packages_that_r_lacks(desk: Desk) -> None:
-    desk.script("train.R", 'library(stats)\nlibrary("nosuch.package")\nif (FALSE) library(another)\n')
-    viewer = desk.launch("--", "train.R")
-    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-    assert "2 hosts have an R without nosuch.package" in viewer.stderr
-    assert nothing_was_sent(desk)
 
 
 def test_a_path_that_only_this_machine_has_is_noted(desk: Desk) -> None:

@@ -1,0 +1,257 @@
+"""Findings: what will probably go wrong with a job, read from its program and its plan. Pure.
+
+A finding warns and stops nothing. What cannot be read simply is not said: no program of tests/scripts may
+have a false one. To add one, write a rule below: its code, its words and its place are all in here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+
+from orchestrator.model import Role, RunPlan
+from orchestrator.program.sources import SourceFile, argument, called, dotted, text
+
+PAGE = "docs/lint.md"
+PROGRAM, PATH = "O201", "O203"  # found on the hosts
+
+# The code of each finding, and its subject in a few words; docs/lint.md has a section for each.
+CODES = {PROGRAM: "a host without the command's program", PATH: "a path that only this machine has"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that will probably go wrong, and what to do; it stops nothing."""
+
+    code: str
+    what: str
+    fix: str
+    path: str = ""  # of the program's file
+    line: int = 0
+
+    def __str__(self) -> str:
+        where = f" {self.path}, line {self.line}:" if self.path else ""
+        return f"{self.code}{where} {self.what}; {self.fix} ({PAGE}#{self.code.lower()})"
+
+    def as_json(self) -> dict[str, str | int]:
+        return {"code": self.code, "path": self.path, "line": self.line, "what": self.what, "fix": self.fix}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that the rules may look at."""
+
+    plan: RunPlan
+    sources: tuple[SourceFile, ...]  # the program first
+    one_folder: bool = False  # the hosts' working folders are one, which only they can tell
+
+    @cached_property
+    def workers(self) -> int:
+        """Count the tasks that train together."""
+        return sum(task.id.role in (Role.CHIEF, Role.WORKER) for task in self.plan.tasks)
+
+    @property
+    def spread(self) -> bool:
+        """Return True if several workers train by MultiWorkerMirroredStrategy, as far as the text tells."""
+        ps = Role.PS.value in self.plan.cluster
+        return self.workers > 1 and not ps and self.names("MultiWorkerMirroredStrategy")
+
+    def names(self, pattern: str) -> bool:
+        return any(re.search(pattern, source.text) for source in self.sources)
+
+    def calls(self, *names: str) -> Iterator[tuple[SourceFile, ast.Call]]:
+        """Yield the calls of these names, whatever they are of."""
+        for source in self.sources:
+            yield from ((source, call) for call in source.calls if called(call) in names)
+
+
+class Spot(NamedTuple):
+    """One finding of a rule, which adds its code."""
+
+    what: str
+    fix: str
+    source: SourceFile
+    line: int
+
+
+Rule: TypeAlias = Callable[[Scene], Iterator[Spot]]
+_RULES: list[tuple[str, Rule]] = []
+
+
+def find(scene: Scene, silenced: Collection[str] = ()) -> tuple[Finding, ...]:
+    """Return all findings but those of silenced codes, and those that a comment on their line silences."""
+    places = ((code, place) for code, rule in _RULES if code not in silenced for place in rule(scene))
+    return tuple(
+        dict.fromkeys(
+            Finding(code, what, fix, source.path, line)
+            for code, (what, fix, source, line) in places
+            if not is_silent(code, source, line)
+        )
+    )
+
+
+def is_silent(code: str, source: SourceFile, line: int) -> bool:
+    """Return True if a comment on that line silences the code: `# orchestrate: ignore[O104]`."""
+    row = source.text.split("\n")[line - 1 : line]
+    match = re.search(r"#\s*orchestrate:\s*ignore\b\s*(?:\[([\w\s,]*)\])?", "".join(row))
+    return match is not None and (match[1] is None or code in re.split(r"[\s,]+", match[1].upper()))
+
+
+def _finds(code: str, about: str) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        CODES[code] = about
+        _RULES.append((code, rule))
+        return rule
+
+    return add
+
+
+@_finds("O101", "the program writes TF_CONFIG")
+def _config(scene: Scene) -> Iterator[Spot]:
+    for source in scene.sources:
+        changes = dict(_environment(source, "TF_CONFIG"))
+        named = [
+            node.lineno
+            for node in source.nodes
+            if isinstance(node, ast.Constant) and node.value == "TF_CONFIG"
+        ]
+        for line, value in changes.items():
+            reads = [one for one in named if one <= line and changes.get(one)]
+            if value is not None and reads == [line] and all(one > line or one in changes for one in named):
+                yield Spot(
+                    "the program replaces the TF_CONFIG that orchestrate sets: tasks may then wait for others"
+                    " that never come",
+                    "remove that line, or set TF_CONFIG only where it is not set yet",
+                    source,
+                    line,
+                )
+
+
+@_finds("O102", "the program turns off the TF_USE_LEGACY_KERAS that the run needs")
+def _legacy(scene: Scene) -> Iterator[Spot]:
+    if scene.plan.recipe.legacy_keras is None or scene.workers < 2:
+        return
+    for source in scene.sources:
+        for line, value in _environment(source, "TF_USE_LEGACY_KERAS"):
+            if value is None or text(value) in ("", "0", "False", "false"):
+                yield Spot(
+                    "the program turns off TF_USE_LEGACY_KERAS, which orchestrate sets: `fit` of Keras 3"
+                    " fails on several tasks",
+                    "remove that line; for Keras 3 write `import keras` throughout: orchestrate repairs it",
+                    source,
+                    line,
+                )
+
+
+@_finds("O104", "a batch that the workers cannot share equally")
+def _batch(scene: Scene) -> Iterator[Spot]:
+    own = "distribute_datasets_from_function|DatasetCreator|dataset_fn|InputContext"
+    if not scene.spread or scene.names(own):
+        return
+    for source, call in scene.calls("fit", "experimental_distribute_dataset"):
+        size = source.number(argument(call, 99, "batch_size"))
+        data = source.value(argument(call, 0, "x"))
+        made = [
+            one
+            for one in (ast.walk(data) if size is None and data is not None else ())
+            if isinstance(one, ast.Call) and called(one) in ("batch", "padded_batch")
+        ]
+        if len(made) == 1:
+            size = source.number(argument(made[0], 0, "batch_size"))
+        if size is not None and size % scene.workers:
+            yield Spot(
+                f"a batch of {size} is not shared equally by {scene.workers} workers: in each step some wait"
+                " for others",
+                f"choose a multiple of {scene.workers}, or {size} for each: {size * scene.workers}",
+                source,
+                call.lineno,
+            )
+
+
+@_finds("O105", "several tasks write one path")
+def _saving(scene: Scene) -> Iterator[Spot]:
+    """Find it where a host has several tasks, or hosts share their folders: the tasks' folder is one."""
+    trainers = [task.host for task in scene.plan.tasks if task.id.role in (Role.CHIEF, Role.WORKER)]
+    crowd = next((host for host in trainers if trainers.count(host) > 1), "")
+    if (
+        not scene.spread
+        or not (crowd or scene.one_folder)
+        or scene.names(r"chdir|task_id|task_type|is_chief")
+    ):
+        return
+    who = f"those of {crowd} share their folder" if crowd else "these hosts share their working folder"
+    models = {dotted(call.func).rpartition(".")[0] for _, call in scene.calls("fit")} - {""}
+    saving = [(*one, "filepath") for one in scene.calls("save", "save_weights")]
+    if scene.plan.recipe.legacy_keras is None:  # those of tf_keras write elsewhere where they are no chief
+        saving += [(*one, "filepath") for one in scene.calls("ModelCheckpoint")]
+        saving += [(*one, "backup_dir") for one in scene.calls("BackupAndRestore")]
+    for source, call, name in saving:
+        path = text(argument(call, 0, name))
+        of_a_model = dotted(call.func).rpartition(".")[0] in models
+        if path and (of_a_model or not called(call).startswith("save")):
+            yield Spot(
+                f"all tasks write {path}, and {who}",
+                "write the task's number into the path: `strategy.cluster_resolver.task_id`, or `index` in"
+                " TF_CONFIG",
+                source,
+                call.lineno,
+            )
+
+
+# --- paths ---
+
+MOST_PATHS = 20
+_WRITTEN = re.compile(
+    r"out|log|runs?$|ckpt|check|save|result|export|model|cache|te?mp|board|profil|dest|write", re.IGNORECASE
+)
+_OF_THE_SYSTEM = re.compile(
+    r"/(?:bin|boot|dev|etc|lib\w*|proc|run|sbin|sys|te?mp|usr|var/(?:log|te?mp|run))(?:/|$)"
+)
+_PATH = re.compile(r"(?:/|~/)[^\n\0*?\[{%]{1,300}")
+
+
+def own_paths(
+    command: Collection[str], sources: Collection[SourceFile], is_own: Callable[[str], bool]
+) -> dict[str, str]:
+    """Return absolute paths that hosts may lack, each with the line that has it; "" of an argument.
+
+    Names of outputs are left out: the program may only write there; so are paths that it asks for first.
+    """
+    paths: dict[str, str] = {}
+    option = ""
+    for word in command:
+        name, _, value = word.rpartition("=")
+        if not _WRITTEN.search(name or option) and not _WRITTEN.match(value.rpartition("/")[2]):
+            paths[value] = ""
+        option = word if word.startswith("-") else ""
+    asks = re.compile(r"exists|isdir|isfile|is_dir|is_file|makedirs|mkdir")
+    for source in sources:
+        asked = {text(node) for call in source.calls if asks.search(called(call)) for node in ast.walk(call)}
+        for node in source.nodes:
+            path = text(node)
+            if not isinstance(node, ast.Constant) or not path or path in asked or _OF_THE_SYSTEM.match(path):
+                continue
+            if not any(map(_WRITTEN.match, path.split("/"))) and not is_silent(PATH, source, node.lineno):
+                paths.setdefault(path, f"{source.path}, line {node.lineno}")
+    own = ((path, line) for path, line in paths.items() if _PATH.fullmatch(path) and is_own(path))
+    return dict(islice(own, MOST_PATHS))
+
+
+def _environment(source: SourceFile, name: str) -> Iterator[tuple[int, ast.expr | None]]:
+    """Yield line and value of each `os.environ[NAME] = ...` at the top of a file; None: it is removed."""
+    for one in source.statements:
+        match one:
+            case ast.Assign(targets=[ast.Subscript(value=target, slice=key)], value=value):
+                if dotted(target).endswith("environ") and text(key) == name:
+                    yield one.lineno, value
+            case ast.Expr(value=ast.Call() as call) if dotted(call.func).endswith("environ.pop"):
+                if text(argument(call, 0, "key")) == name:
+                    yield one.lineno, None
+            case ast.Delete(targets=[ast.Subscript(value=target, slice=key)]):
+                if dotted(target).endswith("environ") and text(key) == name:
+                    yield one.lineno, None

@@ -1,0 +1,202 @@
+"""Mistakes in a command for which it is refused before anything is sent: one function for each. Pure.
+
+A check that cannot be sure says nothing: the hosts may have what this machine has not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from orchestrator.errors import UsageError
+from orchestrator.program import invocation
+from orchestrator.program.invocation import normal, script_of
+from orchestrator.program.texts import parsed
+
+_OPERATORS = frozenset(["|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "&>", "2>&1", "|&"])
+_OF_A_SHELL = frozenset(["source", ".", "export", "module", "ulimit", "alias", "unset", "cd"])
+# Syntax that a newer Python than this one may know: the hosts decide.
+_NEWER = re.compile(
+    r"""\s*(?:type\s|match\s|case\s|except\b|(?:async\s+)?def\s+\w+\[|class\s+\w+\[)|[ftFT][rR]?["']"""
+)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The folder that goes to the hosts, as far as checks ask; paths are relative to it, with /."""
+
+    root: str
+    sent: frozenset[str]
+    read: Callable[[str], bytes | None]  # a file; None when there is none
+    exists: Callable[[str], bool]  # also of what is not sent; absolute paths and `~/` too
+    executable: Callable[[str], bool]
+    everywhere: Callable[[str], bool]  # whether the hosts see the same file under an absolute path
+    real: Callable[[str], str] = str  # an absolute path without the links in it
+    prepared: bool = False  # whether a `setup` runs before, which may make what is not there
+
+
+def check(command: tuple[str, ...], code: Code) -> None:
+    """Raise UsageError for the first mistake; `command` is what would run, without the host's Python."""
+    for one in (_shell_line, _notebook, _missing, _syntax, _module, _not_a_program):
+        error = one(command, code) if command else None
+        if error is not None:
+            raise error
+
+
+def _shell_line(command: tuple[str, ...], code: Code) -> UsageError | None:
+    first, last = command[0], command[-1]
+    if PurePosixPath(first).name in invocation.SHELLS:
+        return None
+    word = next((word for word in command if word in _OPERATORS), "")
+    if not word and not code.exists(first):
+        of_a_shell = first in _OF_A_SHELL or command[:2] in (("conda", "activate"), ("mamba", "activate"))
+        if (
+            re.search(r"[\s|&;<>]", first)
+            or re.match(r"[A-Za-z_]\w*=", first)
+            or (of_a_shell and command[1:])
+        ):
+            word = first
+    if not word:
+        return None
+    what, why = f"{word} is for a shell, and no shell reads the command", "a command is words, not a line"
+    if word in _OF_A_SHELL or first == "conda":
+        line = shlex.join(command).replace("\\", "\\\\").replace('"', '\\"')
+        hint = f'write setup = "{line}" under [job]: a shell reads it before each task'
+    elif last.endswith("&") and not last.endswith("&&"):
+        line = " ".join([*command[:-1], last[:-1].strip()]).removeprefix("nohup ").strip()
+        why, hint = "--detach leaves a run alone", f"`orchestrate launch -- {line}`"
+    elif len(command) == 1 and not re.search(r"[|&;<>$`*='\"]", first):
+        hint = f"`orchestrate launch -- {first.strip()}`"
+    else:
+        line = " ".join(one if one in _OPERATORS or one == first else shlex.quote(one) for one in command)
+        line = f"python {line}" if line.split(" ", maxsplit=1)[0].endswith(".py") else line
+        # With pipefail: else the status of `train.py | tee log` is tee's.
+        hint = f"`orchestrate launch -- bash -o pipefail -c {shlex.quote(line)}`"
+    return UsageError(what, why=why, hint=hint)
+
+
+def _notebook(command: tuple[str, ...], code: Code) -> UsageError | None:
+    name = invocation.program(command) or command[0]
+    if not name.endswith(".ipynb") or not code.exists(name):
+        return None
+    tool = (
+        f"jupyter nbconvert --to script --output {shlex.quote(PurePosixPath(name).name)} {shlex.quote(name)}"
+    )
+    return UsageError(
+        f"{name} is a notebook, and Python runs scripts",
+        why="its cells have to become a script first, and this machine has no nbconvert",
+        hint=f"`pip install nbconvert`, then `{tool}`, then"
+        f" `orchestrate launch -- {shlex.quote(name + '.py')}`",
+    )
+
+
+def _missing(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """Refuse a script, or a program with a path, that is not here, would not be sent, or lies elsewhere."""
+    script = script_of(command)
+    name = command[0] if script is None and "/" in command[0] and not code.prepared else script
+    if name is None:
+        return None
+    here, (parent, last) = normal(name), posixpath.split(name)
+    if name.startswith(("/", "~")):
+        if script is None or code.everywhere(name) or not code.exists(name):
+            return None  # a file of the hosts' own
+        here = posixpath.relpath(posixpath.join(code.real(parent or "/"), last), code.root)
+        if here in code.sent:
+            return UsageError(
+                f"{name} is where the code lies on this machine",
+                why="it is sent, and the tasks run in a copy of it on their hosts",
+                hint=f"`orchestrate launch -- {_with(command, name, here)}`",
+            )
+    if here in code.sent or any(one.startswith(f"{here}/") for one in code.sent):
+        return None
+    if not code.exists(name):
+        return UsageError(
+            f"there is no {name} here to launch",
+            why=f"the code in {code.root} is what goes to the hosts",
+            hint=_nearest(command, name, code),
+        )
+    if here.startswith("../"):
+        return UsageError(
+            f"{name} lies outside of the folder that is sent",
+            why=f"the code in {code.root} is what goes to the hosts",
+            hint=f"`cd {shlex.quote(parent)}`, then `orchestrate launch -- {_with(command, name, last)}`",
+        )
+    return UsageError(
+        f"{name} is here, and would not be sent",
+        why="git, .orchestrateignore or `ignore` under [job] leaves it out",
+        hint=f"`git check-ignore -v {shlex.quote(name)}` names git's rule; `git add -f` overrides it",
+    )
+
+
+def _nearest(command: tuple[str, ...], name: str, code: Code) -> str:
+    last = PurePosixPath(name).name
+    same = (path for path in code.sent if PurePosixPath(path).name in (last, f"{last}.py"))
+    meant = sorted(same, key=lambda path: (path.count("/"), path)) or difflib.get_close_matches(
+        normal(name), sorted(code.sent), 1, cutoff=0.8
+    )
+    if not meant:
+        return "change to the folder of your code"
+    return f"`orchestrate launch -- {_with(command, name, meant[0])}`"
+
+
+def _with(command: tuple[str, ...], name: str, right: str) -> str:
+    """Write the command line with another path for its file; a program in the folder needs a slash."""
+    if name == command[0] and "/" not in right and not right.endswith((".py", ".R", ".r")):
+        right = f"./{right}"
+    return shlex.join(right if word == name else word for word in command)
+
+
+def _syntax(command: tuple[str, ...], code: Code) -> UsageError | None:
+    name = script_of(command)
+    data = code.read(name) if name is not None and name.endswith(".py") else None
+    if name is None or data is None:
+        return None
+    try:
+        parsed(data, name)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        if _NEWER.search(line) or "f-string" in error.msg:  # `line` need not be the one that has it
+            return None
+        return UsageError(
+            f"{name}, line {error.lineno or 0}: {error.msg}",
+            why=line or "Python cannot compile it",
+            hint=f"correct that line; `python -m py_compile {shlex.quote(name)}` checks it",
+        )
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return None
+
+
+def _module(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """Refuse a module that a package of the code lacks; hosts may have installed any other one."""
+    name = invocation.module_name(command)
+    path = (name or "").replace(".", "/")
+    package = path.partition("/")[0]
+    files = {f"{path}.py", f"{path}/__main__.py"}
+    inside = [one.removesuffix(".py").replace("/", ".") for one in code.sent if one.startswith(f"{package}/")]
+    if name is None or files & code.sent or not inside:
+        return None
+    (meant,) = difflib.get_close_matches(name, sorted(inside), 1, cutoff=0.0)
+    return UsageError(
+        f"there is no module {name} in the code that is sent",
+        why=f"{package} is, and has neither {' nor '.join(sorted(files))}",
+        hint=f"`orchestrate launch -- {_with(command, name, meant)}`",
+    )
+
+
+def _not_a_program(command: tuple[str, ...], code: Code) -> UsageError | None:
+    """Refuse `run.sh`, which is looked for on PATH, and a script that is not executable."""
+    name, path = command[0], normal(command[0])
+    runs = code.executable(path)
+    if path not in code.sent or name.endswith((".py", ".R", ".r", ".ipynb")) or ("/" in name and runs):
+        return None
+    if "/" not in name and not runs and not name.endswith((".sh", ".bash")):
+        return None
+    way = shlex.join((*((f"./{path}",) if runs else ("bash", path)), *command[1:]))
+    why = "without a slash it is looked for on PATH" if runs else "it is not executable"
+    return UsageError(f"{name} cannot be started as it is", why=why, hint=f"`orchestrate launch -- {way}`")
