@@ -448,6 +448,7 @@ class RunEnded(Struct, frozen=True):
     kind: FailureKind = FailureKind.NONE
     cause_host: str = ""
     why: str = ""  # where the exception was raised, and from which other one
+    warnings: tuple[str, ...] = ()  # of a success: a Python of a task that failed, processes left behind
 
 
 Event: TypeAlias = (

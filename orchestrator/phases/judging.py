@@ -9,10 +9,12 @@ from orchestrator.diagnosis.rules import OF_A_PEER
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.diagnosis.verdict import NOBODY, Verdict, judge
 from orchestrator.errors import OrchestrateError
-from orchestrator.events import FailureKind, Phase
+from orchestrator.events import FailureKind, Phase, TaskExited
+from orchestrator.groups import grouped
 from orchestrator.model import TaskSpec
 from orchestrator.phases.attempt import Finished
 from orchestrator.phases.context import PhaseFailed
+from orchestrator.ranges import fold
 from orchestrator.run import losses, restarts
 from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
@@ -64,6 +66,25 @@ def doubt(finished: Finished, folder: RunFolder, attempt: str) -> Verdict:
             cause = f"{exited.task} on {exited.host}: {odd}"
             return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), losses.HINT)
     return NOBODY
+
+
+def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, ...]:
+    """Tell what tasks that exited with 0 hide: a shell's status is that of its last command."""
+    words: list[tuple[str, TaskExited]] = []
+    for exited in finished.exits:
+        if exited.code != 0 or exited.stopped:
+            continue
+        report = last_error(last_bytes(folder.report(attempt, exited.task.replace("/", "-"))))
+        if report is not None:
+            words.append((f"exited with 0, and a Python that it ran ended with {report.told}", exited))
+        if exited.oom_kills:
+            words.append(("exited with 0, and the kernel killed a process of it for want of memory", exited))
+        if exited.note:
+            words.append((exited.note, exited))
+    return tuple(
+        f"{fold(one.task for one in exits)} on {fold(one.host for one in exits)} {text}"
+        for text, exits in grouped(words).items()
+    )
 
 
 def never_started(failed: PhaseFailed, *, host_lost: bool) -> tuple[Verdict, FailedAttempt]:

@@ -19,7 +19,7 @@ from orchestrator.phases.attempt import Attempt
 from orchestrator.phases.collect import collect
 from orchestrator.phases.context import PhaseFailed, Run, log
 from orchestrator.phases.control import Control
-from orchestrator.phases.judging import attempt_failed, doubt, never_started, of_phase
+from orchestrator.phases.judging import attempt_failed, doubt, never_started, of_phase, warnings
 from orchestrator.phases.notify import notify
 from orchestrator.phases.restart.again import CannotSeatError, rest, start_again
 from orchestrator.phases.restart.seats import connect_or_replace
@@ -137,9 +137,11 @@ class _Keeper:
                 if finished.good:
                     odd = doubt(finished, run.folder, str(self._number))
                     cause = odd.cause if odd.task else ""
-                    return self._ended(
+                    ended = self._ended(
                         Outcome.SUCCEEDED, ExitStatus.OK, cause=cause, verdict=odd, hint=odd.hint
                     )
+                    hidden = warnings(finished, run.folder, str(self._number))
+                    return msgspec.structs.replace(ended, warnings=hidden)
                 verdict, failure = attempt_failed(finished, run.folder, str(self._number), run.plan.tasks)
                 if finished.hung is not None and not finished.hung.restart:
                     asked = run.plan.restarts.most > 0

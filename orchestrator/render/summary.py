@@ -38,6 +38,7 @@ def summary(view: View) -> list[str]:
         *_earlier(view),
         *cause(view, ended),
         *([f"not started again: {ended.given_up}"] if ended.given_up else []),
+        *(line for text in ended.warnings for line in block(text, word="warning")),
         *_unproven(ended),
         *_where(ended, started=started),
     ]

@@ -34,6 +34,33 @@ def test_a_good_run(desk: Desk) -> None:
     desk.nothing_is_left(run)
 
 
+FAILS = 'open("begun", "w").close()\nraise ValueError("no data")\n'
+SLEEPS = 'import time\nopen("begun", "w").close()\ntime.sleep(60)\n'
+UP = "while ! [ -e begun ]; do sleep 0.01; done"
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "warning"),
+    [
+        ("python train.py | cat", FAILS, "ended with ValueError: no data (train.py, line 2)"),
+        ("python train.py; echo done", FAILS, "ended with ValueError: no data (train.py, line 2)"),
+        (f"nohup python train.py & {UP}", SLEEPS, "left 1 process behind, which was ended"),
+        ("python train.py; echo done", "print(1)\n", ""),
+    ],
+)
+def test_a_script_that_hides_a_failure_succeeds_with_a_warning(
+    desk: Desk, line: str, text: str, warning: str
+) -> None:
+    desk.script("train.py", text)
+    desk.script("run.sh", f"{line}\n")
+    viewer = desk.launch("--", "bash", "run.sh")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    (ended,) = desk.named("RunEnded")
+    assert [one.partition(" on ")[0] for one in ended.get("warnings", [])] == ["worker/[0-1]"] * bool(warning)
+    assert warning in "".join(ended.get("warnings", []))
+    assert ("warning: worker/[0-1] on " in viewer.stderr) == bool(warning)
+
+
 def test_each_task_gets_its_own_tf_config(desk: Desk) -> None:
     viewer = desk.launch("--", "sh", "-c", 'echo "$TF_CONFIG"')
     assert viewer.wait() == ExitStatus.OK
