@@ -157,7 +157,6 @@ class CheckReported(Struct, frozen=True):
     why: str = ""
     hint: str = ""
     between: bool = False  # of the host and others, either of which may be the cause
-    fix: tuple[str, ...] = ()  # a command on that host that mends it, where it needs no root
 
 
 class Closed(StrEnum):

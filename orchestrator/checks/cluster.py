@@ -52,8 +52,8 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
             differs = minor(version, parts) != minor(usual, parts)
             if differs or (strict and version != usual):
                 level = Level.FAIL if strict and differs and needs.tensorflow else Level.WARN
-                hint, fix = _same(report, package, usual, needs)
-                yield report.name, Judgement(level, version, why, hint, fix, between=True)
+                hint = _same(report, package, usual, needs)
+                yield report.name, Judgement(level, version, why, hint, between=True)
 
     return judge
 
@@ -64,18 +64,18 @@ def _version(report: HostReport, package: str) -> str | None:
     return report.tensorflow if package == "tensorflow" else report.version(package)
 
 
-def _same(report: HostReport, package: str, usual: str, needs: Needs) -> tuple[str, tuple[str, ...]]:
+def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
     """How a host gets the usual version of the distribution that it has: another beside it breaks both."""
     made = report.is_made(needs)
     if package == "python":
         other = f'set `python = "{".".join(minor(usual))}"` under [env], then `orchestrate setup`'
-        return (other if made else "set `python` for it in hosts.toml to one of that version"), ()
+        return other if made else "set `python` for it in hosts.toml to one of that version"
     if made:
-        return "`orchestrate setup`", ()
+        return "`orchestrate setup`"
     if package == "tensorflow":
         name = report.distribution or "tensorflow"
         if name not in ("tensorflow", "tensorflow-cpu"):
-            return f"install the {name} that is built from TensorFlow {usual}, or leave the host out", ()
+            return f"install the {name} that is built from TensorFlow {usual}, or leave the host out"
         return report.pip(f"{name}=={usual}")
     # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
     return report.pip("--no-deps", f"{package.replace('-', '_')}=={usual}")

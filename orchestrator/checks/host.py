@@ -28,7 +28,7 @@ from orchestrator.text import count, duration, size
 
 OLDEST_PYTHON = (3, 8)  # that our agent runs on
 LITTLE_DISK, NO_DISK = 5e9, 200e6  # bytes: below them a warning, a failure
-LEAST_MEMORY, LEAST_SHM = 700_000_000, 256 << 20  # bytes of a small model's task; of NCCL between GPUs
+LEAST_SHM = 256 << 20  # bytes, for NCCL between the GPUs of one machine
 SKEW = 1.0  # seconds
 _KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` work on several tasks
 _NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
@@ -43,7 +43,6 @@ _BRINGS = {
     "tensorflow_datasets": "tensorflow-datasets",
 }
 _MISSING = "ModuleNotFoundError: No module named "
-_NUMBER = re.compile(r"^(\w+):? +(\d{1,18})\b", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -93,13 +92,10 @@ def _tensorflow(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield ok(report.tensorflow)
     elif report.facts.python.ok and not report.setup_failed:
         level = Level.FAIL if needs.tensorflow else Level.WARN
-        hint, fix = report.pip("tensorflow")
-        hint = _or(hint, "set `python` or `setup`, so that the right one is used")
+        hint = _or(report.pip("tensorflow"), "set `python` or `setup`, so that the right one is used")
         if report.is_made(needs):
             hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
-        if report.is_made(needs) or level is not Level.FAIL:
-            fix = ()
-        yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint, fix)
+        yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)
 
 
 def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -111,17 +107,17 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield ok(version)
         return
     # --no-deps: it would pull in the full tensorflow beside a tensorflow-cpu.
-    hint, fix = report.pip("--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
+    hint = report.pip("--no-deps", f"tf_keras=={'.'.join(minor(tensorflow))}.*")
     hint = _or(hint, "set `legacy_keras = false` under [job]")
     if report.is_made(needs):
-        hint, fix = "add tf-keras to the `packages` of [env], then `orchestrate setup`", ()
+        hint = "add tf-keras to the `packages` of [env], then `orchestrate setup`"
     why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2"
     level = Level.FAIL if needs.tensorflow else Level.WARN
     if version is None:
-        yield Judgement(level, "not installed", why, hint, fix)
+        yield Judgement(level, "not installed", why, hint)
     else:
         text = f"{version} beside tensorflow {tensorflow}"
-        yield Judgement(level, text, f"{why}; the two must match", hint, fix)
+        yield Judgement(level, text, f"{why}; the two must match", hint)
 
 
 def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -130,8 +126,8 @@ def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         return
     broken = next((module for module in imported.modules if module.error), None)
     if broken is not None:
-        hint, fix = _way_out(report, needs, broken.name, broken.error)
-        yield Judgement(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint, fix)
+        hint = _way_out(report, needs, broken.name, broken.error)
+        yield Judgement(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint)
     elif imported.ended:
         what = f"importing {imported.importing}" if imported.importing else "at its start"
         yield Judgement(Level.FAIL, f"Python ended {what}", *_ended(report, imported))
@@ -139,27 +135,27 @@ def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield ok()
 
 
-def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> tuple[str, tuple[str, ...]]:
-    """Return what to do, and the command if one does it."""
+def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
+    """Say what to do about a module that cannot be imported."""
     if error.startswith("PermissionError") or "Permission denied" in error:
-        return "run `chmod -R a+rX` on that folder, as its owner", ()
+        return "run `chmod -R a+rX` on that folder, as its owner"
     if missing := error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
     name = report.distribution or "tensorflow" if module == "tensorflow" else _BRINGS.get(module, module)
     version = report.facts.packages.get(name.replace("_", "-"))
     if not report.is_made(needs):
         if not _NAME.fullmatch(module):
-            return "", ()
+            return ""
         # What is there is installed again, in the same version and of the same distribution.
         words = ("--force-reinstall", "--no-deps", f"{name}=={version}") if version else (name,)
         return report.pip(*words)
     if missing and not version and _NAME.fullmatch(module):
-        return f"add {name} to the `packages` of [env] ({_PACKAGES_PAGE}), then `orchestrate setup`", ()
+        return f"add {name} to the `packages` of [env] ({_PACKAGES_PAGE}), then `orchestrate setup`"
     # An environment of ours that is complete by its name is not made again: first it has to go.
     folder = (report.facts.python.path or "").removesuffix("/bin/python")
-    fix = ("rm", "-rf", folder) if "/envs/" in folder and not folder.endswith("/") else ()
-    first = f"`orchestrate exec --only {report.name} -- {shlex.join(fix)}`, then " if fix else ""
-    return f"{first}`orchestrate setup`", fix
+    ours = "/envs/" in folder and not folder.endswith("/")
+    removal = f"`orchestrate exec --only {report.name} -- {shlex.join(('rm', '-rf', folder))}`, then "
+    return (removal if ours else "") + "`orchestrate setup`"
 
 
 def _ended(report: HostReport, imported: wire.Imported) -> tuple[str, str]:
@@ -194,20 +190,6 @@ def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.WARN, text, "most R scripts read TF_CONFIG with jsonlite")
     else:
         yield ok(f"{r.version}, reticulate {r.reticulate}, jsonlite {r.jsonlite}")
-
-
-def _memory(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
-    """Compare the memory of the machine, or of its container, with what a small model takes."""
-    answer = report.facts.answers.get("memory", "")
-    numbers = {name: int(number) for name, number in _NUMBER.findall(answer)}
-    available = numbers.get("MemAvailable", 1 << 50) << 10
-    if {"max", "current"} <= numbers.keys():
-        # The kernel gives the cache up first.
-        own = numbers["max"] - numbers["current"] + numbers.get("inactive_file", 0)
-        available = min(available, max(0, own))
-    if available < LEAST_MEMORY * max(1, report.host.tasks):
-        why = f"a task that trains a small model takes {size(LEAST_MEMORY)}; the kernel would kill it"
-        yield Judgement(Level.FAIL, f"{size(available)} of memory left", why)
 
 
 def _shm(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
@@ -365,11 +347,6 @@ def _or(hint: str, other: str) -> str:
     return f"{hint}; or {other}" if hint else other
 
 
-_MEMORY = (
-    "grep MemAvailable /proc/meminfo; cd /sys/fs/cgroup || exit 0; "
-    "for name in max current; do [ -r memory.$name ] && echo $name $(cat memory.$name); done; "
-    "[ -r memory.stat ] && grep inactive_file memory.stat; true"
-)
 _LINGERS = (  # root is excluded by default
     '[ "$(id -u)" = 0 ] || [ ! -d /run/systemd/system ] || [ -e "/var/lib/systemd/linger/$(id -un)" ] || '
     "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 "
@@ -385,12 +362,6 @@ CHECKS = (
     Check("tf_keras", each(_tf_keras)),
     Check("import", each(_import)),
     Check("r", each(_r), fix=_DEBIAN),
-    Check(
-        "memory",
-        each(_memory),
-        ask=("sh", "-c", _MEMORY),
-        fix="end what uses it: `ps aux --sort -rss | head`; or raise the container's limit",
-    ),
     Check(
         "shm",
         each(_shm),

@@ -113,8 +113,8 @@ class HostReport:
         """An address that others may reach; "" for none."""
         return next((ip for ip, name in self.addresses.items() if ":" not in ip and between(name)), "")
 
-    def pip(self, *words: str) -> tuple[str, tuple[str, ...]]:
-        """How its Python gets packages, and the command if one does it; "" where it is not known.
+    def pip(self, *words: str) -> str:
+        """Say how its Python gets packages; "" where that is not known.
 
         Nothing is installed into a Python that the distribution keeps for itself: pip refuses (PEP 668).
         """
@@ -122,11 +122,10 @@ class HostReport:
         if python.managed:
             leave = "" if self.host.python == DEFAULT_PYTHON else "leave `python` out, "
             made = "add a table [env] to hosts.toml, then `orchestrate setup`, which makes an environment"
-            return f"{leave}{made} (docs/setup.md)", ()
+            return f"{leave}{made} (docs/setup.md)"
         if python.path is None:
-            return "", ()
-        command = (python.path, "-m", "pip", "install", *words)
-        return f"`{shlex.join(command)}`", command
+            return ""
+        return f"`{shlex.join((python.path, '-m', 'pip', 'install', *words))}`"
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,6 @@ class Judgement:
     text: str  # short: "3.11.2", "120 GB free"
     why: str = ""
     hint: str = ""
-    fix: tuple[str, ...] = ()  # a command on that host that mends it, where it needs no root
     between: bool = False  # of the host and others, either of which may be the cause
 
 
@@ -165,18 +163,10 @@ class Check:
     fix: str = ""  # the hint of a finding that has none of its own
 
     def reports(self, evidence: Evidence) -> Iterator[CheckReported]:
-        for host, finding in self.judge(evidence):
-            hint = finding.hint or ("" if finding.level is Level.OK else self.fix)
-            yield CheckReported(
-                host,
-                self.name,
-                finding.level,
-                finding.text,
-                finding.why,
-                hint,
-                finding.between,
-                finding.fix,
-            )
+        for host, judged in self.judge(evidence):
+            hint = judged.hint or ("" if judged.level is Level.OK else self.fix)
+            texts = judged.text, judged.why, hint
+            yield CheckReported(host, self.name, judged.level, *texts, judged.between)
 
 
 def each(judge: Callable[[HostReport, Needs], Iterable[Judgement]]) -> Callable[[Evidence], Judgements]:

@@ -246,8 +246,4 @@ def _end(
         return int(ExitStatus.OK)
     if arguments.no_preflight:
         return int(ExitStatus.OK)
-    return preflight.main(
-        argparse.Namespace(
-            hosts=own, only=None, exclude=None, json=False, bandwidth=False, fix=False, html=None
-        )
-    )
+    return preflight.main(argparse.Namespace(hosts=own, only=None, exclude=None, json=False))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.out import say, tell
+from orchestrator.cli.desk.out import say
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors
 from orchestrator.ranges import expand_all, fold
 from orchestrator.text import count, plain
@@ -32,9 +32,6 @@ _COLUMNS = 80
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.chosen(parser)
-    parser.add_argument(
-        "--fix", action="store_true", help="repair what can be repaired without root, and say what was done"
-    )
     options.as_json(parser)
 
 
@@ -73,8 +70,6 @@ def main(arguments: argparse.Namespace) -> int:
             on_wait=lambda others: shown.step(_others(others)),
         )
         found = examine(fleet, bus, planned, look) if fleet.sessions else None
-        if arguments.fix and found is not None and _fix(fleet, inventory, planned, found, shown):
-            found = examine(fleet, bus, planned, look)
         if found is not None and inventory.data is not None:
             found = _with_data(fleet, bus, planned, inventory.data, found)
     return _conclude(arguments, planned, found, unreachable)
@@ -108,38 +103,6 @@ def _connect(fleet: Fleet, planned: RunPlan, shown: Awaiting) -> dict[str, HostE
 def _others(others: Mapping[str, str]) -> str:
     name, user = next(iter(others.items()))
     return f"waiting for a preflight of {user} at {name}"
-
-
-def _fix(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings, shown: Awaiting) -> bool:
-    """Do what the findings propose for what is the user's; say what was done, and whether anything was."""
-    from orchestrator.phases.mend import mend
-
-    shown.step("")
-    done = mend(fleet, found.checks, lambda host, command: tell(f"{host}: {command}"))
-    for one in done:
-        if one.error:
-            tell(f"{one.host}: that failed: {one.error}")
-    made = inventory.environment is not None and _environments(fleet, inventory, planned, found)
-    return bool(done) or made
-
-
-def _environments(fleet: Fleet, inventory: Inventory, planned: RunPlan, found: Findings) -> bool:
-    """Make the environment of [env] where it is not there, or was removed just now."""
-    from orchestrator.cli.desk.bars import bars
-    from orchestrator.launching.environment import with_environment
-    from orchestrator.phases.setup import make_environments
-    from orchestrator.render.errors import report
-
-    if found.good:
-        return False
-    inventory, environment, lock = with_environment(inventory)
-    names = [host.name for host in planned.hosts if host.name in fleet.sessions]
-    wanted = [host for host in inventory.hosts if host.name in names]
-    with bars(names) as emit:
-        bad = make_environments(fleet, wanted, environment, lock, emit)
-    if bad:
-        report(SeveralErrors(bad.values()), sys.stderr)
-    return True
 
 
 def _conclude(

@@ -21,7 +21,6 @@ from orchestrator.fleet import Fleet, Session
 from orchestrator.model import Data, Host, Role
 from orchestrator.node.base.fault import reason
 from orchestrator.phases.context import Emit
-from orchestrator.phases.mend import end_of
 from orchestrator.plainfile import at_home, make_folder
 from orchestrator.sync import DataPath, fetch, push, put
 from orchestrator.sync.builtin import read_builtin
@@ -193,7 +192,12 @@ class Maker:
         if self.setup is not None:
             argv = ["bash", "-lc", f'{self.setup}\nexec "$@"', "bash", *argv]
         said = bytearray()
-        session.on_output = end_of(said, _SAID)
+
+        def keep(_stream: wire.Pipe, data: bytes) -> None:
+            said.extend(data)
+            del said[:-_SAID]  # it may print without end
+
+        session.on_output = keep
         try:
             end = session.request(wire.Exec(argv=tuple(argv)), timeout=_LIMIT)
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.look import saved, vitals
+from orchestrator.node.look import vitals
 from tests.node.harness import until
 from tests.node.lab import Lab
 
@@ -72,7 +72,7 @@ def test_memory_and_load_of_gpus(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_the_newest_checkpoint(tmp_path: Path) -> None:
-    assert saved.newest(f"{tmp_path}/", 0) is None
+    assert vitals.newest(f"{tmp_path}/", 0) is None
     names = ["a/b/ckpt-1.index", "model.keras", "a/notes.txt", "a/b/ckpt-1.data-00000-of-00001"]
     now = time.time()
     for age, name in enumerate(names):
@@ -81,8 +81,8 @@ def test_the_newest_checkpoint(tmp_path: Path) -> None:
         path.touch()
         os.utime(path, (now - age, now - age))
     (tmp_path / "link.keras").symlink_to("/etc/passwd")
-    found = saved.newest(f"{tmp_path}/", 0)
+    found = vitals.newest(f"{tmp_path}/", 0)
     assert found is not None
     assert found["path"] == "a/b/ckpt-1.index"
-    assert saved.newest(f"{tmp_path}/", time.time_ns() + 10**9) is None
-    assert saved.newest(f"{tmp_path}/none/", 0) is None
+    assert vitals.newest(f"{tmp_path}/", time.time_ns() + 10**9) is None
+    assert vitals.newest(f"{tmp_path}/none/", 0) is None

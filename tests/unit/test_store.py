@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -26,11 +25,11 @@ from orchestrator.node.task.output import RECORD
 from orchestrator.store import RunFolder, RunReader, find, new_run_id
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
-from orchestrator.store.memory import Memory
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.prune import prune
 from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_lines
+from orchestrator.store.validations import Validations
 from tests.limits import limited_files
 
 STARTED = TaskStarted("worker/0", "gpu-1", "1", 42)
@@ -390,15 +389,6 @@ def test_run_ids_sort_by_their_time() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_what_is_too_old_is_not_remembered(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, 60.0, str)
-    memory.write("a", "x")
-    assert memory.read("a") == "x"
-    for moment in (time.time() - 90, time.time() + 90):  # and what a clock that was wrong has written
-        os.utime(tmp_path / "a", (moment, moment))
-        assert memory.read("a") is None
-
-
 @pytest.mark.parametrize("there", [False, True], ids=["new", "of an open umask before"])
 def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, there: bool) -> None:
     """Who may rename a run's folder puts one of theirs there: its notify.json names a command."""
@@ -409,7 +399,7 @@ def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, the
             runs.mkdir(parents=True)
             runs.parent.parent.chmod(0o755)  # the user's own
         make_run(runs, "20261121-010203-abcd")
-        Memory(runs.parent / "validations", 9.0, str).write("a", "x")
+        Validations(runs.parent / "validations").write("a", "x")
     finally:
         os.umask(before)
     made = [tmp_path / "state", *(tmp_path / "state").rglob("*")]

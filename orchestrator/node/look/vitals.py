@@ -10,10 +10,12 @@ from ..base.annotations import Any
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
 from ..task import control, state
-from . import saved
 
 _TERM = 1 << (signal.SIGTERM - 1)  # its bit in the masks of /proc/*/status
 
+_ENDINGS = (".index", ".keras", ".h5", ".hdf5", ".ckpt")  # `.index` ends a checkpoint of TensorFlow
+_MOST = 20_000  # entries that are looked at
+_DEEPEST = 6
 IGNORED, CAUGHT, DEFAULT, UNKNOWN = "ignored", "caught", "default", ""
 
 
@@ -60,7 +62,7 @@ def _task(
         told["term"] = term(leader)
         told["tensorflow"] = b"libtensorflow" in procs.read(f"/proc/{leader}/maps", 1 << 24)
         began = state.read(folder).get("started_ns") or 0
-        told["saved"] = saved.newest(f"/proc/{leader}/cwd/", began)
+        told["saved"] = newest(f"/proc/{leader}/cwd/", began)
     return told
 
 
@@ -103,3 +105,32 @@ def _gpus() -> list[dict[str, int]] | None:
         for gpu, pid, memory in users
         if pid.isdigit()
     ]
+
+
+def newest(folder: str, since_ns: int) -> dict[str, Any] | None:
+    """Find the checkpoint that was written last, and not before `since_ns`, by the names that Keras gives.
+
+    None where there is none among the first 20,000 entries; links are not followed.
+    """
+    best: dict[str, Any] | None = None
+    waiting = [("", 0)]
+    looked = 0
+    while waiting and looked < _MOST:
+        below, depth = waiting.pop()
+        try:
+            with os.scandir(os.path.join(folder, below)) as entries:
+                for entry in entries:
+                    looked += 1
+                    name = f"{below}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        if depth < _DEEPEST:
+                            waiting.append((f"{name}/", depth + 1))
+                    elif entry.name.endswith(_ENDINGS) and entry.is_file(follow_symlinks=False):
+                        when = entry.stat(follow_symlinks=False).st_mtime_ns
+                        if when >= since_ns and (best is None or when > best["time_ns"]):
+                            best = {"path": os.fsencode(name).decode("utf-8", "replace"), "time_ns": when}
+                    if looked >= _MOST:
+                        break
+        except OSError:
+            continue  # removed meanwhile, or not ours to see
+    return best
