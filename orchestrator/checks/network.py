@@ -31,7 +31,9 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
     """The hosts whose address is a loopback one, or a name for one: others would connect to themselves."""
     if len({report.machine for report in evidence.reports}) < 2:
         return {}
-    pairs = grouped((pair.target, pair) for pair in evidence.pairs)
+    strays = grouped(
+        (pair.target, pair) for pair in evidence.pairs if (ip := ip_of(pair.resolved)) and ip.is_loopback
+    )
     wrong: dict[str, Judgement] = {}
     for report in evidence.reports:
         name, address = report.name, report.host.address
@@ -40,16 +42,15 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
             why = "the tasks on the other machines would connect to themselves"
             hint = f"set `address` to one that the others reach, such as {own}"
             wrong[name] = Judgement(Level.FAIL, f"{address} is a loopback address", why, hint)
-            continue
-        strays = [pair for pair in pairs.get(name, ()) if (ip := ip_of(pair.resolved)) and ip.is_loopback]
-        if strays and len({pair.source for pair in pairs[name]}) > 1:
-            where = fold(dict.fromkeys(pair.source for pair in strays))
+        elif name in strays:
+            where = fold(dict.fromkeys(pair.source for pair in strays[name]))
+            loopback = strays[name][0].resolved
             why = f"/etc/hosts there gives the name a loopback address: {where} would connect to itself"
             hint = (
-                f"delete the name from the line of {strays[0].resolved} in /etc/hosts on {where}, or set "
+                f"delete the name from the line of {loopback} in /etc/hosts on {where}, or set "
                 f"`address` to an IP address such as {own}"
             )
-            wrong[name] = Judgement(Level.FAIL, f"{address} means {strays[0].resolved} on {where}", why, hint)
+            wrong[name] = Judgement(Level.FAIL, f"{address} means {loopback} on {where}", why, hint)
     return wrong
 
 
@@ -68,6 +69,8 @@ def _blame(ways: Mapping[Way, bool]) -> tuple[list[_Blame], list[Way]]:
     First the hosts to and from which nothing passes, then those to which, then those from which. One that
     has a single peer explains nothing: either of the two may be the cause.
     """
+    if all(ways.values()):
+        return [], []
     to = grouped((way[1], way) for way in ways)
     out = grouped((way[0], way) for way in ways)
     rest = {way for way, passes in ways.items() if not passes}
@@ -102,7 +105,7 @@ def _reach(evidence: Evidence) -> Judgements:
     for pair in pairs:
         if not pair.tcp:
             closed.setdefault((pair.source, pair.target), pair)
-    ways = {(pair.source, pair.target): True for pair in pairs if pair.source != pair.target}
+    ways = [(pair.source, pair.target) for pair in pairs if pair.source != pair.target]
     blames, rest = _blame({way: way not in closed for way in ways})
     findings: dict[str, list[Judgement]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
     addresses = {report.name: report.addresses for report in evidence.reports}
