@@ -24,6 +24,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
     from orchestrator.cli.desk.bars import bars
     from orchestrator.cli.desk.inventory import load
+    from orchestrator.events import EnvironmentStepped
     from orchestrator.launching.environment import with_environment
     from orchestrator.phases.setup import make_environments, runs_in
     from orchestrator.planning.selection import narrow
@@ -33,17 +34,21 @@ def main(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             say(f"nothing to do: {inventory.source} has no [env], so its hosts use Pythons of your own")
         return int(ExitStatus.OK)
-    inventory, plan, lock = with_environment(inventory, renew=arguments.upgrade)
+    names = [host.name for host in narrow(inventory, arguments.only, arguments.exclude).hosts]
+    with bars(names, json=arguments.json) as emit:
+        for name in names:
+            emit(EnvironmentStepped(name, "resolve", 0, 0))
+        inventory, plan, lock = with_environment(inventory, renew=arguments.upgrade)
     hosts = narrow(inventory, arguments.only, arguments.exclude).hosts
     own = [host.name for host in hosts if not runs_in(host, plan)]
-    wanted = [host for host in hosts if host.name not in own]
-    with asking(wanted) as (fleet, bad):
-        connected = [host for host in wanted if host.name in fleet.sessions and host.name not in bad]
+    trainers = [host for host in hosts if host.name not in own]
+    with asking(trainers) as (fleet, bad):
+        connected = [host for host in trainers if host.name in fleet.sessions and host.name not in bad]
         with bars([host.name for host in connected], json=arguments.json) as emit:
             bad.update(make_environments(fleet, connected, plan, lock, emit))
     if bad:
         raise SeveralErrors(bad.values())
     if not arguments.json:
         apart = f"; {', '.join(own)}: a `python` of your own" if own else ""
-        say(f"{count(len(wanted), 'host')} ready with the environment {plan.name}{apart}")
+        say(f"{count(len(trainers), 'host')} ready with the environment {plan.name}{apart}")
     return int(ExitStatus.OK)

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from orchestrator.envs import uv
-from orchestrator.envs.hashes import bare, hashes_in, unbound, with_hashes
 from orchestrator.errors import UsageError
 from orchestrator.model import Environment
 from orchestrator.plainfile import read_plain
 
 OLDEST = "3.11"  # the Python that a lock is good for, and newer ones, where [env] names no version
+HASH = " --hash="
 _LATER, _EARLIER = range(11, 40), range(6, 11)  # minor versions, from OLDEST on and before it
 _MOST = 16 << 20  # bytes of a requirements file or a lock
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
-_INCLUDE = re.compile(
-    r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]\s*(\S.*?)\s*?(?:\s#.*)?$", re.MULTILINE
-)
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_NEVER = "tensorflow; sys_platform == 'never'"
+_INCLUDE = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]\s*(\S+)", re.MULTILINE)
+_HASHES = re.compile(r"--hash[= ]\s*([A-Za-z0-9]+:[0-9A-Fa-f]+)")
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
 _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
 
@@ -44,9 +41,9 @@ class Lock:
     @property
     def names(self) -> tuple[str, ...]:
         """The packages that Linux machines may need."""
-        lines = (Requirement(bare(line)) for line in requirement_lines(self.text))
+        packages = (Requirement(bare(line)) for line in requirement_lines(self.text))
         linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-        return tuple(one.name for one in lines if one.marker is None or one.marker.evaluate(linux))
+        return tuple(one.name for one in packages if one.marker is None or one.marker.evaluate(linux))
 
 
 def named(text: str, environment: Environment) -> Lock:
@@ -79,138 +76,140 @@ def resolve(environment: Environment) -> Lock:
 
 
 def with_python(environment: Environment) -> Environment:
-    """The table with the Pythons that its project allows, where it names none itself."""
+    """Return the table with the Pythons that its project allows, where it names none itself."""
     if environment.python is not None or environment.requirements is None:
         return environment
     allowed = _allowed(Path(environment.requirements))
-    if allowed is None or all(_fits(allowed, one) for one in _LATER):
+    if allowed is None or all(_fits(allowed, minor) for minor in _LATER):
         return environment
-    if any(_fits(allowed, one) for one in _LATER) and any(_fits(allowed, one) for one in _EARLIER):
+    if any(_fits(allowed, minor) for minor in _LATER) and any(_fits(allowed, minor) for minor in _EARLIER):
         allowed &= SpecifierSet(f">={OLDEST}")
     return dataclasses.replace(environment, python=str(allowed))
 
 
 def recipe_digest(environment: Environment) -> str:
-    """What changes when the table does, or a file that it names; raise UsageError for a missing file."""
+    """Name what changes when the table does, or a file that it names; raise UsageError for a missing file."""
     parts = [environment.python or "", environment.index or "", *environment.packages, *environment.extras]
     if environment.requirements is not None:
-        contents = list(_contents(Path(environment.requirements), set()))
-        parts += [environment.requirements, *contents]
-        if hashes_in(contents):  # locks that were made before all were checked lack some
-            parts.append("all hashes")
+        parts += [environment.requirements, *_contents(Path(environment.requirements), set())]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def requirement_lines(text: str) -> Iterator[str]:
-    """The lines of a lock without comments; hashes stand behind a package's version and marker."""
-    for line in text.split("\n"):
-        content = line.partition(" #")[0].strip()
-        if content and not content.startswith("#"):
+    """The lines of a requirements file without comments, hashes at their ends."""
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        if content := " ".join(re.sub(r"(^|\s)#.*$", "", line).split()):
             yield content
 
 
-def _contents(path: Path, known: set[Path]) -> Iterator[str]:
-    """A requirements file and those that it includes."""
-    if path in known:
+def bare(line: str) -> str:
+    """A line of a lock without its hashes."""
+    return line.partition(HASH)[0]
+
+
+def only_hashes_of(text: str, contents: Iterable[str]) -> str:
+    """Return the lock without hashes that the requirements do not have, of packages to which they give some.
+
+    uv takes those of the index, which may serve another file; raise UsageError where none is left.
+    """
+    given: dict[str, set[str]] = {}
+    for line in (line for content in contents for line in requirement_lines(content)):
+        if hashes := _HASHES.findall(line):
+            given.setdefault(_package(line), set()).update(hashes)
+    lines = []
+    for line in requirement_lines(text):
+        hashes = _HASHES.findall(line)
+        kept = [digest for digest in hashes if digest in given.get(_package(line), {digest})]
+        if hashes and not kept:
+            raise UsageError(
+                f"the index has no file of {_package(line)} with a hash that `requirements` gives it",
+                hint="compare the hashes there with those of the index: it serves another file",
+            )
+        lines.append(bare(line) + "".join(HASH + digest for digest in kept) + "\n")
+    return "".join(lines)
+
+
+def _package(line: str) -> str:
+    return canonicalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0])
+
+
+def _contents(path: Path, done: set[Path]) -> Iterator[str]:
+    """A requirements file and those that it includes by a plain name."""
+    if path in done:
         return
-    known.add(path)
+    done.add(path)
     try:
         text = read_plain(path, _MOST, follow=True).decode()
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {path}, the `requirements` of [env]",
             why=getattr(error, "strerror", None) or str(error),
-            hint="save it as UTF-8"
-            if isinstance(error, UnicodeError)
-            else "name a requirements file, a lock or a pyproject.toml, relative to hosts.toml",
+            hint="name a requirements file, a lock or a pyproject.toml in UTF-8, relative to hosts.toml",
         ) from error
     yield text
-    for name in _included(text):
-        yield from _contents(path.parent / name, known)
-
-
-def _included(text: str) -> Iterator[str]:
-    """The files that a requirements file includes, written as uv reads them; a URL is left to it."""
-    for match in _INCLUDE.finditer(text):
-        word = match[1].strip()
-        word = word[1:-1] if word[0] == word[-1] and word[0] in "'\"" else word.replace("\\ ", " ")
-        word = _VARIABLE.sub(lambda one: os.environ.get(one[1], one[0]), word)
-        if not re.match(r"https?://", word):
-            yield word.removeprefix("file://")
+    for name in _INCLUDE.findall(text):
+        if (other := path.parent / name).is_file():  # what else uv can read is left to it
+            yield from _contents(other, done)
 
 
 def _resolve(environment: Environment) -> str:
+    extras = [word for extra in environment.extras for word in ("--extra", extra)]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "packages.in").write_text(
-            "".join(f"{line}\n" for line in environment.packages), encoding="utf-8"
-        )
-        sources, texts = [str(folder / "packages.in")], list(environment.packages)
-        extras = [word for extra in environment.extras for word in ("--extra", extra)]
+        listing = Path(name) / "packages.in"
+        listing.write_text("".join(f"{line}\n" for line in environment.packages), encoding="utf-8")
+        sources, contents = [listing], ["\n".join(environment.packages)]
         if environment.requirements is not None:
             path = Path(environment.requirements)
-            texts += _wanted(path)
-            if path.name.startswith("pylock.") and path.suffix == ".toml":
-                raise UsageError(
-                    f"[env] cannot be made of {path}",
-                    why="`uv pip compile` does not read a pylock.toml (PEP 751)",
-                    hint="name the uv.lock, pyproject.toml or requirements file that it was made from",
-                )
+            contents += _listed(path)
             if path.name == "uv.lock":
                 export = ["export", "--frozen", "--no-emit-project", "--no-header", "--no-annotate"]
                 text = uv.run(f"read {path}", [*export, *extras, "--project", str(path.parent)])
                 if not environment.packages:
-                    return with_hashes(text, {})
-                texts, extras, path = [*environment.packages, text], [], folder / "locked.txt"
+                    return only_hashes_of(text, ())
+                contents, extras, path = [contents[0], text], [], Path(name) / "locked.txt"
                 path.write_text(text, encoding="utf-8")
-            sources.append(str(path))
-        if loose := unbound(texts):
-            raise UsageError(
-                f"[env] cannot check the hash of {loose[0]!r}",
-                why="it is the hash of one file, and no one version is named whose file that is",
-                hint=f"write `{Requirement(loose[0]).name}==VERSION`, as pip-compile does, or no hash",
-            )
+            sources.append(path)
         arguments = ["pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
-        arguments += ["--no-emit-index-url", "--python-version", _minimum(environment), *extras]
+        arguments += ["--generate-hashes", "--no-emit-index-url", "--python-version", _minimum(environment)]
         if environment.index is not None:
             arguments += ["--default-index", environment.index]
-        if overrides := overrides_of("\n".join(texts)):
-            (folder / "overrides.txt").write_text("\n".join(overrides), encoding="utf-8")
-            arguments += ["--overrides", str(folder / "overrides.txt")]
-        return with_hashes(uv.run("resolve the packages of [env]", [*arguments, *sources]), hashes_in(texts))
+        if overrides := overrides_of("\n".join(contents)):
+            (Path(name) / "overrides.txt").write_text("\n".join(overrides), encoding="utf-8")
+            arguments += ["--overrides", str(Path(name) / "overrides.txt")]
+        text = uv.run("resolve the packages of [env]", [*arguments, *extras, *map(str, sources)])
+        return only_hashes_of(text, contents)
 
 
 def overrides_of(listing: str) -> list[str]:
-    """What replaces other packages' wish for tensorflow where tensorflow-cpu is listed.
+    """Return what replaces other packages' wish for tensorflow where tensorflow-cpu is listed.
 
     tf-keras, for one, would bring the full one beside the lighter one, and the two overwrite each other.
     """
     if not _CPU.search(listing):
         return []
-    return [line.strip() for line in _FULL.findall(listing)] or [_NEVER]
+    return [line.strip() for line in _FULL.findall(listing)] or ["tensorflow; sys_platform == 'never'"]
 
 
-def _wanted(path: Path) -> list[str]:
+def _listed(path: Path) -> list[str]:
+    """What a file asks for, and those that it includes."""
     contents = list(_contents(path, set()))
     if path.name != "pyproject.toml":
         return contents
     try:
-        project = tomllib.loads(contents[0]).get("project", {})
-    except tomllib.TOMLDecodeError as error:
+        return ["\n".join(map(str, tomllib.loads(contents[0]).get("project", {}).get("dependencies", [])))]
+    except (ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"cannot read {path}", why=str(error)) from error
-    dependencies = project.get("dependencies", []) if isinstance(project, dict) else []
-    return [str(one) for one in dependencies]
 
 
 def _minimum(environment: Environment) -> str:
-    wanted = environment.python or ""
-    if _VERSION.fullmatch(wanted):
-        return wanted
+    python = environment.python or ""
+    if _VERSION.fullmatch(python):
+        return python
     try:
-        allowed = SpecifierSet(wanted)
+        allowed = SpecifierSet(python)
     except InvalidSpecifier:  # a program
         return OLDEST
-    return next((f"3.{one}" for one in (*_LATER, *_EARLIER[::-1]) if _fits(allowed, one)), OLDEST)
+    return next((f"3.{minor}" for minor in (*_LATER, *_EARLIER[::-1]) if _fits(allowed, minor)), OLDEST)
 
 
 def _allowed(path: Path) -> SpecifierSet | None:
@@ -218,15 +217,14 @@ def _allowed(path: Path) -> SpecifierSet | None:
     try:
         if path.name not in {"pyproject.toml", "uv.lock"}:
             return None
-        told = tomllib.loads(read_plain(path, _MOST, follow=True).decode())
-        place = told if path.name == "uv.lock" else told["project"]
-        return SpecifierSet(place["requires-python"])
+        table = tomllib.loads(read_plain(path, _MOST, follow=True).decode())
+        return SpecifierSet((table if path.name == "uv.lock" else table["project"])["requires-python"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None  # what is wrong with the file is said when its packages are read
 
 
 def _fits(allowed: SpecifierSet, minor: int) -> bool:
-    """Whether some release of Python 3.MINOR is allowed."""
+    """Return True if some release of Python 3.MINOR is allowed."""
     return any(allowed.contains(f"3.{minor}{patch}") for patch in ("", ".99"))
 
 

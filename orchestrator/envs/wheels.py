@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from orchestrator.envs import uv
-from orchestrator.envs.hashes import OPTION, bare
-from orchestrator.envs.lock import Lock, requirement_lines
+from orchestrator.envs.lock import HASH, Lock, bare, requirement_lines
 from orchestrator.errors import ClusterError
 from orchestrator.plainfile import cache, make_folder
 
 _COMPLETE = ".complete"
 _OLDEST_GLIBC = 5  # of the manylinux tags that name one: manylinux_2_5
 _LINES = 6
+_GLANCE = 0.5  # seconds between two looks at how far pip has come
 _CHANGED = "compare the hashes in `requirements` of [env] with those of the index: it serves another file"
 
 
 @dataclass(frozen=True)
 class Platform:
-    """What decides which wheel fits."""
+    """The facts of a machine that decide which wheel fits."""
 
     machine: str  # x86_64, aarch64
     libc: str  # "glibc 2.36"
@@ -39,8 +41,12 @@ class Platform:
         return ".".join(self.python.split(".")[:2])
 
     @property
+    def abi(self) -> str:
+        return f"cp{self.minor.replace('.', '')}"
+
+    @property
     def name(self) -> str:
-        return f"cp{self.minor.replace('.', '')}-{self.libc.replace(' ', '-') or 'unknown'}-{self.machine}"
+        return f"{self.abi}-{self.libc.replace(' ', '-') or 'unknown'}-{self.machine}"
 
     def tags(self) -> Iterator[str]:
         """The platform tags of wheels that run there, as pip wants to be told (PEP 600)."""
@@ -81,18 +87,13 @@ def pins(lock: Lock, platform: Platform) -> list[str]:
     return chosen
 
 
-def folder_of(lock: Lock, platform: Platform) -> Path:
-    """Where the wheels of a lock are kept."""
-    return cache("wheels") / f"{lock.name}-{platform.name}"
-
-
-def fetch(lock: Lock, platform: Platform, index: str | None) -> Path:
-    """A folder with a wheel for every package; raise ClusterError when one cannot be had."""
-    folder = folder_of(lock, platform)
+def fetch(lock: Lock, platform: Platform, index: str | None, on_bytes: Callable[[int], None]) -> Path:
+    """Return a folder with a wheel for every package; raise ClusterError when one cannot be had."""
+    folder = cache("wheels") / f"{lock.name}-{platform.name}"
     if (folder / _COMPLETE).exists():
         return folder
-    wanted = pins(lock, platform)
-    if not wanted:
+    packages = pins(lock, platform)
+    if not packages:
         raise ClusterError(
             f"[env] asks for no package on {platform.name}",
             why="the markers of all of them leave it out",
@@ -101,11 +102,19 @@ def fetch(lock: Lock, platform: Platform, index: str | None) -> Path:
     make_folder(folder.parent)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        sources = _without_wheels(wanted, platform, index)
-        _download([pin for pin in wanted if _name(pin) not in sources], platform, index, incoming)
-        for pin in wanted:
-            if _name(pin) in sources:
-                _build(pin, index, incoming)
+        sources = _without_wheels(packages, platform, index)
+        wheels = [pin for pin in packages if Requirement(bare(pin)).name not in sources]
+        tags = [word for tag in platform.tags() for word in ("--platform", tag)]
+        abis = [word for abi in (platform.abi, "abi3", "none") for word in ("--abi", abi)]
+        download = ["download", "--no-deps", "--only-binary=:all:", "--implementation", "cp", *abis, *tags]
+        download += ["--python-version", platform.minor]
+        what = f"download the packages of [env] for {platform.name}"
+        for hashed in (True, False):  # given one hash, pip wants one for every package that it is asked for
+            pip = _Pip([pin for pin in wheels if (HASH in pin) is hashed], index, incoming, on_bytes)
+            pip.run(download, "--dest", what)
+        for pin in packages:
+            if pin not in wheels:
+                _build(pin, index, incoming, on_bytes)
         (incoming / _COMPLETE).touch()
         if folder.exists():
             shutil.rmtree(folder)
@@ -116,48 +125,29 @@ def fetch(lock: Lock, platform: Platform, index: str | None) -> Path:
     return folder
 
 
-def _name(pin: str) -> str:
-    return Requirement(bare(pin)).name
-
-
-def _without_wheels(wanted: list[str], platform: Platform, index: str | None) -> set[str]:
-    """The packages that come as source alone."""
+def _without_wheels(packages: list[str], platform: Platform, index: str | None) -> set[str]:
+    """Name the packages that come as source alone."""
     with tempfile.TemporaryDirectory() as name:
         listing = Path(name) / "pins.txt"
-        listing.write_text("\n".join(wanted), encoding="utf-8")
-        more = ["--default-index", index] if index else []
-        text = uv.run(
-            "look up the packages of [env]",
-            [
-                *("pip", "compile", "--quiet", "--no-header", "--no-deps", *more),
-                *(
-                    "--python-version",
-                    platform.minor,
-                    "--python-platform",
-                    f"{platform.machine}-unknown-linux-gnu",
-                ),
-                *("--format", "pylock.toml", str(listing)),
-            ],
-        )
-    packages = tomllib.loads(text).get("packages", [])
-    return {one["name"] for one in packages if not one.get("wheels")}
+        listing.write_text("\n".join(packages), encoding="utf-8")
+        target = [
+            "--python-version",
+            platform.minor,
+            "--python-platform",
+            f"{platform.machine}-unknown-linux-gnu",
+        ]
+        arguments = ["pip", "compile", "--quiet", "--no-header", "--no-deps", *target]
+        arguments += ["--default-index", index] if index else []
+        text = uv.run("look up the packages of [env]", [*arguments, "--format", "pylock.toml", str(listing)])
+    return {
+        package["name"] for package in tomllib.loads(text).get("packages", []) if not package.get("wheels")
+    }
 
 
-def _download(wanted: list[str], platform: Platform, index: str | None, folder: Path) -> None:
-    tags = [word for tag in platform.tags() for word in ("--platform", tag)]
-    abi = f"cp{platform.minor.replace('.', '')}"
-    abis = [word for name in (abi, "abi3", "none") for word in ("--abi", name)]
-    arguments = ["download", "--no-deps", "--only-binary=:all:", "--implementation", "cp"]
-    arguments += ["--python-version", platform.minor, *abis, *tags]
-    what = f"download the packages of [env] for {platform.name}"
-    for hashed in (True, False):  # given one hash, pip wants one for every package that it is asked for
-        _pip(arguments, [pin for pin in wanted if (OPTION in pin) is hashed], index, folder, what)
-
-
-def _build(pin: str, index: str | None, folder: Path) -> None:
+def _build(pin: str, index: str | None, folder: Path, on_bytes: Callable[[int], None]) -> None:
     before = set(folder.iterdir())
-    what = f"build {bare(pin)}, which has no wheel"
-    _pip(["wheel", "--no-deps", "--use-pep517"], [pin], index, folder, what)
+    pip = _Pip([pin], index, folder, on_bytes)
+    pip.run(["wheel", "--no-deps", "--use-pep517"], "--wheel-dir", f"build {bare(pin)}, which has no wheel")
     for wheel in set(folder.iterdir()) - before:
         if not wheel.name.endswith("-any.whl"):
             raise ClusterError(
@@ -166,31 +156,61 @@ def _build(pin: str, index: str | None, folder: Path) -> None:
             )
 
 
-def _pip(arguments: list[str], wanted: list[str], index: str | None, folder: Path, what: str) -> None:
-    if not wanted:
-        return
-    target = "--dest" if arguments[0] == "download" else "--wheel-dir"
-    with tempfile.TemporaryDirectory() as name:
-        listing = Path(name) / "pins.txt"
-        listing.write_text("\n".join(wanted), encoding="utf-8")
-        more = ["--index-url", index] if index else []
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, *more),
-                *("--quiet", target, str(folder), "--requirement", str(listing)),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    if done.returncode:
-        lines = [line for line in done.stderr.split("\n") if line.strip()]
-        raise ClusterError(
-            f"cannot {what}",
-            why="\n".join(lines[-_LINES:]),
-            hint=_CHANGED
-            if "DO NOT MATCH THE HASHES" in done.stderr
-            else 'check the network here; or set `via = "node"` under [env], where the hosts reach an index',
-        )
+@dataclass(frozen=True)
+class _Pip:
+    """One call of pip, which says nothing of its progress: its files are watched."""
+
+    pins: list[str]
+    index: str | None
+    folder: Path
+    on_bytes: Callable[[int], None]
+
+    def run(self, arguments: list[str], target: str, what: str) -> None:
+        if not self.pins:
+            return
+        with tempfile.TemporaryDirectory(dir=self.folder.parent) as name:
+            listing = Path(name) / "pins.txt"
+            listing.write_text("\n".join(self.pins), encoding="utf-8")
+            more = ["--index-url", self.index] if self.index else []
+            argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, *more, "--quiet"]
+            with (Path(name) / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
+                process = subprocess.Popen(
+                    [*argv, target, str(self.folder), "--requirement", str(listing)],
+                    env={**os.environ, "TMPDIR": name},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                )
+                while (status := self._wait(process)) is None:
+                    self.on_bytes(_size(Path(name)) + _size(self.folder))
+                errors.seek(0)
+                words = errors.read()
+        if status:
+            raise ClusterError(
+                f"cannot {what}",
+                why="\n".join([line for line in words.split("\n") if line.strip()][-_LINES:]),
+                hint=_CHANGED
+                if "DO NOT MATCH THE HASHES" in words
+                else 'check the network here; or set `via = "node"` under [env], if the hosts reach an index',
+            )
+
+    @staticmethod
+    def _wait(process: subprocess.Popen[bytes]) -> int | None:
+        try:
+            return process.wait(_GLANCE)
+        except subprocess.TimeoutExpired:
+            return None
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes below a folder whose files come and go."""
+    total = 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(top, name).lstat().st_size
+    return total

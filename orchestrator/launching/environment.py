@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from orchestrator.envs import Lock
 
 
+UNRESOLVED = "LOCK"  # the name of a lock that is not made yet, where nothing is to be made
+
+
 def with_environment(inventory: Inventory, *, renew: bool = False) -> tuple[Inventory, EnvironmentPlan, Lock]:
-    """The inventory with the interpreter of its [env] for every host that names none of its own.
+    """Return the inventory with the interpreter of its [env] for every host that names none of its own.
 
     Raise UsageError or ClusterError where the packages cannot be resolved.
     """
@@ -20,32 +23,52 @@ def with_environment(inventory: Inventory, *, renew: bool = False) -> tuple[Inve
 
     assert inventory.environment is not None
     table = with_python(inventory.environment)
-    lock = _lock(table, renew=renew)
-    plan = EnvironmentPlan(lock.name, table.python, table.index, table.via)
+    lock = _kept(table) if not renew else None
+    lock = lock or _resolved(table)
+    return *_planned(inventory, table, lock.name), lock
+
+
+def planned_environment(
+    inventory: Inventory, *, resolve: bool = True
+) -> tuple[Inventory, EnvironmentPlan | None]:
+    """Plan the environment of a run, if there is an [env]; without `resolve` no package index is asked."""
+    from orchestrator.envs import with_python
+
+    if inventory.environment is None:
+        return inventory, None
+    if resolve:
+        return with_environment(inventory)[:2]
+    table = with_python(inventory.environment)
+    lock = _kept(table)
+    return _planned(inventory, table, lock.name if lock else UNRESOLVED)
+
+
+def _planned(inventory: Inventory, table: Environment, name: str) -> tuple[Inventory, EnvironmentPlan]:
+    plan = EnvironmentPlan(name, table.python, table.index, table.via)
     hosts = tuple(
         dataclasses.replace(host, python=interpreter(host, plan)) if host.python == Host.python else host
         for host in inventory.hosts
     )
-    return dataclasses.replace(inventory, hosts=hosts), plan, lock
+    return dataclasses.replace(inventory, hosts=hosts), plan
 
 
-def _lock(table: Environment, *, renew: bool) -> Lock:
-    """The lock that was kept for this recipe, or a new one: a later host gets what the first one got."""
-    from orchestrator.envs import named, recipe_digest, resolve
-    from orchestrator.store.locks import read_lock, write_lock
+def _kept(table: Environment) -> Lock | None:
+    """Return the lock that was kept for this recipe: a later host gets what the first one got."""
+    from orchestrator.envs import named, recipe_digest
+    from orchestrator.store.locks import read_lock
 
-    recipe = recipe_digest(table)
-    text = None if renew else read_lock(recipe)
-    if text is not None:
-        lock = named(text, table)
-        if read_lock(lock.name) == text:  # else one of them is damaged
-            return lock
+    text = read_lock(recipe_digest(table))
+    if text is None:
+        return None
+    lock = named(text, table)
+    return lock if read_lock(lock.name) == text else None  # else one of them is damaged
+
+
+def _resolved(table: Environment) -> Lock:
+    from orchestrator.envs import recipe_digest, resolve
+    from orchestrator.store.locks import write_lock
+
     lock = resolve(table)
-    for name in (lock.name, recipe):
+    for name in (lock.name, recipe_digest(table)):
         write_lock(name, lock.text)
     return lock
-
-
-def planned_environment(inventory: Inventory) -> tuple[Inventory, EnvironmentPlan | None]:
-    """The same for a run; nothing changes without [env]."""
-    return (inventory, None) if inventory.environment is None else with_environment(inventory)[:2]

@@ -98,7 +98,7 @@ def make_plan(
     program.check_options(command)
     inventory, sent = with_own_set(inventory, command, dict(arguments.env))
     check_data(inventory)
-    inventory, environment = planned_environment(inventory)
+    inventory, environment = planned_environment(inventory, resolve=not getattr(arguments, "dry_run", False))
     sources = program.read(command, around)
     planned = plan.assign(
         inventory,

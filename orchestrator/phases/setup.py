@@ -20,7 +20,7 @@ from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.phases.wheels import FOLDER, Brought, bring_uv, bring_wheels
+from orchestrator.phases.wheels import FOLDER, bring_uv, bring_wheels
 from orchestrator.store.locks import read_lock
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
@@ -53,18 +53,18 @@ def make_environments(
     fleet: Fleet, hosts: Sequence[Host], plan: EnvironmentPlan, lock: Lock, emit: Emit
 ) -> dict[str, HostError]:
     """Make the environment where it is missing, once on a disk that hosts share; return what failed."""
-    wanted = [host for host in hosts if runs_in(host, plan)]
+    trainers = [host for host in hosts if runs_in(host, plan)]
     leaders = {
-        name: group[0] for group in shared_workdirs(fleet, wanted, secrets.token_hex(8)) for name in group
+        name: group[0] for group in shared_workdirs(fleet, trainers, secrets.token_hex(8)) for name in group
     }
-    first = [host for host in wanted if leaders.get(host.name, host.name) == host.name]
+    first = [host for host in trainers if leaders.get(host.name, host.name) == host.name]
     bad = _make(fleet, first, plan, lock, emit)
-    others = [host for host in wanted if host not in first and leaders[host.name] not in bad]
+    others = [host for host in trainers if host not in first and leaders[host.name] not in bad]
     return {**bad, **_make(fleet, others, plan, lock, emit)}
 
 
 def runs_in(host: Host, plan: EnvironmentPlan) -> bool:
-    """Whether a host trains in the environment of [env] and not with a Python of its own."""
+    """Return True if a host trains in the environment of [env] and not with a Python of its own."""
     return host.python == interpreter(host, plan)
 
 
@@ -76,33 +76,36 @@ def _make(
     bad = _errors(fleet, hosts, lambda host: makers[host.name].look())
     tools: dict[str, str] = {}
     for program, group in grouped((makers[host.name].program, host) for host in hosts).items():
-        if program is None:
-            continue
-        places, failed = bring_uv(fleet, group, program, emit)
-        tools.update(places)
-        bad.update(failed)
-    bad.update(
-        _errors(
-            fleet,
-            [host for host in hosts if host.name in tools],
-            lambda host: makers[host.name].begin(tools[host.name]),
-        )
-    )
-    left = [host for host in hosts if host.name not in bad]
-    for platform, group in grouped((makers[host.name].lacks, host) for host in left).items():
-        if platform is None:
-            continue
-        for host in group:
-            emit(EnvironmentStepped(host.name, f"waits for wheels ({platform.name})", 0, 0))
-        brought = bring_wheels(fleet, group, functools.partial(fetch, lock, platform, plan.index), emit)
-        bad.update(brought.bad)
-        rest = [host for host in group if host.name in brought.places]
-        bad.update(_errors(fleet, rest, functools.partial(_finish, makers, brought)))
+        if program is not None:
+            places, failed = bring_uv(fleet, group, program, emit)
+            tools.update(places)
+            bad.update(failed)
+    equipped = [host for host in hosts if host.name in tools]
+    bad.update(_errors(fleet, equipped, lambda host: makers[host.name].begin(tools[host.name])))
+    rest = [host for host in hosts if host.name not in bad]
+    for platform, group in grouped((makers[host.name].lacks, host) for host in rest).items():
+        if platform is not None:
+            places, failed = bring_wheels(fleet, group, _fetching(group, lock, platform, plan, emit), emit)
+            bad.update(failed)
+            supplied = [host for host in group if host.name in places]
+            bad.update(_errors(fleet, supplied, functools.partial(_finish, makers, places)))
     return bad
 
 
-def _finish(makers: Mapping[str, _Maker], brought: Brought, host: Host) -> None:
-    makers[host.name].finish(brought.places[host.name], keep=host.name in brought.keepers())
+def _finish(makers: Mapping[str, _Maker], places: Mapping[str, str], host: Host) -> None:
+    makers[host.name].finish(places[host.name])
+
+
+def _fetching(
+    hosts: Sequence[Host], lock: Lock, platform: Platform, plan: EnvironmentPlan, emit: Emit
+) -> Callable[[], Path]:
+    """Fetch the wheels of a platform here, and show it at the hosts that wait for them."""
+
+    def on_bytes(size: int) -> None:
+        for host in hosts:
+            emit(EnvironmentStepped(host.name, "fetch here", size, 0))
+
+    return functools.partial(fetch, lock, platform, plan.index, on_bytes)
 
 
 def _errors(fleet: Fleet, hosts: list[Host], work: Callable[[Host], None]) -> dict[str, HostError]:
@@ -122,7 +125,6 @@ class _Maker:
         self._lock = lock
         self._emit = emit
         self._began = time.monotonic()
-        self._said = "", 0.0  # the last step, and when it was emitted
         self._workdir = session.host.workdir
 
     def look(self) -> None:
@@ -158,18 +160,13 @@ class _Maker:
                     raise
         self.lacks = Platform(*self._platform, python.version)
 
-    def finish(self, data: str, *, keep: bool) -> None:
-        """Make it of wheels in a data folder there, which goes afterwards unless it is to stay.
-
-        Raise HostError.
-        """
+    def finish(self, data: str) -> None:
+        """Make it of wheels in a data folder there; raise HostError."""
         assert self._request is not None
-        made = self._build(
-            msgspec.structs.replace(self._request, wheels=f"{data}/{FOLDER}", ask_first=False, keep=keep)
+        wheels = f"{data}/{FOLDER}"
+        self._made(
+            self._build(msgspec.structs.replace(self._request, wheels=wheels, ask_first=False)).versions
         )
-        if not made.kept:
-            self._session.request(wire.FilesRemove(target=data), timeout=_LIMIT)
-        self._made(made.versions)
 
     def _build(self, request: wire.EnvMake) -> wire.EnvMade:
         session = self._session
@@ -178,16 +175,12 @@ class _Maker:
         deadline = time.monotonic() + _LIMIT
         while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
             steps = session.request(wire.EnvProgress(workdir=self._workdir, name=self._plan.name))
-            self._step(steps.line or "installs", steps.packages, total)
+            self._emit(
+                EnvironmentStepped(
+                    self._session.host.name, steps.step, steps.done, total if steps.step == "unpack" else 0
+                )
+            )
         return session.wait(future, wire.EnvMake.OP, 1.0)
-
-    def _step(self, step: str, done: int = 0, total: int = 0) -> None:
-        """Say what is done, not more often than a person can read."""
-        now = time.monotonic()
-        if step == self._said[0] and now - self._said[1] < _GLANCE:
-            return
-        self._said = step, now
-        self._emit(EnvironmentStepped(self._session.host.name, step, done, total))
 
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:
         host = self._session.host

@@ -8,7 +8,6 @@ connected host still has from an earlier time comes from there, and only the res
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ClusterError, HostError
@@ -22,39 +21,26 @@ from orchestrator.sync import DataPath, Dataset, read_dataset
 
 FOLDER = "wheels"  # in the folder of data on a host
 UV = "tools/uv"  # in another one, which stays
-_KEEPERS = 2  # hosts that keep the wheels; the others can get them from these
 _GLANCE = 60.0  # seconds for hosts that may help; without them it goes from here
 
 
-@dataclass(frozen=True)
-class Brought:
-    """What came of bringing something to hosts."""
-
-    places: dict[str, str]  # the folder of data on each
-    bad: dict[str, HostError]
-    helpers: int = 0  # other hosts that had all of it
-
-    def keepers(self) -> set[str]:
-        """Those of the hosts that shall keep it, so that enough have it."""
-        return set(list(self.places)[: max(0, _KEEPERS - self.helpers)])
+Placed = tuple[dict[str, str], dict[str, HostError]]  # the folder of data on each host, and what failed
 
 
-def bring_wheels(fleet: Fleet, hosts: Sequence[Host], fetch: Callable[[], Path], emit: Emit) -> Brought:
+def bring_wheels(fleet: Fleet, hosts: Sequence[Host], fetch: Callable[[], Path], emit: Emit) -> Placed:
     """Have the wheels that `fetch` gets on all of the hosts."""
 
     def sources() -> list[DataPath]:
         return [DataPath(f"{FOLDER}/{path.name}", path) for path in sorted(fetch().glob("*.whl"))]
 
-    return _bring(fleet, hosts, sources, "receives packages", emit)
+    return _bring(fleet, hosts, sources, "send", emit)
 
 
-def bring_uv(
-    fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Emit
-) -> tuple[dict[str, str], dict[str, HostError]]:
+def bring_uv(fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Emit) -> Placed:
     """Have the program on all of the hosts; its path on each, and what failed."""
     source = DataPath(UV, binary, executable=True)
-    brought = _bring(fleet, hosts, lambda: [source], "receives uv", emit)
-    return {name: f"{folder}/{UV}" for name, folder in brought.places.items()}, brought.bad
+    places, bad = _bring(fleet, hosts, lambda: [source], "send uv", emit)
+    return {name: f"{folder}/{UV}" for name, folder in places.items()}, bad
 
 
 def _bring(
@@ -63,7 +49,7 @@ def _bring(
     sources: Callable[[], list[DataPath]],
     words: str,
     emit: Emit,
-) -> Brought:
+) -> Placed:
     def read() -> Dataset:
         try:
             return read_dataset(sources(), data_cache() / "digests")
@@ -77,7 +63,7 @@ def _bring(
             host.name: HostError(host.name, error.what, kind=error.kind, why=error.why, hint=error.hint)
             for host in hosts
         }
-        return Brought({}, bad)
+        return {}, bad
 
     def step(event: Event) -> None:
         if isinstance(event, DataStepped) and event.host:
@@ -86,5 +72,4 @@ def _bring(
     others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
     looked = look(fleet, others, dataset.digest, thorough=False, seconds=_GLANCE)
     helpers = [host for host in others if looked.has(host.name)]
-    places, bad = bring(fleet, hosts, dataset, step, TransferOptions(run="setup"), helpers=helpers)
-    return Brought(places, bad, len(helpers))
+    return bring(fleet, hosts, dataset, step, TransferOptions(run="setup"), helpers=helpers)

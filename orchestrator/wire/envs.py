@@ -47,15 +47,12 @@ class EnvMade(Reply, frozen=True):
     path: Folder
     versions: Mapping[Words, Words]  # of what was imported there
     seconds: Seconds
-    kept: bool  # the wheels, for hosts that come later
 
 
 class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
     """Make an environment from the lock in the payload, of an index or of a folder of wheels.
 
     With `ask_first` an index that does not answer one question is not waited for: there is another way.
-    With `keep` the wheels stay where there is room, noted as those of this environment; else they are the
-    controller's to remove.
     """
 
     OP = "env_make"
@@ -66,12 +63,11 @@ class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
     index: str | None
     wheels: str | None
     ask_first: bool = False
-    keep: bool = False
 
 
 class EnvSteps(Reply, frozen=True):
-    packages: Count
-    line: Words
+    step: Words
+    done: Count  # bytes of what is fetched, packages of what is unpacked
 
 
 class EnvProgress(Request[EnvSteps], frozen=True, kw_only=True):

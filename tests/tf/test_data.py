@@ -47,7 +47,7 @@ def test_no_data_is_one_error_with_the_ways_out(tmp_path: Path, options: str, wh
         assert error["message"].endswith(" is not on this machine")
         assert why in error["why"]
         assert error["hint"].startswith("`python -m worker_entry --dataset digits` ")
-        assert all(way in error["hint"] for way in ("worker_entry.prepare", "--data-dir"))
+        assert all(way in error["hint"] for way in ("under [data]", "--data-dir"))
         assert ("--download`" in error["hint"]) is ("download was not given" in why)
 
 

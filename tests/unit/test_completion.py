@@ -68,7 +68,7 @@ def ask(shell: str, script: str, place: Path) -> list[str]:
 TYPED = [
     ("orchestrate ta", {"tail"}, {"status", "--help"}),
     ("orchestrate launch --max", {"--max-restarts"}, {"--min-hosts"}),
-    ("orchestrate launch --fold ", {"similar", "equal", "none"}, set()),
+    ("orchestrate launch --fold ", {"similar", "none"}, set()),
     ("orchestrate tail ", {RUN, "night"}, {"--task"}),
     ("orchestrate tail --", {"--task"}, {"--detach"}),
     ("orchestrate exec --only gpu-01,g", {"gpu-01,gpu-02"}, {"gpu-01,gpu-01", "gpu-01,head"}),

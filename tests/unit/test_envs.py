@@ -1,6 +1,9 @@
+"""The [env] table: the lock that is made of it, and the wheels for hosts without an index."""
+
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +14,9 @@ from orchestrator.envs import lock, uv, with_python
 from orchestrator.envs.lock import Lock, overrides_of, requirement_lines
 from orchestrator.envs.wheels import Platform, fetch, pins
 from orchestrator.errors import ClusterError, UsageError
-from orchestrator.launching.environment import with_environment
+from orchestrator.launching.environment import planned_environment, with_environment
 from orchestrator.model import Environment, Via
+from orchestrator.node.stock.uv import environment as environment_of
 from tests.wheels import wheel
 
 HOST = '[[host]]\nssh = "a"\n'
@@ -118,7 +122,7 @@ def test_a_platform_gets_the_packages_whose_markers_fit_it() -> None:
 def test_a_platform_that_all_markers_leave_out_is_named() -> None:
     lock = Lock("tensorflow==2.21 ; platform_machine == 'aarch64'\n", "name-of-none")
     with pytest.raises(ClusterError, match=r"no package on cp311-glibc-2\.36-x86_64"):
-        fetch(lock, DEBIAN, None)
+        fetch(lock, DEBIAN, None, print)
 
 
 def test_wheels_for_an_older_c_library_run_on_a_newer_one_and_not_the_other_way() -> None:
@@ -246,15 +250,6 @@ def test_packages_beside_a_uv_lock_are_more_of_them(tmp_path: Path) -> None:
     assert set(lock.resolve(Environment(path, ("other",))).names) == {"small", "other"}
 
 
-@pytest.mark.usefixtures("index")
-def test_a_pylock_is_answered_with_what_it_was_made_from(tmp_path: Path) -> None:
-    path = tmp_path / "pylock.toml"
-    path.write_text('lock-version = "1.0"\ncreated-by = "uv"\n')
-    with pytest.raises(UsageError, match="cannot be made of") as caught:
-        lock.resolve(Environment(str(path)))
-    assert "uv.lock" in caught.value.hint
-
-
 @pytest.mark.parametrize("text", ["", "# numpy\n", "small; sys_platform == 'win32'\n"])
 @pytest.mark.usefixtures("index")
 def test_no_package_at_all_is_a_mistake(tmp_path: Path, text: str) -> None:
@@ -282,48 +277,66 @@ def test_requirements_that_are_no_file_are_not_waited_for(
     assert why in caught.value.why
 
 
-def test_requirements_as_powershell_writes_them_are_to_be_saved_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["-r more.txt", "  --constraint=more.txt  # those of the lab"])
+def test_a_file_that_requirements_include_changes_the_recipe(tmp_path: Path, line: str) -> None:
     path = tmp_path / "requirements.txt"
-    path.write_text("small\n", encoding="utf-16")
-    with pytest.raises(UsageError, match="cannot read") as caught:
-        lock.recipe_digest(Environment(str(path)))
-    assert caught.value.hint == "save it as UTF-8"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "-r more.txt",
-        "  -r   more.txt  # those of the lab",
-        "-r=more.txt",
-        "--requirement more.txt",
-        "--constraint=more.txt",
-        "-c 'more.txt'",
-        '-r "the lab.txt"',
-        "-r the lab.txt",
-        "-r the\\ lab.txt",
-        "-r ${LAB}.txt",
-        "-r file://{folder}/more.txt",
-    ],
-)
-def test_a_file_that_requirements_include_is_read_as_uv_reads_it(
-    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAB", "more")
-    path = tmp_path / "requirements.txt"
-    path.write_text(line.replace("{folder}", str(tmp_path)) + "\n")
-    for name in ("more.txt", "the lab.txt"):
-        (tmp_path / name).write_text("# nothing yet\n")
+    path.write_text(f"-r https://192.0.2.1/more.txt\n{line}\n")
+    (tmp_path / "more.txt").write_text("small\n")
     before = lock.recipe_digest(Environment(str(path)))
-    assert uv.run("read it", ["pip", "compile", "--offline", "--no-header", str(path)]) == ""
-    for name in ("more.txt", "the lab.txt"):
-        (tmp_path / name).write_text("no requirement at all\n")
+    (tmp_path / "more.txt").write_text("small==1\n")
     assert lock.recipe_digest(Environment(str(path))) != before
-    with pytest.raises(ClusterError):
-        uv.run("read it", ["pip", "compile", "--offline", "--no-header", str(path)])
 
 
-def test_what_requirements_include_from_elsewhere_is_left_to_uv(tmp_path: Path) -> None:
-    path = tmp_path / "requirements.txt"
-    path.write_text("-r https://192.0.2.1/more.txt\n")
-    assert lock.recipe_digest(Environment(str(path)))
+A, B, C = (f"sha256:{letter * 64}" for letter in "abc")
+
+
+def test_a_lock_has_the_hashes_of_the_requirements_where_these_give_some() -> None:
+    given = (f"S_N[x]==1.0 ; sys_platform == 'linux' \\\r\n  --hash {A}  # via x\n# other==1 --hash={A}\n",)
+    resolved = f"other==1 \\\n    --hash={B}\ns-n==1.0 ; python_version < '4' \\\n  --hash={A} \\\n"
+    resolved += f"  --hash={C}\ngit @ git+x\n"
+    assert lock.only_hashes_of(resolved, given).splitlines() == [
+        f"other==1 --hash={B}",
+        f"s-n==1.0 ; python_version < '4' --hash={A}",
+        "git @ git+x",
+    ]
+    with pytest.raises(UsageError, match="the index has no file of s-n with a hash"):
+        lock.only_hashes_of(resolved.replace(A, B), given)
+
+
+def test_what_is_downloaded_for_hosts_has_to_have_the_hashes(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", index.as_uri())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "ours"))
+    good = lock.resolve(Environment(packages=("small", "other")))
+    assert good.text.count(" --hash=sha256:") == 2
+    seen: list[int] = []
+    assert len(list(fetch(good, DEBIAN, None, seen.append).glob("*.whl"))) == 2
+    bad = Lock(re.sub("sha256:....", "sha256:0000", good.text), "bad")
+    with pytest.raises(ClusterError, match="cannot download the packages") as caught:
+        fetch(bad, DEBIAN, None, seen.append)
+    assert caught.value.hint.startswith("compare the hashes in `requirements`")
+    assert not list((tmp_path / "ours" / "orchestrate" / "wheels").glob(".*"))
+
+
+def test_what_pip_was_told_counts_where_uv_was_told_nothing(tmp_path: Path) -> None:
+    def passed_on(**login: str) -> dict[str, str]:
+        made = environment_of({"HOME": str(tmp_path), **login})
+        return {name: made[name] for name in ("UV_DEFAULT_INDEX", "ALL_PROXY") if name in made}
+
+    conf = tmp_path / ".config" / "pip" / "pip.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text("[global]\nindex-url = http://user\nproxy = http://proxy:3128\n")
+    assert passed_on() == {"UV_DEFAULT_INDEX": "http://user", "ALL_PROXY": "http://proxy:3128"}
+    assert passed_on(PIP_INDEX_URL="http://shell")["UV_DEFAULT_INDEX"] == "http://shell"
+    assert passed_on(UV_DEFAULT_INDEX="http://uv")["UV_DEFAULT_INDEX"] == "http://uv"
+    conf.write_text("index-url = x\n[global\n")
+    assert passed_on() == {}
+
+
+def test_a_plan_alone_asks_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    inventory, plan = planned_environment(parse(HOST + '[env]\npackages = ["numpy"]\n'), resolve=False)
+    assert plan is not None
+    assert inventory.hosts[0].python == f"~/orchestrate/envs/{plan.name}/bin/python"

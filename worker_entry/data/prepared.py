@@ -167,9 +167,9 @@ def _absent(name: str, builder: Any, why: str) -> ExpectedError:
     return ExpectedError(
         f"the data set {name} is not on this machine",
         why=f"{_from_home(builder.data_path)} does not exist, and {why}",
-        hint=f"{_digits()} trains on real digits that need no download{asked}; or copy that folder from a"
-        f" machine that has it (`python -m worker_entry.prepare {name}` makes it) and name its root with"
-        " `--data-dir`",
+        hint=f"{_digits()} trains on real digits that need no download{asked}; or name it under [data]"
+        f' of hosts.toml, sets = ["{name}"]; or copy that folder from a machine that has it and name its root'
+        " with `--data-dir`",
     )
 
 

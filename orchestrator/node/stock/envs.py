@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import time
 
@@ -22,9 +21,10 @@ from ..base.program import output, run_program
 from ..disk.removing import remove
 from ..look import processors
 from ..serve.agent import Agent, Request
-from . import uv, wheelhouse
+from . import uv
 
 MAKING = ".making-"
+_IMPORTING = "import"  # in the log, once uv is done
 LOCK = "lock.txt"
 _SECONDS = 30.0  # for a Python to start, from a cold disk
 _WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
@@ -52,7 +52,7 @@ print("\\n" + json.dumps(versions))
 
 
 def look(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Whether the environment is there and still runs, and what this machine is."""
+    """Look whether the environment is there and still runs, and what this machine is."""
     path = _path(request)
     trust.check_way(*os.path.split(os.path.dirname(path)))
     ready = _whole(path)
@@ -69,17 +69,17 @@ def look(_agent: Agent, request: Request) -> dict[str, Any]:
 
 
 def find(_agent: Agent, request: Request) -> dict[str, Any]:
-    """The interpreter that fits `python` (a version or a program), by uv's own search."""
-    wanted = str(request["python"])
-    done = uv.call(request, ["python", "find", os.path.expanduser(wanted)])
+    """Find the interpreter that fits `python` (a version or a program), by uv's own search."""
+    python = str(request["python"])
+    done = uv.call(request, ["python", "find", os.path.expanduser(python)])
     if done.returncode:
-        raise uv.no_python(request, wanted, done.stderr)
+        raise uv.no_python(request, python, done.stderr)
     path = done.stdout.decode("utf-8", "surrogateescape").strip()
     code = "import sys; print(*sys.version_info[:3], sys.implementation.name)"
-    said = (run_program([path, "-I", "-S", "-c", code], _SECONDS) or "").split()
-    if len(said) != 4:
-        raise uv.no_python(request, wanted, b"%s does not run" % os.fsencode(path))
-    return {"path": path, "version": ".".join(said[:3]), "implementation": said[3]}
+    answer = (run_program([path, "-I", "-S", "-c", code], _SECONDS) or "").split()
+    if len(answer) != 4:
+        raise uv.no_python(request, python, b"%s does not run" % os.fsencode(path))
+    return {"path": path, "version": ".".join(answer[:3]), "implementation": answer[3]}
 
 
 def make(agent: Agent, request: Request) -> None:
@@ -91,42 +91,39 @@ def make(agent: Agent, request: Request) -> None:
 
 
 def progress(agent: Agent, request: Request) -> dict[str, Any]:
-    """How far `make` has come: the packages that are installed, and uv's last words."""
+    """Say how far `make` has come: the step, and its bytes or packages."""
     making = agent.rooms.get("envs", {}).get(_path(request))
     if making is None:
-        return {"packages": 0, "line": ""}
-    lines = (text(making + ".log") or "").split("\n")
-    return {
-        "packages": sum(1 for _ in _distributions(making)),
-        "line": next((line.strip() for line in reversed(lines) if line.strip()), "")[:200],
-    }
+        return {"step": "", "done": 0}
+    log = text(making + ".log") or ""
+    installed = sum(1 for _ in _distributions(making))
+    if log.startswith(_IMPORTING):
+        return {"step": "import", "done": 0}
+    if "\nInstalled " in log:
+        return {"step": "compile", "done": 0}
+    return {"step": "unpack", "done": installed} if installed else {"step": "fetch", "done": _written(making)}
+
+
+def _written(making: str) -> int:
+    """Return the bytes that uv has written by now: what it fetches, unpacked."""
+    fields = (text(f"/proc/{text(making + '.pid') or '0'}/io") or "").split()
+    return int(fields[fields.index("wchar:") + 1]) if "wchar:" in fields else 0
 
 
 def _make(path: str, making: str, request: Request) -> dict[str, Any]:
     began = time.monotonic()
-    folder, wheels = os.path.dirname(path), request.get("wheels")
+    folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)
         trust.check_way(*os.path.split(folder))
         lock = os.path.join(folder, ".lock-" + os.path.basename(path))
         with locks.Held(lock, _WAIT, "env", "an environment that is being made"):
             _forget_dead(folder, os.path.basename(path))
-            _forget_others(folder, os.path.basename(path))
-            if _whole(path):
-                return _made(path, {}, began, kept=wheelhouse.is_kept(path, wheels), made=False)
-            versions = _build(path, making, request)
-            if wheels and request.get("keep"):
-                wheelhouse.keep(path, wheels)
+            made = not _whole(path)
+            versions = _build(path, making, request) if made else {}
     except OSError as error:
         raise unwritable(folder, error) from None
-    return _made(path, versions, began, kept=wheelhouse.is_kept(path, wheels))
-
-
-def _made(
-    path: str, versions: dict[str, str], began: float, *, kept: bool, made: bool = True
-) -> dict[str, Any]:
-    seconds = time.monotonic() - began
-    return {"made": made, "path": path, "versions": versions, "seconds": seconds, "kept": kept}
+    return {"made": made, "path": path, "versions": versions, "seconds": time.monotonic() - began}
 
 
 def _build(path: str, making: str, request: Request) -> dict[str, str]:
@@ -138,14 +135,14 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
             file.write(request.payload)
         shape = ["--quiet", "--allow-existing", "--relocatable", "--no-project"]
         _step(request, making, ["venv", *shape, "--python", str(request["interpreter"]), making])
-        if request.get("ask_first"):
-            _ask_index(request, making)
         install = ["pip", "install", "--no-deps", "--python", _python(making)]
         if processors.usable() >= _MANY:
             install.append("--compile-bytecode")
         if request.get("wheels"):  # checked when they were downloaded; what was built of a source has another
             install.append("--no-verify-hashes")
-        _step(request, making, [*install, *_sources(request, making), "--requirement", lock])
+        # Where there is another way, a dead index is asked once, and not for a minute.
+        settings = {"UV_HTTP_RETRIES": "0"} if request.get("ask_first") else {}
+        _step(request, making, [*install, *_sources(request, making), "--requirement", lock], **settings)
         versions = _check(making, request.payload, path)
         remove(os.path.join(making, ".cache"))
         os.rename(lock, os.path.join(making, LOCK))
@@ -156,27 +153,12 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
     finally:
         remove(making)
         discard(making + ".log")
+        discard(making + ".pid")
     return versions
 
 
-def _ask_index(request: Request, making: str) -> None:
-    """Look up one package, once: a whole installation asks a dead index for a minute before it gives up."""
-    lines = request.payload.decode("utf-8", "replace").split("\n")
-    names = (re.split(r";| --hash=", line)[0].strip() for line in lines)
-    pin = next((name for name in names if "==" in name), "")
-    if not pin:
-        return
-    question = ["pip", "install", "--dry-run", "--no-deps", "--python", _python(making)]
-    try:
-        _step(request, making, [*question, *_sources(request, making), pin], UV_HTTP_RETRIES="0")
-    except NodeError as error:
-        if error.kind == uv.NO_INDEX and not uv.lacks(error.why):
-            raise
-        # Anything else is for the installation to say: it knows which of the packages this machine needs.
-
-
 def _sources(request: Request, making: str) -> list[str]:
-    """Where uv takes packages from: an index of the user's, or a folder of wheels that was sent."""
+    """Tell uv where packages come from: an index of the user's, or a folder of wheels that was sent."""
     wheels, index = request.get("wheels"), request.get("index")
     if wheels:
         # A cache beside the environment, on the same file system: files are linked and not copied twice.
@@ -187,7 +169,7 @@ def _sources(request: Request, making: str) -> list[str]:
 
 def _step(request: Request, making: str, arguments: list[str], **settings: str) -> None:
     with open(making + ".log", "wb") as log:  # what an earlier step said is not said again
-        done = uv.call(request, arguments, log, **settings)
+        done = uv.call(request, arguments, log, making + ".pid", **settings)
     if done.returncode:
         raise uv.failed(arguments, text(making + ".log") or "")
 
@@ -197,6 +179,8 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
 
     Files are named as they would lie in `path`: equal errors of several hosts are shown once.
     """
+    with open(making + ".log", "w", encoding="ascii") as log:
+        log.write(_IMPORTING)
     names = {line.partition("==")[0].strip().lower() for line in lock.decode("utf-8", "replace").split("\n")}
     modules = sorted({module for name, module in _IMPORTS.items() if name in names})
     done = subprocess.run(
@@ -221,26 +205,11 @@ def _check(making: str, lock: bytes, path: str) -> dict[str, str]:
 
 
 def _forget_dead(folder: str, name: str) -> None:
-    """What an interrupted build left: nobody is at it, since we hold its lock."""
+    """Remove what an interrupted build left: nobody is at it, since we hold its lock."""
     for entry in os.listdir(folder):
         path = os.path.join(folder, entry)
         if entry.startswith(f"{MAKING}{name}-"):
-            discard(path) if entry.endswith(".log") else remove(path)
-
-
-def _forget_others(folder: str, name: str) -> None:
-    """The same, of other environments whose locks are free: their lock may never be asked for again."""
-    begun = {entry[len(MAKING) :].rpartition("-")[0] for entry in listed(folder) if entry.startswith(MAKING)}
-    for other in begun - {name, ""}:
-        try:
-            held = locks.hold(os.path.join(folder, f".lock-{other}"), 0.0)
-        except OSError:
-            continue  # another login's
-        if held is not None:
-            try:
-                _forget_dead(folder, other)
-            finally:
-                os.close(held)
+            discard(path) if entry.endswith((".log", ".pid")) else remove(path)
 
 
 def _whole(path: str) -> bool:
@@ -248,7 +217,7 @@ def _whole(path: str) -> bool:
 
 
 def _runs(python: str) -> bool:
-    """Whether it starts; raise NodeError when it does not answer: a slow disk condemns no environment."""
+    """Start a Python; raise NodeError when it does not answer: a slow disk condemns no environment."""
     try:
         return output([python, "-I", "-S", "-c", "print(1)"], _SECONDS).strip() == "1"
     except subprocess.TimeoutExpired:

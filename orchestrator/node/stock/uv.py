@@ -1,52 +1,86 @@
-"""uv on a node: how it is called, and what to do about what it says."""
+"""uv on a node: how it is called, and what to do about what it says.
+
+People have a pip.conf, and environments are made by uv: what pip was told is passed on in variables of uv's,
+where uv was told nothing itself.
+"""
 
 from __future__ import annotations
 
+import configparser
 import os
 import shlex
 import subprocess
 
-from ..base.annotations import Any
+from ..base.annotations import Any, Mapping
 from ..base.fault import NodeError
 from ..base.lenient import signal_name
 from ..serve.agent import Request
-from .pipconf import in_words_of_uv
 
 NO_INDEX = "no-index"  # the kind of an error: packages have to come another way
 _LINES = 12  # of uv's words in an error
+_OF_PIP = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+}
 _UNREACHED = ("error sending request", "failed to fetch", "dns error", "client error (connect)", "timed out")
 # An index that answers and lacks what was resolved elsewhere: the controller's is a private one, say.
 _LACKING = ("not found in the package registry", "there is no version of", "network was disabled")
 
 
 def call(
-    request: Request, arguments: list[str], log: Any = subprocess.PIPE, **settings: str
+    request: Request, arguments: list[str], log: Any = subprocess.PIPE, pid_file: str = "", **settings: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Raise NodeError when something killed it."""
-    done = subprocess.run(
+    """Run uv; raise NodeError when something killed it."""
+    with subprocess.Popen(
         [os.path.expanduser(str(request["uv"])), *arguments],
         env={**environment(os.environ), **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,
         cwd="/",  # uv reads the configuration of the project that it is called in
-        check=False,
-    )
-    if done.returncode < 0:
-        raise killed("uv", done.returncode)
-    return done
+    ) as process:
+        if pid_file:
+            with open(pid_file, "w", encoding="ascii") as file:
+                file.write(str(process.pid))
+        out, err = process.communicate()
+    if process.returncode < 0:
+        raise killed("uv", process.returncode)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def environment(login: Any) -> dict[str, str]:
-    """The login's environment, with what pip knows in the words of uv where uv was told nothing itself."""
-    made = {**compiling(login), **in_words_of_uv(login)}
+def environment(login: Mapping[str, str]) -> "dict[str, str]":
+    """Return the login's environment, with what pip knows where uv was told nothing itself."""
+    made = {**_of_pip(login), **compiling(login)}
     made.update(UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never", NO_COLOR="1")
     made.pop("VIRTUAL_ENV", None)
     return made
 
 
+def _of_pip(login: Mapping[str, str]) -> "dict[str, str]":
+    home = login.get("HOME", "")
+    config = login.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    files = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", os.path.join(home, ".pip/pip.conf")]
+    files += [os.path.join(config, "pip/pip.conf"), login.get("PIP_CONFIG_FILE", "")]
+    values: dict[str, str] = {}
+    if not any(map(os.path.isfile, (os.path.join(config, "uv/uv.toml"), "/etc/uv/uv.toml"))):
+        parser = configparser.RawConfigParser(strict=False)
+        for path in files:
+            try:
+                parser.read(path, encoding="utf-8")
+                values.update(parser.items("global"))
+            except (OSError, UnicodeError, configparser.Error):
+                pass  # pip itself says what is wrong with it
+    values.update(
+        (name[4:].lower().replace("_", "-"), value) for name, value in login.items() if name[:4] == "PIP_"
+    )
+    return {theirs: " ".join(values[name].split()) for name, theirs in _OF_PIP.items() if values.get(name)}
+
+
 def compiling(login: Any) -> dict[str, str]:
-    """The login's environment without what would keep Python's bytecode from its place beside the source."""
+    """Return the login's environment without what keeps bytecode from its place beside the source."""
     return {
         name: value
         for name, value in login.items()
@@ -67,22 +101,15 @@ def failed(arguments: list[str], log: str) -> NodeError:
         hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
     elif says("no wheels with a matching", "no source distribution", "only has wheels"):
         hint = 'set `python = "3.12"` under [env], or other versions of the packages'
-    elif says("hash mismatch"):
-        hint = "compare the hashes in `requirements` of [env] with those of the index: it serves another file"
     elif says(*_UNREACHED, *_LACKING):
         kind, hint = NO_INDEX, 'set `via = "controller"` under [env]: this machine then sends the packages'
     # The folder in uv's first line is another one on each host; without it equal errors are shown once.
-    told = "\n".join(line for line in log.split("\n") if not line.startswith("Using Python "))
-    return NodeError(kind, what, tail(told), hint)
-
-
-def lacks(said: str) -> bool:
-    """Whether uv found an index, and not in it what was asked for."""
-    return any(word in said.lower() for word in _LACKING)
+    words = "\n".join(line for line in log.split("\n") if not line.startswith("Using Python "))
+    return NodeError(kind, what, tail(words), hint)
 
 
 def killed(what: str, returncode: int) -> NodeError:
-    """It has said nothing of it: whoever ended it did not ask."""
+    """Say which signal ended a program that could say nothing of it itself."""
     name = signal_name(-returncode)
     return NodeError(
         "env",
@@ -92,15 +119,15 @@ def killed(what: str, returncode: int) -> NodeError:
     )
 
 
-def no_python(request: Request, wanted: str, stderr: bytes) -> NodeError:
+def no_python(request: Request, python: str, stderr: bytes) -> NodeError:
     hint = "set `python` under [env] to one that is there; or install it (`apt install python3`)"
-    if wanted[:1] in "3<>=~!":
+    if python[:1] in "3<>=~!":
         program = str(request["uv"])
         program = program if program.startswith("~/") else shlex.quote(program)
-        hint += f"; or let uv do it there: `{program} python install {shlex.quote(wanted)}`"
+        hint += f"; or let uv do it there: `{program} python install {shlex.quote(python)}`"
     return NodeError(
         "no-python",
-        f"has no Python that fits {wanted!r}",
+        f"has no Python that fits {python!r}",
         tail(stderr.decode("utf-8", "replace"), 2),
         hint,
     )

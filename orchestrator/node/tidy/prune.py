@@ -26,7 +26,7 @@ _DAY = 24 * 3600.0
 # Younger than this (seconds), a launch may be about to use it. A run's state is held by its keeper besides.
 _FRESH = {"state": 10.0, "scraps": _DAY}
 _OTHERS = 600.0
-_SCRAPS = (".incoming-", ".share-", ".orchestrate-", MAKING, ".wheels-", GONE)
+_SCRAPS = (".incoming-", ".share-", ".orchestrate-", MAKING, GONE)
 _DIGEST = re.compile(r"[0-9a-f]{32,64}", re.ASCII)
 _HALF_MADE = re.compile(r"work\..+\.[0-9a-f]{12}", re.ASCII)  # a copy of a tree that a run was to work in
 _OF_A_STATE = frozenset(("attempts", "keeper", "run.json", "stopped"))
