@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.envs import Lock
 
 
-UNRESOLVED = "LOCK"  # the name of a lock that is not made yet, where nothing is to be made
+UNRESOLVED = "LOCK"  # stands for the name of a lock that is not made yet
 
 
 def with_environment(inventory: Inventory, *, renew: bool = False) -> tuple[Inventory, EnvironmentPlan, Lock]:
@@ -19,12 +19,8 @@ def with_environment(inventory: Inventory, *, renew: bool = False) -> tuple[Inve
 
     Raise UsageError or ClusterError where the packages cannot be resolved.
     """
-    from orchestrator.envs import with_python
-
-    assert inventory.environment is not None
-    table = with_python(inventory.environment)
-    lock = _kept(table) if not renew else None
-    lock = lock or _resolved(table)
+    table = _table(inventory)
+    lock = (None if renew else _kept(table)) or _resolved(table)
     return *_planned(inventory, table, lock.name), lock
 
 
@@ -32,15 +28,18 @@ def planned_environment(
     inventory: Inventory, *, resolve: bool = True
 ) -> tuple[Inventory, EnvironmentPlan | None]:
     """Plan the environment of a run, if there is an [env]; without `resolve` no package index is asked."""
-    from orchestrator.envs import with_python
-
     if inventory.environment is None:
         return inventory, None
-    if resolve:
-        return with_environment(inventory)[:2]
-    table = with_python(inventory.environment)
-    lock = _kept(table)
+    table = _table(inventory)
+    lock = _kept(table) or (_resolved(table) if resolve else None)
     return _planned(inventory, table, lock.name if lock else UNRESOLVED)
+
+
+def _table(inventory: Inventory) -> Environment:
+    from orchestrator.envs import with_python
+
+    assert inventory.environment is not None
+    return with_python(inventory.environment)
 
 
 def _planned(inventory: Inventory, table: Environment, name: str) -> tuple[Inventory, EnvironmentPlan]:
@@ -57,8 +56,7 @@ def _kept(table: Environment) -> Lock | None:
     from orchestrator.envs import named, recipe_digest
     from orchestrator.store.locks import read_lock
 
-    text = read_lock(recipe_digest(table))
-    if text is None:
+    if (text := read_lock(recipe_digest(table))) is None:
         return None
     lock = named(text, table)
     return lock if read_lock(lock.name) == text else None  # else one of them is damaged
