@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from orchestrator.local import LocalConnector
-from orchestrator.model import Host
-from orchestrator.ssh.resolve import resolve
+from orchestrator.command import PipeLink, filled_in, slurm
+from orchestrator.errors import HostError
+from orchestrator.model import Host, Way
+from orchestrator.ssh import openssh
+from orchestrator.ssh.openssh import OnlyOpenSSHError
+from orchestrator.ssh.resolve import IMPORTING, resolve, ssh_binary
 from orchestrator.transport import Connector, Link
 
 if TYPE_CHECKING:
@@ -15,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def connectors(secrets: Secrets | None = None) -> Connector:
-    """A connector that reaches every host by its own transport: `ssh = "local"`, or SSH.
+    """A connector that reaches every host by its own transport.
 
-    `secrets` are what `orchestrator.ssh.prepare` asked for. The SSH room is loaded with the first
-    host that needs it.
+    `secrets` are what `orchestrator.ssh.prepare` asked for. paramiko is loaded with the first host that
+    needs it.
     """
     return _Table(secrets)
 
@@ -26,8 +29,8 @@ def connectors(secrets: Secrets | None = None) -> Connector:
 class _Table:
     def __init__(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
-        self._local = LocalConnector()
-        self._ssh: Connector | None = None
+        self._masters = secrets.masters if secrets else None
+        self._paramiko: Connector | None = None
         self._loading: threading.Thread | None = None
         self._lock = threading.Lock()
         self._making = threading.Lock()
@@ -35,29 +38,68 @@ class _Table:
     def connect(self, host: Host, timeout: float) -> Link:
         """Connect within `timeout` seconds; raise HostError."""
         if host.is_local:
-            return self._local.connect(host, timeout)
-        self._load()
-        resolve(host)  # remembered: ssh_config is asked for every host while the SSH room is loading
-        return self._over_ssh().connect(host, timeout)
+            return PipeLink(host.name)
+        match host.via:
+            case Way.SRUN:
+                return PipeLink(host.name, slurm(host))
+            case Way.OPENSSH:
+                return self._over_openssh(host, "")
+            case Way.AUTO | Way.PARAMIKO:
+                return self._over_ssh(host, timeout)
+            case words:
+                return PipeLink(host.name, filled_in(words, host))
 
     def close(self) -> None:
         """Let go of what links share."""
         with self._making:
-            ssh, self._ssh = self._ssh, None
-        if ssh:
-            ssh.close()
+            connector, self._paramiko = self._paramiko, None
+        if connector:
+            connector.close()
+        if self._masters:
+            openssh.close_masters(self._masters)
+
+    def _over_ssh(self, host: Host, timeout: float) -> Link:
+        """Connect with paramiko, or with OpenSSH where that is needed and allowed."""
+        self._load()
+        target = resolve(host)  # remembered: ssh_config is asked for every host while paramiko is loading
+        beyond = target.beyond and f"{target.beyond} in ssh_config"
+        if not beyond:
+            try:
+                return self._over_paramiko().connect(host, timeout)
+            except OnlyOpenSSHError as error:
+                if host.via is Way.PARAMIKO or ssh_binary() is None:
+                    raise
+                beyond = error.needs
+        if host.via is Way.PARAMIKO or ssh_binary() is None:
+            raise HostError(
+                host.name,
+                "cannot be connected to as ssh_config asks",
+                kind="config",
+                why=f"only OpenSSH's own client can follow {beyond}",
+                hint='take `via = "paramiko"` out of hosts.toml'
+                if host.via is Way.PARAMIKO
+                else "install openssh-client on this machine",
+            )
+        return self._over_openssh(host, beyond)
+
+    def _over_openssh(self, host: Host, remark: str) -> Link:
+        def explain(status: int | None, words: bytes) -> HostError | None:
+            return openssh.error(host, status, words)
+
+        return PipeLink(host.name, openssh.client(host, self._masters), explain, remark)
 
     def _load(self) -> None:
-        """Begin to load the SSH room, with the first host that needs it."""
+        """Begin to load paramiko, with the first host that needs it."""
         with self._lock:
             if self._loading is None:
-                self._loading = threading.Thread(target=self._over_ssh, name="load ssh", daemon=True)
+                self._loading = threading.Thread(target=self._over_paramiko, name="load ssh", daemon=True)
                 self._loading.start()
 
-    def _over_ssh(self) -> Connector:
+    def _over_paramiko(self) -> Connector:
         with self._making:
-            if self._ssh is None:
-                from orchestrator.ssh.connect import SshConnector  # noqa: PLC0415 - paramiko takes 0.2 s
+            if self._paramiko is None:
+                with IMPORTING:
+                    from orchestrator.ssh.connect import SshConnector  # noqa: PLC0415 - paramiko takes 0.2 s
 
-                self._ssh = SshConnector(self._secrets)
-            return self._ssh
+                self._paramiko = SshConnector(self._secrets)
+            return self._paramiko

@@ -4,6 +4,7 @@ OrchestrateError
 ├── UsageError        2  bad usage or configuration
 ├── ClusterError      3  preflight or connection failed
 │   └── HostError     3  one host's share of it; folded over hosts before it is shown
+│       └── HereError 5  this machine could not do its part: no process, no descriptor, no memory
 └── RunError          1  the run failed
 """
 
@@ -23,6 +24,7 @@ class ExitStatus(IntEnum):
     USAGE = 2
     CLUSTER = 3
     BUG = 4
+    HERE = 5
     INTERRUPTED = 130
 
 
@@ -72,6 +74,8 @@ class Trouble(StrEnum):
     HOSTKEY_UNKNOWN = "hostkey-unknown"
     HOSTKEY_CHANGED = "hostkey-changed"
     HOSTKEY_REVOKED = "hostkey-revoked"
+    HUNG_UP = "hung-up"  # before its banner, as a busy sshd does: worth another try
+    HERE = "here"  # this machine could not do its part
     FORBIDDEN = "forbidden"  # its bastion does not forward
     NO_INDEX = "no-index"  # no package index can be reached from it
     TREE = "tree"
@@ -97,6 +101,16 @@ class HostError(ClusterError):
     def lost(self) -> bool:
         """Whether the host counts as lost over it."""
         return self.kind in (Trouble.LOST, Trouble.PROTOCOL)
+
+
+class HereError(HostError):
+    """What failed on this machine, with whatever host it was about: nothing is said against the host."""
+
+    status = ExitStatus.HERE
+
+    def __init__(self, host: str, why: str, hint: str = "") -> None:
+        hint = hint or "look at this machine: `ulimit -a`, `df -h`, `ls -ld ~/.ssh`; then try again"
+        super().__init__(host, "cannot be talked to from here", kind=Trouble.HERE, why=why, hint=hint)
 
 
 class SeveralErrors(OrchestrateError):  # noqa: N818 - a bundle, not a kind

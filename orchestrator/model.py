@@ -19,6 +19,17 @@ class Role(StrEnum):
 
 LOCAL = "local"  # a host that is this machine
 DEFAULT_PYTHON = "python3"
+
+
+class Way(StrEnum):
+    """What carries the bytes to a host and back."""
+
+    AUTO = "auto"  # paramiko, or OpenSSH where only that can connect
+    PARAMIKO = "paramiko"
+    OPENSSH = "openssh"
+    SRUN = "srun"  # a step of the Slurm job that this process is in
+
+
 MAX_PORT = 65535
 
 
@@ -57,6 +68,7 @@ class Host:
     port: int | None = None  # the SSH port; None: ssh_config decides
     identity: str | None = None
     ssh_config: str | None = None  # instead of the user's and the system's, as `ssh -F`
+    via: Way | tuple[str, ...] = Way.AUTO  # a tuple: a command of the user's, with {host} in it
     python: str = DEFAULT_PYTHON  # trains
     agent_python: str = DEFAULT_PYTHON  # runs our agent; needs only the standard library
     workdir: str = "~/orchestrate"  # trees and runs; may be on a shared home

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from orchestrator.errors import HostError
 from orchestrator.model import Host
 
 
@@ -38,6 +39,13 @@ class Link(Protocol):
 
     def open(self, argv: Sequence[str]) -> Channel:
         """Run argv (quoted once, here) in the login environment; raise HostError."""
+
+    @property
+    def remark(self) -> str:
+        """Why this is not the usual way to the host, for a person; "" for the usual one."""
+
+    def explain(self, status: int | None, words: bytes) -> HostError | None:
+        """Return the error of the way there, told by how a channel ended; None where the far end ended it."""
 
     def stalled(self) -> str:
         """What keeps our data from arriving, as far as this machine can tell; "" while nothing does."""

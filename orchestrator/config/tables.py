@@ -22,6 +22,7 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
     "port": values.whole(1, MAX_PORT),
     "identity": values.identity,
     "ssh_config": values.text,
+    "via": values.via,
     "python": values.program,
     "agent_python": values.program,
     "workdir": values.workdir,

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, nearest, show
+from orchestrator.model import Way
 from orchestrator.planning.environ import name_mistake, value_mistake
 from orchestrator.program.findings import CODES
 
@@ -180,6 +181,16 @@ def one_of(choices: type[StrEnum]) -> Reader:
 
 def quoted(words: Sequence[str]) -> str:
     return listed([f'"{word}"' for word in words], "or")
+
+
+def via(value: Any) -> Way | tuple[str, ...]:
+    """Read the name of a transport, or the words of a command that leads to a shell on {host}."""
+    if not isinstance(value, list):
+        return Way(one_of(Way)(value))
+    words = texts(value)
+    if not any("{host}" in word for word in words):
+        raise Wrong('has no {host}, as ["docker", "exec", "-i", "{host}", "sh", "-c"] has it')
+    return words
 
 
 def finding_codes(value: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from orchestrator.errors import HostError, Trouble
+from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.fleet import problems
 from orchestrator.fleet.pulse import Pulse
 from orchestrator.fleet.session import Cancelled, Session, Sink, settle
@@ -25,6 +26,7 @@ R = TypeVar("R", bound=Reply)
 
 CONNECT_TIMEOUT = 15.0
 POOL = 32  # threads that connect or push at once
+_PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
 _LAST_MOMENTS = 2.0  # seconds that cancelled work has to clean up after itself
 
 
@@ -80,7 +82,22 @@ class Fleet:
         return answers.bad
 
     def open(self, host: Host, timeout: float = CONNECT_TIMEOUT) -> Session:
-        """A new session with one host, not yet among `sessions`; raise HostError."""
+        """A new session with one host, not yet among `sessions`; raise HostError.
+
+        A host that hangs up at once, as a busy sshd does, is tried again: later, each at another moment.
+        """
+        deadline = time.monotonic() + timeout
+        for longest in _PAUSES:
+            try:
+                return self._open(host, deadline - time.monotonic())
+            except HostError as error:
+                pause = longest * random.uniform(0.3, 1.0)  # noqa: S311 - only spreads
+                if error.kind != Trouble.HUNG_UP or time.monotonic() + pause + 1.0 > deadline:
+                    raise
+            time.sleep(pause)
+        return self._open(host, deadline - time.monotonic())
+
+    def _open(self, host: Host, timeout: float) -> Session:
         try:
             link = self._connector.connect(host, timeout)
             session = Session(host, link, self._sink)
@@ -90,10 +107,12 @@ class Fleet:
             except BaseException:
                 session.close()
                 raise
+        except OSError as error:  # no process, no descriptor, no memory, a file that we may not read
+            raise HereError(host.name, error.strerror or str(error)) from error
         except RuntimeError as error:
-            if type(error) is not RuntimeError:
+            if not problems.is_no_thread(error):
                 raise
-            raise problems.no_thread(host, error) from error
+            raise HereError(host.name, str(error), problems.THREADS) from error
         return session
 
     def session(self, name: str) -> Session:

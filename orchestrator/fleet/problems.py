@@ -42,12 +42,8 @@ def lost(host: Host, why: str) -> HostError:
     )
 
 
-def no_thread(host: Host, error: RuntimeError) -> HostError:
-    """This machine has none left for it: Python has no type of its own for that."""
-    return HostError(host.name, "cannot be talked to from here", kind="here", why=str(error), hint=THREADS)
-
-
 def is_no_thread(error: Exception) -> bool:
+    """Return True when this machine has no thread left: Python has no type of its own for that."""
     return type(error) is RuntimeError and str(error) == "can't start new thread"
 
 

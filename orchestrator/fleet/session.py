@@ -312,8 +312,11 @@ class Session:
     def _hung_up(self, channel: Channel) -> None:
         """The end of the stream."""
         if not self._greeted.done():
-            said = problems.noise(self._stream.noise, channel.stderr_tail())
-            error = no_agent(self.host, said, channel.wait(2.0), self.link.stalled())
+            words, status = channel.stderr_tail(), channel.wait(2.0)
+            said = problems.noise(self._stream.noise, words)
+            error = self.link.explain(status, channel.stderr_tail() or words) or no_agent(
+                self.host, said, status, self.link.stalled()
+            )
             settle(self._greeted, error=error)
         self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 

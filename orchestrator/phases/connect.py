@@ -13,14 +13,15 @@ import msgspec
 from orchestrator import wire
 from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import HostConnected, Phase
+from orchestrator.events import HostConnected, Noted, Phase
 from orchestrator.fleet import Answers, Session
 from orchestrator.groups import grouped
-from orchestrator.model import Host, RunPlan
+from orchestrator.model import Host, RunPlan, Way
 from orchestrator.names import is_run
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.phases.roll_call import RollCall
 from orchestrator.planning.seal import seal
+from orchestrator.ranges import fold
 from orchestrator.run import restarts
 
 _SHOWN = 8  # hosts whose ports are named
@@ -38,6 +39,10 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
 
     with RollCall([host.name for host in wanted], run.bus.emit, run.timings.latecomers) as roll_call:
         bad = run.fleet.connect(wanted, on_open, roll_call.answered)
+    opened = [run.fleet.sessions[host.name] for host in wanted if host.name in run.fleet.sessions]
+    for remark, names in grouped((one.link.remark, one.host.name) for one in opened).items():
+        if remark:
+            run.bus.emit(Noted(f"{fold(names)}: over OpenSSH's own client, for {remark}"))
     for name in [host.name for host in wanted if host.name in run.fleet.sessions]:
         session = run.fleet.sessions[name]
         if (refused := session.hello.state_error) is not None:
@@ -105,7 +110,9 @@ def for_nodes(plan: RunPlan) -> RunPlan:
 
 
 def _unreached(host: Host) -> Host:
-    return dataclasses.replace(host, ssh=host.name, user=None, port=None, identity=None, ssh_config=None)
+    return dataclasses.replace(
+        host, ssh=host.name, user=None, port=None, identity=None, ssh_config=None, via=Way.AUTO
+    )
 
 
 def keep_again(run: Run, session: Session) -> None:

@@ -29,7 +29,7 @@ OF_MACHINES = frozenset(  # failures after which a machine has to prove again th
 
 def host_key(host: Host) -> str:
     """The name of a host's memory: the way to it, so that no other host can speak for it."""
-    return _digest([host.ssh, host.user, host.port, host.ssh_config, host.state])
+    return _digest([host.ssh, host.user, host.port, host.ssh_config, host.via, host.state])
 
 
 def subject_key(

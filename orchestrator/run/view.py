@@ -145,7 +145,9 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.HostFailed():
             return _host(view, event.host, state=HostState.FAILED, failed=event, since=at)
         case ev.HostLost():
-            return _host(view, event.host, state=HostState.LOST, why=event.why, since=at)
+            host = view.hosts.get(event.host)
+            since = host.since if host and host.state is HostState.LOST else at  # else only the reason is new
+            return _host(view, event.host, state=HostState.LOST, why=event.why, since=since)
         case ev.HostRecovered():
             return _host(view, event.host, state=HostState.CONNECTED, why="", since=at)
         case ev.CheckReported():

@@ -1,30 +1,69 @@
-"""Opening links: bounded, and tried again where a busy sshd hangs up."""
+"""Opening links with fabric and paramiko: bounded, and through bastions that hosts share."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import random
+import socket
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
+
+import fabric
+import paramiko
+from paramiko.ssh_exception import IncompatiblePeer
 
 from orchestrator.errors import HostError
 from orchestrator.model import Host
-from orchestrator.ssh.attempt import Line, open_line
-from orchestrator.ssh.bastions import Bastions
-from orchestrator.ssh.failures import HungUp
-from orchestrator.ssh.hostkeys import KnownHosts
-from orchestrator.ssh.keys import Keyring, Secrets
-from orchestrator.ssh.link import SshLink
-from orchestrator.ssh.problems import explain
-from orchestrator.ssh.resolve import resolve
-from orchestrator.ssh.target import Deadline, Target
+from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy
+from orchestrator.ssh.keys import Keyring, Login, LoginRefused, Secrets
+from orchestrator.ssh.link import SshLink, Transport, cut, stalled
+from orchestrator.ssh.openssh import OnlyOpenSSHError
+from orchestrator.ssh.problems import (
+    ConnectTimeout,
+    HungUp,
+    LargePackets,
+    NoBanner,
+    NothingAllowed,
+    NoWayOn,
+    explain,
+)
+from orchestrator.ssh.resolve import ALGORITHMS, Deadline, Target, resolve
 
 # Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 _PARALLEL = 32
-_PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
+_WINDOW = 8 * 1024 * 1024  # bytes in flight per channel: 1 Gbit/s over 60 ms
+_KEEPALIVE = 15
+_WAKE = 1.0  # how often an idle connection looks whether a keepalive is due; paramiko: 0.1
+_CHANNEL_TIMEOUT = 30.0
+_SILENCE = 60  # seconds of unanswered data after which the kernel gives the connection up
+_TRAILING = 5.0  # an address that does not answer leaves at least this much to the next one
+# Cheapest for the CPU first; what paramiko or the host does not have is left out.
+_KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr")
+_SIGNED_BY = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+_SIGNATURES: tuple[str, ...] = paramiko.Transport._preferred_pubkeys  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+@dataclass(frozen=True)
+class Line:
+    """An open, authenticated connection."""
+
+    transport: paramiko.Transport
+    hang_up: Callable[[], None]
+
+
+@dataclass
+class _Bastion:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    line: Line | None = None
+    error: HostError | None = None
+    failed_at: float = float("-inf")
 
 
 class SshConnector:
@@ -34,7 +73,8 @@ class SshConnector:
         self._keyring = Keyring(secrets)
         self._known = KnownHosts()
         self._turn = threading.BoundedSemaphore(_PARALLEL)
-        self._bastions = Bastions(self._open)
+        self._lock = threading.Lock()
+        self._bastions: dict[tuple[Target, ...], _Bastion] = {}
 
     def connect(self, host: Host, timeout: float) -> SshLink:
         """Connect and authenticate within `timeout` seconds; raise HostError."""
@@ -47,25 +87,218 @@ class SshConnector:
             raise
         except Exception as error:
             raise explain(error, host.name, target) from error
-        told = partial(explain, host=host.name, target=target)
-        return SshLink(line.transport, told, line.hang_up, target.environment)
+        return SshLink(line.transport, partial(explain, host=host.name, target=target), line.hang_up)
 
     def close(self) -> None:
         """Close the bastions' connections and the agents' sockets."""
-        self._bastions.close()
+        with self._lock:
+            bastions, self._bastions = list(self._bastions.values()), {}
+        for bastion in reversed(bastions):
+            if bastion.line:
+                bastion.line.hang_up()
         self._keyring.close()
 
     def _open(self, host: str, target: Target, deadline: Deadline) -> Line:
-        """Connect through the jumps; again, later and at random, when something hangs up at once."""
-        pauses = [longest * random.uniform(0.3, 1.0) for longest in _PAUSES]  # noqa: S311 - only spreads
-        while True:
-            through = self._bastions.at_the_end_of(target.jumps, host, deadline)
-            try:
-                with self._turn:
-                    return open_line(
-                        target, through=through, deadline=deadline, keyring=self._keyring, known=self._known
-                    )
-            except (HungUp, ConnectionResetError):
-                if not pauses or pauses[0] + 1.0 > deadline.left:
-                    raise
-            time.sleep(pauses.pop(0))
+        """Connect through the jumps."""
+        through = self._bastion(target.jumps, host, deadline) if target.jumps else None
+        with self._turn:
+            return _Attempt(target, deadline, through).line(self._keyring, self._known)
+
+    def _bastion(self, jumps: tuple[Target, ...], host: str, deadline: Deadline) -> Line | None:
+        """Return the connection to the last of the jumps, opened by whoever comes first and shared by all.
+
+        One that is lost is opened again. Raise HostError, worded for the host behind it.
+        """
+        asked = time.monotonic()
+        with self._lock:
+            bastion = self._bastions.setdefault(jumps, _Bastion())
+        with bastion.lock:
+            if bastion.line and bastion.line.transport.is_active():
+                return bastion.line
+            if bastion.failed_at < asked:  # else it failed while we waited for our turn
+                if bastion.line:
+                    bastion.line.hang_up()
+                bastion.line = bastion.error = None
+                target = replace(jumps[-1], jumps=jumps[:-1])
+                try:
+                    bastion.line = self._open(host, target, deadline)
+                except Exception as error:
+                    bastion.error = explain(error, host, target)
+                    if bastion.error is not error:
+                        bastion.error.__cause__ = error
+                    bastion.failed_at = time.monotonic()
+            if bastion.error:
+                raise _for_host(bastion.error, host, jumps[-1]) from bastion.error
+            return bastion.line
+
+
+def _for_host(error: HostError, host: str, bastion: Target) -> HostError:
+    """Word the bastion's failure as this host's; hosts behind it fold into one message."""
+    what = f"cannot be reached: its bastion {bastion.alias} {error.what}"
+    worded = HostError(host, what, kind=error.kind, why=error.why, hint=error.hint)
+    return OnlyOpenSSHError(error.needs, worded) if isinstance(error, OnlyOpenSSHError) else worded
+
+
+class _Attempt:
+    """One try to open a connection: its socket, its clock, its transport.
+
+    What it raises is for `explain`; after `HungUp` another try is worth it.
+    """
+
+    def __init__(self, target: Target, deadline: Deadline, through: Line | None) -> None:
+        self._target = target
+        self._deadline = deadline
+        self._through = through
+        self._socket: socket.socket | paramiko.Channel | None = None
+        self._transport: Transport | None = None
+
+    def line(self, keyring: Keyring, known: KnownHosts) -> Line:
+        """Connect and log in, from here or from the bastion."""
+        connection = self._connection(keyring, known)
+        try:
+            connection.connect_kwargs["sock"] = self._reach()
+            connection.open()
+        except Exception as error:
+            cause = self._cause(error)
+            self._give_up(connection)
+            raise cause from error
+        transport: paramiko.Transport = connection.transport
+        transport.set_keepalive(_KEEPALIVE)
+        transport.sock.settimeout(_WAKE)
+        transport.channel_timeout = _CHANNEL_TIMEOUT
+        return Line(transport, partial(self._give_up, connection))
+
+    def _connection(self, keyring: Keyring, known: KnownHosts) -> Any:
+        """Make a fabric Connection that verifies, logs in and negotiates as we want it."""
+        left = max(0.1, self._deadline.left)
+        user_keys = self._target.algorithms.user_keys
+        ruled_out = [name for name in _SIGNATURES if user_keys and name not in user_keys]
+        connection = fabric.Connection(
+            self._target.hostname,
+            user=self._target.user,
+            port=self._target.port,
+            # Neither ssh_config nor files of fabric's own: the target is resolved already. And one
+            # each: a connection writes into its configuration, which is empty for that moment.
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+            gateway=False,
+            connect_kwargs={
+                "auth_strategy": Login(self._target, keyring),
+                "transport_factory": partial(self._make_transport, known.types(self._target)),
+                "timeout": left,
+                "banner_timeout": left,
+                "auth_timeout": left,
+                "channel_timeout": left,
+                "disabled_algorithms": {"pubkeys": ruled_out},
+            },
+        )
+        connection.client.set_missing_host_key_policy(Policy(self._target, known))
+        return connection
+
+    def _reach(self) -> socket.socket | paramiko.Channel:
+        """Return something connected to the target's SSH port."""
+        target, through = self._target, self._through
+        if through is None:
+            self._socket = _tcp(target, self._deadline)
+            return self._socket
+        end, left = (target.hostname, target.port), max(0.1, self._deadline.left)
+        try:
+            self._socket = through.transport.open_channel("direct-tcpip", end, ("127.0.0.1", 0), timeout=left)
+        except paramiko.SSHException as error:
+            if through.transport.is_active() and self._deadline.over:
+                raise NoWayOn(target.jumps[-1], self._deadline.seconds) from error
+            raise
+        return self._socket
+
+    def _give_up(self, connection: Any) -> None:
+        """Close everything; a thread that reads is woken."""
+        cut(self._socket)
+        with contextlib.suppress(Exception):  # whatever state it is in, it is to go
+            connection.client.close()
+        if self._socket:
+            self._socket.close()
+
+    def _cause(self, error: Exception) -> Exception:
+        """Return the error worth showing: paramiko words a time-out as something else."""
+        if isinstance(error, HostKeyRefused):
+            return error
+        if self._through and not self._through.transport.is_active():  # which a login takes for a refusal
+            return HungUp("the connection to its bastion was lost")
+        if isinstance(error, (LoginRefused, NothingAllowed, IncompatiblePeer)):
+            return error
+        if isinstance(error, ConnectionResetError):
+            return HungUp("it reset the connection")
+        late, seconds = self._deadline.over, self._deadline.seconds
+        if self._transport is not None and not self._transport.remote_version:
+            if "Indecipherable" in str(error):
+                return NoBanner("what answers there speaks another protocol")
+            return (
+                NoBanner(f"no banner within {seconds:.0f} s")
+                if late
+                else HungUp("it hung up before its banner")
+            )
+        if late and self._transport is not None:
+            lost = stalled(self._socket)
+            if not lost and not self._transport.offered:
+                lost = "its larger packets get lost on the way (MTU), or its sshd hangs"
+            if lost:
+                return LargePackets(
+                    f"no key exchange or login within {seconds:.0f} s after its banner: {lost}"
+                )
+        if late and not isinstance(error, OSError):
+            return ConnectTimeout("the key exchange or the login", seconds)
+        return error
+
+    def _make_transport(self, known: tuple[str, ...], sock: Any, **options: Any) -> paramiko.Transport:
+        """Make a transport with our windows, our algorithms, and first the key types that can be checked."""
+        transport = Transport(sock, default_window_size=_WINDOW, **options)
+        self._transport = transport
+        security = transport.get_security_options()
+        types = [name for kind in known for name in _SIGNED_BY.get(kind, (kind,))]
+        for ours, head, keyword, theirs in zip(
+            ("kex", "ciphers", "digests", "key_types"),
+            (_KEX, _CIPHERS, (), types),
+            ALGORITHMS,
+            self._target.algorithms,
+            strict=False,
+        ):
+            allowed = [name for name in getattr(security, ours) if not theirs or name in theirs]
+            if not allowed:
+                raise NothingAllowed(keyword)
+            setattr(security, ours, tuple(sorted(allowed, key=[*head, *allowed].index)))
+        return transport
+
+
+def _tcp(target: Target, deadline: Deadline) -> socket.socket:
+    """Connect to the first address that answers; raise the first address's error."""
+    addresses = socket.getaddrinfo(target.hostname, target.port, target.family, socket.SOCK_STREAM)
+    errors: list[OSError] = []
+    for number, (family, kind, proto, _, address) in enumerate(addresses):
+        remaining, further = deadline.left, len(addresses) - number
+        share = remaining if further == 1 else max(remaining / further, min(remaining, _TRAILING))
+        sock = socket.socket(family, kind, proto)
+        try:
+            if share <= 0:
+                raise ConnectTimeout("connecting", deadline.seconds)
+            sock.settimeout(share)
+            sock.connect(address)
+            _tune(sock)
+            return sock
+        except OSError as error:
+            sock.close()
+            errors.append(error)
+    raise errors[0]
+
+
+def _tune(sock: socket.socket) -> None:
+    """Have small messages leave at once, and a peer that is gone noticed without an answer from us."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 20),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", _SILENCE * 1000),
+    ):
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -3,61 +3,69 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orchestrator.errors import ClusterError, HostError
-from orchestrator.model import Host
-from orchestrator.ssh import keyfile
-from orchestrator.ssh.keys import Ask, Keyring, Secrets
-from orchestrator.ssh.offers import key_files, offers
-from orchestrator.ssh.resolve import resolve
-from orchestrator.ssh.target import Method, Target
+from orchestrator.model import Host, Way
+from orchestrator.ssh.keys import Ask, Keyring, Secrets, load
+from orchestrator.ssh.openssh import open_masters
+from orchestrator.ssh.resolve import Target, resolve, ssh_binary
 
 _TRIES = 3
 
 
-def prepare(hosts: Sequence[Host], ask: Ask | None = None, *, password: bool = False) -> Secrets:
-    """Ask for the passphrases these hosts need, and for a login password when `password` is set.
+def prepare(
+    hosts: Sequence[Host], ask: Ask | None = None, *, tell: Callable[[str], None] = lambda _: None
+) -> Secrets:
+    """Ask for the passphrases these hosts need; OpenSSH asks by itself for the hosts that are its own.
 
     A key that the agent holds is not asked for, nor one of ssh's own default keys while another key
     can be offered. Without `ask` nothing is asked. An entry that cannot be resolved is left for
     `connect` to report.
     """
-    keyring = Keyring()
-    try:
-        locked = _locked(_targets(hosts), keyring)
-    finally:
-        keyring.close()
     if ask is None:
         return Secrets()
-    passphrases = {str(path): _passphrase(path, ask) for path in locked}
-    return Secrets(passphrases, ask("Password for the login: ") if password else None)
+    targets = _targets(hosts)
+    over_openssh = [
+        host
+        for host in hosts
+        if host.via is Way.OPENSSH
+        or (host.via is Way.AUTO and host.name in targets and targets[host.name].beyond)
+    ]
+    masters = open_masters(over_openssh, tell) if over_openssh and ssh_binary() else None
+    names = {host.name for host in over_openssh}
+    ours = [part for name, target in targets.items() if name not in names for part in (*target.jumps, target)]
+    return Secrets(
+        {str(path): _passphrase(path, ask) for path in _locked(list(dict.fromkeys(ours)))}, masters
+    )
 
 
-def _targets(hosts: Sequence[Host]) -> list[Target]:
-    def one(host: Host) -> tuple[Target, ...]:
+def _targets(hosts: Sequence[Host]) -> dict[str, Target]:
+    def target(host: Host) -> Target | None:
         try:
-            target = resolve(host)
+            return resolve(host)
         except HostError:
-            return ()
-        return (*target.jumps, target)
+            return None
 
+    over_ssh = [host for host in hosts if host.via in (Way.AUTO, Way.PARAMIKO, Way.OPENSSH)]
     with ThreadPoolExecutor(8) as pool:
-        return list(dict.fromkeys(target for several in pool.map(one, hosts) for target in several))
+        pairs = zip(over_ssh, pool.map(target, over_ssh), strict=True)
+        return {host.name: result for host, result in pairs if result is not None}
 
 
-def _locked(targets: Iterable[Target], keyring: Keyring) -> list[Path]:
-    """The key files whose passphrase is needed."""
-    needed: dict[Path, None] = {}
-    for target in targets:
-        if target.batch or Method.PUBLICKEY not in target.methods:
-            continue
-        held = {bytes(key.blob) for key in keyring.agent_keys(target.agent)}
-        locked = [file.path for file in key_files(target, keyring) if file.locked and file.public not in held]
-        if not target.default_identities or not any(True for _ in offers(target, keyring)):
-            needed.update(dict.fromkeys(locked))
+def _locked(targets: Sequence[Target]) -> list[Path]:
+    """Return the key files whose passphrase is needed."""
+    keyring, needed = Keyring(), dict[Path, None]()
+    try:
+        for target in targets:
+            held = {bytes(key.blob) for key in keyring.agent_keys(target.agent)}
+            locked = [file.path for file in keyring.files(target) if file.locked and file.public not in held]
+            if not target.default_identities or not any(True for _ in keyring.offers(target)):
+                needed.update(dict.fromkeys(locked))
+    finally:
+        keyring.close()
     return list(needed)
 
 
@@ -65,7 +73,7 @@ def _passphrase(path: Path, ask: Ask) -> str:
     for attempt in range(_TRIES):
         again = "That did not open it. " if attempt else ""
         passphrase = ask(f"{again}Passphrase for {path}: ")
-        if not keyfile.load(path, passphrase).locked:
+        if not load(path, passphrase).locked:
             return passphrase
     look = shlex.join(["ssh-keygen", "-y", "-f", str(path)])
     raise ClusterError(

@@ -41,6 +41,11 @@ class _Tape:
     def stderr_tail(self) -> bytes:
         return b""
 
+    remark = ""
+
+    def explain(self, status: int | None, words: bytes) -> None:
+        del status, words
+
     def stalled(self) -> str:
         return ""
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from orchestrator import wire
+from orchestrator.connectors import connectors
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet, Lost, Session, TaskNews
 from orchestrator.fleet import session as sessions
-from orchestrator.local import LocalConnector
 from tests.local.liar import liar
 from tests.unit.plans import host
 
@@ -126,7 +126,7 @@ def session(
 
     def make(lie: str) -> Session:
         one = replace(host("gpu-1"), ssh="local", agent_python=liar(tmp_path, lie))
-        made = Session(one, LocalConnector().connect(one, 5.0), sink.put)
+        made = Session(one, connectors().connect(one, 5.0), sink.put)
         opened.append(made)
         return made
 
@@ -311,7 +311,7 @@ def test_silence_in_the_middle_of_a_frame_is_given_a_time(
     )
     one = replace(host("gpu-1"), ssh="local", agent_python=liar(tmp_path, lie))
     lost: queue.SimpleQueue[TaskNews | Lost] = queue.SimpleQueue()
-    fleet = Fleet(LocalConnector(), lost.put)
+    fleet = Fleet(connectors(), lost.put)
     try:
         assert fleet.connect([one]) == {}
         came = lost.get(timeout=15.0)

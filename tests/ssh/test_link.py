@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import paramiko
 import pytest
 from paramiko.common import cMSG_CHANNEL_CLOSE, cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 
-from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.connect import SshConnector
@@ -29,70 +27,14 @@ def run(link: Link, *argv: str) -> tuple[bytes, int | None]:
     return read_all(channel), channel.wait(10)
 
 
-def test_a_command_answers_and_says_its_status(link: Link) -> None:
-    assert run(link, "sh", "-c", "echo hello; exit 3") == (b"hello\n", 3)
-
-
 def test_a_command_killed_by_a_signal_has_no_status(link: Link) -> None:
     assert run(link, "sh", "-c", "kill -9 $$") == (b"", -1)
-
-
-def test_bytes_go_both_ways_unchanged(link: Link) -> None:
-    data = bytes(range(256)) * 20_000
-    channel = link.open(["cat"])
-
-    def send() -> None:
-        channel.send(data)
-        channel.send_eof()
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    assert read_all(channel) == data
-    sender.join()
-    assert channel.wait(10) == 0
-
-
-def test_a_flood_on_stderr_neither_blocks_nor_is_kept(link: Link) -> None:
-    code = "import sys; sys.stderr.write('x' * 20_000_000 + 'the end'); sys.stderr.flush(); print('done')"
-    channel = link.open([sys.executable, "-c", code])
-    assert read_all(channel) == b"done\n"
-    assert channel.wait(10) == 0
-    tail = channel.stderr_tail()
-    assert len(tail) == 4096
-    assert tail.endswith(b"the end")
 
 
 def test_wait_gives_up_after_its_timeout(link: Link) -> None:
     channel = link.open(["sleep", "60"])
     assert channel.wait(0.05) is None
     channel.close()
-
-
-@pytest.mark.parametrize("close", ["channel", "link"])
-def test_closing_wakes_a_blocked_reader(
-    cluster: Cluster, connect: Callable[[Host], Link], close: str
-) -> None:
-    link = connect(cluster.hosts[1])
-    channel = link.open(["sh", "-c", "echo up; exec sleep 600"])
-    assert channel.recv(10) == b"up\n"
-    with ThreadPoolExecutor(1) as pool:
-        rest = pool.submit(channel.recv, 10)
-        (channel if close == "channel" else link).close()
-        assert rest.result(timeout=5) == b""
-    channel.close()
-    link.close()
-
-
-def test_a_channel_of_a_closed_link_is_lost(cluster: Cluster, connect: Callable[[Host], Link]) -> None:
-    link = connect(cluster.hosts[1])
-    channel = link.open(["cat"])
-    link.close()
-    with pytest.raises(HostError) as sent:
-        channel.send(b"x" * 100)
-    with pytest.raises(HostError) as opened:
-        link.open(["true"])
-    assert (sent.value.kind, opened.value.kind) == ("lost", "lost")
-    assert sent.value.host == cluster.hosts[1].name
 
 
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError, paramiko.SSHException])
@@ -128,18 +70,6 @@ def test_a_server_that_dies_ends_the_stream() -> None:
         assert channel.recv(10) == b""
         assert channel.wait(5) == -1
         own.close()
-
-
-def test_sixty_four_hosts_at_once() -> None:
-    with Cluster(64, servers=8, homes=True) as many:
-        connector = SshConnector()
-        with ThreadPoolExecutor(64) as pool:
-            links = list(pool.map(lambda host: connector.connect(host, 60), many.hosts))
-            answers = list(pool.map(lambda link: run(link, "echo", "here"), links))
-        for link in links:
-            link.close()
-        connector.close()
-        assert answers == [(b"here\n", 0)] * 64
 
 
 @pytest.mark.parametrize("late", ["EOF", "data", "close"])

@@ -52,6 +52,11 @@ class _Link:
         assert argv[0] == "rsync"
         return _Channel(_said(20_000))
 
+    remark = ""
+
+    def explain(self, status: int | None, words: bytes) -> None:
+        del status, words
+
     def stalled(self) -> str:
         return ""
 

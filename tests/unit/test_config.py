@@ -9,13 +9,14 @@ import pytest
 from orchestrator import config
 from orchestrator.config.mistakes import locate
 from orchestrator.config.tables import DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, TABLES
-from orchestrator.model import Host, Inventory, Job, OnHang, Role
+from orchestrator.model import Host, Inventory, Job, OnHang, Role, Way
 
 EVERYTHING = """
 [defaults]
 user = "train"
 port = 2200
 identity = "~/.ssh/cluster"
+via = "openssh"
 ssh_config = "/etc/lab/ssh_config"
 python = "~/venv/bin/python"
 agent_python = "python3.9"
@@ -78,6 +79,7 @@ def test_every_key() -> None:
             "port": 2200,
             "identity": "~/.ssh/cluster",
             "ssh_config": "/etc/lab/ssh_config",
+            "via": Way.OPENSSH,
             "python": "~/venv/bin/python",
             "agent_python": "python3.9",
             "workdir": "/data/train",

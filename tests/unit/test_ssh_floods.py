@@ -12,7 +12,7 @@ import paramiko
 import pytest
 from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
 
-from orchestrator.ssh.channels import MOST_PACKET, Transport
+from orchestrator.ssh.link import MOST_PACKET, Transport
 
 _LIMIT = 30.0
 

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ssh.options import CommandLine, parse_dump, split_destination
-from orchestrator.ssh.resolve import target_of
-from orchestrator.ssh.target import Strict, Target
-from orchestrator.ssh.tokens import expand
+from orchestrator.ssh.resolve import CommandLine, Strict, Target, parse_dump, split_destination, target_of
 
 
 @pytest.mark.parametrize(
@@ -113,7 +110,26 @@ def test_the_address_family(value: str, family: socket.AddressFamily) -> None:
     assert dump(f"addressfamily {value}").family is family
 
 
-def test_tokens() -> None:
-    assert expand("%h:%p %% %X %", {"h": "gpu", "p": "22", "%": "%"}) == "gpu:22 % %X %"
-    assert dump("proxycommand nc -X %h %p %r %n").proxy_command == "nc -X gpu-01.example 22 train alias"
-    assert dump("proxycommand none").proxy_command is None
+@pytest.mark.parametrize(
+    ("line", "beyond"),
+    [
+        ("knownhostscommand none", ""),
+        ("knownhostscommand /bin/keys %H", "KnownHostsCommand"),
+        ("revokedhostkeys /etc/ssh/revoked", "RevokedHostKeys"),
+        ("certificatefile ~/.ssh/mine-cert.pub", "CertificateFile"),
+        ("pkcs11provider /usr/lib/opensc.so", "PKCS11Provider"),
+        ("proxycommand nc %h %p", "ProxyCommand"),
+        ("setenv A=1", "SetEnv"),
+        ("verifyhostkeydns true", "VerifyHostKeyDNS"),
+        ("nohostauthenticationforlocalhost yes", "NoHostAuthenticationForLocalhost"),
+        ("pubkeyauthentication true", ""),
+        ("pubkeyauthentication false", "PubkeyAuthentication"),
+        ("preferredauthentications password", "PreferredAuthentications"),
+        ("ciphers aes128-ctr,aes256-ctr", ""),
+        ("ciphers -aes128*", "Ciphers"),
+        ("controlpath /no/such/socket", ""),
+        ("gssapiauthentication yes", ""),
+    ],
+)
+def test_what_only_openssh_can_follow(line: str, beyond: str) -> None:
+    assert dump(line).beyond == beyond

@@ -87,7 +87,7 @@ def test_our_own_plan_is_reached_as_this_machine_reaches_its_hosts() -> None:
 def test_what_a_plan_may_say_of_a_host_is_listed() -> None:
     """Whatever a host will have one day is the inventory's, unless it is added to that list."""
     fields = {field.name for field in dataclasses.fields(Host)}
-    reach = {"ssh", "user", "port", "identity", "ssh_config", "agent_python"}
+    reach = {"via", "ssh", "user", "port", "identity", "ssh_config", "agent_python"}
     assert set(PLANNED) <= fields
     assert not reach & set(PLANNED)
 

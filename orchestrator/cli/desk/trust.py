@@ -48,7 +48,7 @@ def connect(
 
 
 def _unknown(bad: Mapping[str, HostError]) -> dict[str, HostKeyRefused]:
-    from orchestrator.ssh.knownhosts import Trust
+    from orchestrator.ssh.hostkeys import Trust
 
     refusals = {name: refusal for name, error in bad.items() if (refusal := _refusal(error))}
     return {name: one for name, one in refusals.items() if one.verdict.trust is Trust.UNKNOWN}
@@ -66,7 +66,7 @@ def _refusal(error: BaseException | None) -> HostKeyRefused | None:
 
 
 def _show(new: Mapping[str, HostKeyRefused]) -> None:
-    from orchestrator.ssh.knownhosts import fingerprint, key_type
+    from orchestrator.ssh.hostkeys import fingerprint, key_type
 
     tell(f"{count(len(new), 'host')} with a key that no known_hosts file has:")
     width = max(map(len, new))

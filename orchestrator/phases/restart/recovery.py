@@ -16,6 +16,13 @@ from orchestrator.phases import connect
 from orchestrator.phases.context import Emit, Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
 
+_NEWS = {
+    Trouble.AUTH,
+    Trouble.HOSTKEY_CHANGED,
+    Trouble.HOSTKEY_REVOKED,
+    Trouble.HOSTKEY_UNKNOWN,
+    Trouble.HERE,
+}
 _BACKOFF = (0.3, 0.7, 1.0, 2.0, 3.0, 5.0)  # seconds; the last one repeats
 
 
@@ -56,7 +63,7 @@ def try_again(run: Run) -> str | None:
 def _reconnect(run: Run, name: str, pause: float) -> None:
     host = run.plan.host(name)
     time.sleep(pause)
-    attempt = 0
+    attempt, shown = 0, ""
     while name in run.lost:
         time.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
         attempt += 1
@@ -64,6 +71,12 @@ def _reconnect(run: Run, name: str, pause: float) -> None:
             session = run.fleet.open(host)
         except HostError as error:
             log.info("still lost: %s %s: %s", name, error.what, error.why)
+            if error.kind in _NEWS and error.in_one_line != shown and name not in run.untold:
+                shown = error.in_one_line
+                run.bus.emit(HostLost(name, f"it {shown}"))  # it may be an attack
+            continue
+        except Exception:  # a bug must not end this thread: the host would never be tried again
+            log.exception("still lost: %s", name)
             continue
         run.inbox.put(Reconnected(session))
         return

@@ -1,0 +1,221 @@
+"""Transports that are a child process: its pipes are the channel.
+
+`ssh = "local"` runs our command itself; every other transport runs a client (`ssh`, `srun`, a command of the
+user's) whose last word is the command line for a shell at the far end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from orchestrator import quoting
+from orchestrator.errors import HostError
+from orchestrator.model import Host
+from orchestrator.node.base.fault import reason
+
+Explain: TypeAlias = Callable[[int | None, bytes], HostError | None]
+
+_TAIL = 4096
+_ENDING = 2.0  # seconds that a client may take to end once its pipes are closed, and once more after TERM
+
+
+def slurm(host: Host) -> list[str]:
+    """Return srun's words for one more step of this job on a node; raise HostError outside of a job."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if not job:
+        raise HostError(
+            host.name,
+            "cannot be reached with srun",
+            kind="config",
+            why='`via = "srun"` works inside of a Slurm job, and SLURM_JOB_ID is not set',
+            hint="start it inside of `salloc` or `sbatch`",
+        )
+    step = ["srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host.ssh]
+    return [*step, "--unbuffered", "--cpu-bind=none", "--mem=0", "--quiet", "sh", "-c"]
+
+
+def filled_in(command: Sequence[str], host: Host) -> list[str]:
+    """Return a command of the user's with the host's name in its place."""
+    return [word.replace("{host}", host.ssh) for word in command]
+
+
+class PipeLink:
+    """Processes of this machine, or of what a client leads to."""
+
+    def __init__(
+        self,
+        host: str,
+        client: Sequence[str] | None = None,
+        explain: Explain = lambda _status, _words: None,
+        remark: str = "",
+    ) -> None:
+        self._host = host
+        self._client = client
+        self._explain = explain
+        self.remark = remark
+        self._lock = threading.Lock()
+        self._channels: list[PipeChannel] = []
+        self._closed = False
+
+    def open(self, argv: Sequence[str]) -> PipeChannel:
+        """Start argv from the home folder, as a login does; `~/` at the start of the program is expanded."""
+        if self._client is None:
+            program, *rest = argv
+            words = [str(Path(program).expanduser()) if program.startswith("~/") else program, *rest]
+            cwd = str(Path.home()) if Path.home().is_dir() else "/"
+        else:
+            words, cwd = [*self._client, quoting.join(argv)], None
+        with self._lock:
+            if self._closed:
+                raise _lost(self._host, "the connection is closed")
+            self._channels = [channel for channel in self._channels if not channel.over]
+            channel = PipeChannel(self._host, self._start(words, cwd))
+            self._channels.append(channel)
+        return channel
+
+    def _start(self, words: Sequence[str], cwd: str | None) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        try:
+            return subprocess.Popen(
+                words, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, bufsize=0, start_new_session=True
+            )
+        except OSError as error:
+            raise HostError(
+                self._host,
+                f"cannot run {words[0]}",
+                kind="command",
+                why=reason(error),
+                hint=f"`which {shlex.quote(words[0])}`",
+            ) from error
+
+    def explain(self, status: int | None, words: bytes) -> HostError | None:
+        """Return the client's own error, told by its status and its last words on stderr."""
+        return self._explain(status, words)
+
+    def stalled(self) -> str:
+        """Return nothing: pipes lose nothing."""
+        return ""
+
+    def close(self) -> None:
+        """Close every channel, as a cut connection would."""
+        with self._lock:
+            self._closed = True
+            channels, self._channels = self._channels, []
+        for channel in channels:
+            channel.close()
+
+
+def _lost(host: str, why: str) -> HostError:
+    hint = "see its last words in the debug log"
+    return HostError(host, "closed the connection", kind="lost", why=why, hint=hint)
+
+
+class PipeChannel:
+    """A child process and its pipes."""
+
+    def __init__(self, host: str, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._host = host
+        self._process = process
+        self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
+        os.set_blocking(self._in.fileno(), False)
+        self._wake_read, self._wake_write = os.pipe()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._tail = b""
+        self._drainer = threading.Thread(target=self._drain, name=f"stderr of {host}", daemon=True)
+        self._drainer.start()
+
+    @property
+    def over(self) -> bool:
+        return self._closed and self._process.poll() is not None
+
+    def send(self, data: bytes) -> None:
+        """Send all of it; raise HostError (kind "lost") when the command is gone or the channel closed."""
+        view = memoryview(data)
+        try:
+            while view:
+                poll = select.poll()
+                poll.register(self._in, select.POLLOUT)
+                poll.register(self._wake_read, select.POLLIN)
+                poll.poll()
+                if self._closed:
+                    raise _lost(self._host, "the connection is closed")
+                view = view[self._in.write(view) or 0 :]
+        except (OSError, ValueError) as error:
+            raise _lost(self._host, "the command on this machine has ended") from error
+
+    def send_eof(self) -> None:
+        """Close the command's stdin."""
+        with contextlib.suppress(OSError):
+            self._in.close()
+
+    def recv(self, limit: int) -> bytes:
+        """At least one byte, b"" at the end of stdout or after `close`."""
+        poll = select.poll()
+        try:
+            poll.register(self._out, select.POLLIN)
+            poll.register(self._wake_read, select.POLLIN)
+            ready = dict(poll.poll())
+            if self._closed or not ready.get(self._out.fileno()):
+                return b""
+            return os.read(self._out.fileno(), limit)
+        except (OSError, ValueError):
+            return b""
+
+    def stderr_tail(self) -> bytes:
+        """The last 4 KiB of what arrived on stderr so far."""
+        return self._tail
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit status, 128 + signal as a shell says it, None after the timeout."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        self._drainer.join(timeout)
+        return code if code >= 0 else 128 - code
+
+    def close(self) -> None:
+        """Close the command's pipes and collect it; kill its process group when it does not end at that."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        os.write(self._wake_write, b"x")
+        self.send_eof()
+        try:
+            threading.Thread(target=self._collect, name=f"collect for {self._host}", daemon=True).start()
+        except RuntimeError:  # this machine has none left
+            self._collect()
+
+    def _collect(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                self._process.wait(_ENDING)
+                break
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+        self._process.wait()
+        self._out.close()
+        self._drainer.join(_ENDING)
+        self._err.close()
+        os.close(self._wake_write)
+        os.close(self._wake_read)
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while data := self._err.read(65536):
+                self._tail = (self._tail + data)[-_TAIL:]

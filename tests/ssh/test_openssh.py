@@ -1,0 +1,209 @@
+"""What paramiko cannot do goes over OpenSSH's client by itself, and ends as `ssh` would end it."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.connectors import connectors
+from orchestrator.errors import HostError
+from orchestrator.fleet import Fleet
+from orchestrator.model import Host, Way
+from orchestrator.rehearsal import Cluster
+from orchestrator.ssh.keys import Secrets
+from orchestrator.ssh.prepare import prepare
+from tests.ssh.keyagent import add
+
+Lines = Callable[[Cluster, Path], list[str]]
+_numbers = itertools.count()
+
+
+def keygen(*words: str) -> None:
+    subprocess.run(["ssh-keygen", "-q", *words], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+
+
+def host_key(cluster: Cluster) -> str:
+    """Return the `type base64` of the first host."""
+    return " ".join(cluster.known_hosts.read_text().splitlines()[0].split()[1:3])
+
+
+def with_lines(cluster: Cluster, folder: Path, *lines: str, identity: bool = True) -> Host:
+    """Return the first host with these lines in its ssh_config, perhaps without the cluster's key."""
+    host = cluster.hosts[0]
+    config = folder / f"ssh_config-{next(_numbers)}"  # what ssh says of a file is remembered for a while
+    text = cluster.ssh_config.read_text()
+    text = text if identity else text.replace("IdentityFile", "#").replace("IdentitiesOnly", "#")
+    config.write_text("\n".join([f"Host {host.ssh}", *lines, ""]) + text)
+    return replace(host, ssh_config=str(config))
+
+
+def remark(host: Host, secrets: Secrets | None = None) -> str:
+    """Start an agent there, and return why the way is not the usual one; raise HostError."""
+    fleet = Fleet(connectors(secrets), lambda _: None)
+    try:
+        session = fleet.open(host)
+        session.close()
+        return session.link.remark
+    finally:
+        fleet.close()
+
+
+def known_hosts_command(cluster: Cluster, folder: Path) -> list[str]:
+    (folder / "known").write_text(f'#!/bin/sh\necho "$1 {host_key(cluster)}"\n')
+    (folder / "known").chmod(0o755)
+    options = ["UserKnownHostsFile none", "GlobalKnownHostsFile none"]
+    return [*options, f"KnownHostsCommand {folder}/known %H"]
+
+
+def revoked(cluster: Cluster, folder: Path) -> list[str]:
+    (folder / "key.pub").write_text(host_key(cluster) + "\n")
+    keygen("-k", "-f", str(folder / "krl"), str(folder / "key.pub"))
+    return [f"RevokedHostKeys {folder}/krl"]
+
+
+def proxy(cluster: Cluster, _folder: Path) -> list[str]:
+    return [f'ProxyCommand ssh -F "{cluster.ssh_config}" -W "[%h]:%p" {cluster.hosts[1].ssh}']
+
+
+def unknown(_cluster: Cluster, _folder: Path) -> list[str]:
+    return ["UserKnownHostsFile none", "KnownHostsCommand none", "VerifyHostKeyDNS yes"]
+
+
+def line(text: str) -> Lines:
+    return lambda _cluster, _folder: [text]
+
+
+WAYS: list[tuple[Lines, str]] = [
+    (line("LogLevel QUIET"), ""),
+    (known_hosts_command, "KnownHostsCommand in ssh_config"),
+    (proxy, "ProxyCommand in ssh_config"),
+    (line("KexAlgorithms sntrup761x25519-sha512@openssh.com"), "KexAlgorithms in ssh_config"),
+    (line("SetEnv A=1"), "SetEnv in ssh_config"),
+    (line("BindAddress 127.0.0.9"), "BindAddress in ssh_config"),
+]
+
+
+@pytest.mark.parametrize(("lines", "reason"), WAYS, ids=[case[1] or "usual" for case in WAYS])
+def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: str) -> None:
+    host = with_lines(cluster, tmp_path, *lines(cluster, tmp_path))
+    assert remark(host) == reason
+    if reason:
+        with pytest.raises(HostError) as insisted:
+            remark(replace(host, via=Way.PARAMIKO))
+        assert (insisted.value.kind, insisted.value.host) == ("config", host.name)
+
+
+REFUSED: list[tuple[Lines, str]] = [
+    (revoked, "hostkey-revoked"),
+    (unknown, "hostkey-unknown"),
+    (line("KnownHostsCommand /bin/false"), "ssh"),
+    (line("SetEnv A=1\nUser nobody-of-that-name"), "auth"),
+    (line("SetEnv A=1\nHostName 127.0.0.1\nPort 1"), "refused"),
+    (line("ProxyCommand false"), "hung-up"),
+    (line("PubkeyAuthentication no"), "auth"),
+]
+
+
+@pytest.mark.parametrize(("lines", "kind"), REFUSED, ids=[f"{n} {case[1]}" for n, case in enumerate(REFUSED)])
+def test_where_ssh_refuses_its_words_are_the_reason(
+    cluster: Cluster, tmp_path: Path, lines: Lines, kind: str
+) -> None:
+    with pytest.raises(HostError) as refusal:
+        remark(with_lines(cluster, tmp_path, *lines(cluster, tmp_path)))
+    assert (refusal.value.kind, refusal.value.host) == (kind, cluster.hosts[0].name)
+    assert refusal.value.why.startswith("ssh")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"KexAlgorithms": "sntrup761x25519-sha512@openssh.com"},
+        {"Ciphers": "chacha20-poly1305@openssh.com"},
+    ],
+)
+def test_a_server_with_newer_algorithms_than_paramiko(options: dict[str, str]) -> None:
+    with Cluster(1, homes=True, options=options) as own:
+        assert remark(own.hosts[0]) == "algorithms of its server"
+
+
+def test_certificates_of_hosts_and_of_users(tmp_path: Path, agent: Path) -> None:
+    """The user's is named, lies beside its key, or is held by the agent."""
+    authority, key = tmp_path / "authority", tmp_path / "key"
+    keygen("-t", "ed25519", "-N", "", "-f", str(authority))
+    keygen("-t", "ed25519", "-N", "", "-f", str(key))
+    who = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    keygen("-s", str(authority), "-I", "test", "-n", who, f"{key}.pub")
+    keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "host"))
+    keygen("-s", str(authority), "-I", "host", "-h", f"{tmp_path}/host.pub")
+    options = {
+        "TrustedUserCAKeys": f"{authority}.pub",
+        "HostKey": str(tmp_path / "host"),
+        "HostCertificate": f"{tmp_path}/host-cert.pub",
+    }
+    with Cluster(1, homes=True, options=options) as own:
+        trusted = " ".join((tmp_path / "authority.pub").read_text().split()[:2])
+        own.known_hosts.write_text(f"@cert-authority * {trusted}\n")
+        assert remark(own.hosts[0]).startswith("@cert-authority in")
+        mine, plain = [f"IdentityFile {key}"], f"certificate of {key}"
+        own.known_hosts.write_text(f"* {' '.join((tmp_path / 'host.pub').read_text().split()[:2])}\n")
+        assert plain in remark(with_lines(own, tmp_path, *mine, identity=False))
+        named = Path(f"{key}-cert.pub").rename(tmp_path / "elsewhere.pub")
+        named_lines = [*mine, f"CertificateFile {named}"]
+        assert "CertificateFile" in remark(with_lines(own, tmp_path, *named_lines, identity=False))
+        named.rename(f"{key}-cert.pub")
+        add(agent, key)
+        lines = [f"IdentityAgent {agent}", "IdentityFile none"]
+        assert "in ssh-agent" in remark(with_lines(own, tmp_path, *lines, identity=False))
+
+
+def test_a_master_of_the_user_is_used(cluster: Cluster, tmp_path: Path) -> None:
+    """Somebody logged in by hand, with a second factor perhaps; here nothing else would get in."""
+    socket = tmp_path / "master"
+    master = ["ssh", "-F", str(cluster.ssh_config), "-fNM", "-S", str(socket), cluster.hosts[0].ssh]
+    subprocess.run(master, check=True, capture_output=True)
+    try:
+        lines = [f"ControlPath {socket}", "User nobody-of-that-name"]
+        assert remark(with_lines(cluster, tmp_path, *lines, identity=False)) == "ControlPath in ssh_config"
+    finally:
+        subprocess.run(["ssh", "-S", str(socket), "-O", "exit", "x"], check=True, capture_output=True)
+
+
+def test_what_openssh_asks_is_asked_before_and_once(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, askpass = tmp_path / "locked", tmp_path / "askpass"
+    keygen("-t", "ed25519", "-N", "open sesame", "-f", str(key))
+    askpass.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho open sesame\n")
+    askpass.chmod(0o755)
+    monkeypatch.setenv("SSH_ASKPASS", str(askpass))
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")  # stands in for the terminal
+    keys = cluster.folder / "authorized_keys"
+    before = keys.read_text()
+    keys.write_text(before + Path(f"{key}.pub").read_text())
+    try:
+        host = replace(with_lines(cluster, tmp_path, identity=False), via=Way.OPENSSH, identity=str(key))
+        with pytest.raises(HostError) as refusal:
+            remark(host)
+        assert refusal.value.kind == "auth"
+        secrets = prepare([host], lambda _: pytest.fail("paramiko's question"))
+        assert (tmp_path / "asked").read_text() == "asked\n"
+        assert secrets.masters is not None
+        remark(host, secrets)
+        assert (tmp_path / "asked").read_text() == "asked\n"
+        assert not secrets.masters.exists()
+    finally:
+        keys.write_text(before)
+
+
+def test_without_the_ssh_program_the_lack_is_said(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.connectors.ssh_binary", lambda: None)
+    with pytest.raises(HostError) as refusal:
+        remark(with_lines(cluster, tmp_path, "SetEnv A=1"))
+    assert "openssh-client" in refusal.value.hint

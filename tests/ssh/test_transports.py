@@ -1,0 +1,184 @@
+"""The contract of every transport, in the same rows: paramiko, the pipes of a client, this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.connectors import connectors
+from orchestrator.errors import HostError
+from orchestrator.model import LOCAL, Host, Way
+from orchestrator.rehearsal import Cluster
+from orchestrator.sync import rsync
+from orchestrator.transport import Channel, Connector, Link
+from tests.polling import poll
+
+# Stands in for Slurm: it takes the words that ours gives it, and runs the rest, as a step does.
+SRUN = """#!/bin/sh
+[ "$1 $2 $3 $4 $5" = "--overlap --jobid=7 -N1 -n1 -w" ] || exit 64
+shift 6
+while [ "${1#--}" != "$1" ]; do shift; done
+exec "$@"
+"""
+WAYS: dict[str, dict[str, Any]] = {
+    "paramiko": {"via": Way.PARAMIKO},
+    "openssh": {"via": Way.OPENSSH},
+    "srun": {"via": Way.SRUN},
+    "command": {"via": ("env", "FAR={host}", "sh", "-c")},
+    "local": {"ssh": LOCAL},
+}
+
+
+@pytest.fixture(params=WAYS)
+def host(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Host:
+    if request.param == "srun":
+        (tmp_path / "srun").write_text(SRUN)
+        (tmp_path / "srun").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return dataclasses.replace(cluster.hosts[0], **WAYS[request.param])
+
+
+@pytest.fixture
+def connector() -> Iterator[Connector]:
+    opened = connectors()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def link(connector: Connector, host: Host) -> Iterator[Link]:
+    opened = connector.connect(host, 20)
+    yield opened
+    opened.close()
+
+
+def read_all(channel: Channel) -> bytes:
+    return b"".join(iter(lambda: channel.recv(65536), b""))
+
+
+def run(link: Link, *argv: str) -> tuple[bytes, int | None]:
+    channel = link.open(argv)
+    return read_all(channel), channel.wait(10)
+
+
+def test_a_command_answers_and_says_its_status(link: Link) -> None:
+    words = ["a b", "$HOME", "'\"\\!*", "\u00e4"]
+    answer, status = run(link, sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(3)", *words)
+    assert (answer.decode(), status) == (f"{words}\n", 3)
+
+
+def test_bytes_go_both_ways_unchanged_until_the_end_of_stdin(link: Link) -> None:
+    data = bytes(range(256)) * 20_000
+    channel = link.open(["cat"])
+
+    def send() -> None:
+        channel.send(data)
+        channel.send_eof()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert read_all(channel) == data
+    sender.join()
+    assert channel.wait(10) == 0
+
+
+def test_a_million_lines_arrive_while_stderr_is_flooded_and_its_tail_is_kept(link: Link) -> None:
+    code = (
+        "import sys\nfor part in range(100):\n    sys.stderr.write('x' * 100_000)\n"
+        "    print('a line\\n' * 10_000, end='')\nsys.stderr.write('the end')"
+    )
+    answer, status = run(link, sys.executable, "-c", code)
+    assert (answer.count(b"\n"), status) == (1_000_000, 0)
+    channel = link.open([sys.executable, "-c", code])
+    read_all(channel)
+    assert channel.wait(10) == 0
+    assert len(channel.stderr_tail()) == 4096
+    assert channel.stderr_tail().endswith(b"the end")
+
+
+def test_a_far_end_that_is_killed_ends_the_stream(link: Link) -> None:
+    channel = link.open(
+        [sys.executable, "-c", "import os; print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"]
+    )
+    assert read_all(channel).strip().isdigit()
+    assert channel.wait(10) not in (None, 0)
+
+
+@pytest.mark.parametrize("end", ["channel", "link"])
+def test_a_close_wakes_a_reader_and_a_sender_and_leaves_nothing(
+    connector: Connector, host: Host, end: str
+) -> None:
+    link = connector.connect(host, 20)
+    code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(1)"
+    channel = link.open([sys.executable, "-c", code])
+    pid = int(channel.recv(20))
+    with ThreadPoolExecutor(1) as pool:
+        rest = pool.submit(channel.recv, 10)
+        (channel if end == "channel" else link).close()
+        assert rest.result(timeout=5) == b""
+    assert poll(lambda: not Path(f"/proc/{pid}").exists(), 10)
+    with pytest.raises(HostError) as sent:
+        channel.send(b"x" * 100_000)
+    assert sent.value.kind == "lost"
+    link.close()
+    with pytest.raises(HostError):
+        link.open(["true"])
+
+
+def test_many_at_once(link: Link) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: run(link, "echo", str(number)), range(8)))
+    assert answers == [(f"{number}\n".encode(), 0) for number in range(8)]
+
+
+def test_32_hosts_at_once(connector: Connector, host: Host) -> None:
+    def answer(number: int) -> tuple[bytes, int | None]:
+        link = connector.connect(host, 60)
+        try:
+            return run(link, "echo", str(number))
+        finally:
+            link.close()
+
+    with ThreadPoolExecutor(8 if host.via is Way.PARAMIKO else 32) as pool:
+        assert list(pool.map(answer, range(32))) == [(f"{number}\n".encode(), 0) for number in range(32)]
+
+
+def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "big").write_bytes(os.urandom(3_000_000))
+    (tmp_path / "to").mkdir()
+    rsync.send(host.name, link, tmp_path / "from", ["big"], incoming=str(tmp_path / "to"), base=None)
+    assert (tmp_path / "to" / "big").read_bytes() == (tmp_path / "from" / "big").read_bytes()
+
+
+def test_a_client_that_is_killed_ends_the_stream_and_the_far_end(
+    connector: Connector, cluster: Cluster
+) -> None:
+    link = connector.connect(dataclasses.replace(cluster.hosts[0], via=Way.OPENSSH), 20)
+    channel = link.open([sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()"])
+    pid = int(channel.recv(20))
+    os.kill(channel._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    assert channel.recv(20) == b""
+    link.close()
+    assert poll(lambda: not Path(f"/proc/{pid}").exists(), 10)
+
+
+def test_srun_outside_of_a_job_is_an_error(
+    connector: Connector, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(HostError) as refused:
+        connector.connect(dataclasses.replace(cluster.hosts[0], via=Way.SRUN), 5)
+    assert refused.value.kind == "config"
