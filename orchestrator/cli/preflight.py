@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.fleet import Fleet
     from orchestrator.model import Data, Inventory, RunPlan
     from orchestrator.phases.preflight import Findings
-    from orchestrator.render.awaiting import Awaiting
     from orchestrator.store.bus import Bus
 
 SUMMARY = "check every host and every pair of hosts"
@@ -44,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.phases.context import report_failures
     from orchestrator.phases.preflight import PreflightOptions, examine
     from orchestrator.planning.selection import narrow
-    from orchestrator.render.awaiting import awaiting
+    from orchestrator.render.progress import awaiting
     from orchestrator.store.bus import Bus
 
     inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
@@ -57,17 +56,14 @@ def main(arguments: argparse.Namespace) -> int:
     check_data(inventory)
     planned = everything(inventory)
     bus = Bus(show)
-    with (
-        unconnected(planned.hosts) as fleet,
-        awaiting(sys.stderr, shutil.get_terminal_size().columns) as shown,
-    ):
-        unreachable = _connect(fleet, planned, shown)
+    with unconnected(planned.hosts) as fleet, awaiting() as step:
+        unreachable = _connect(fleet, planned, step)
         report_failures(bus, Phase.CONNECT, unreachable)
         look = PreflightOptions(
             imports=True,
             pairs=True,
-            on_step=shown.step,
-            on_wait=lambda others: shown.step(_others(others)),
+            on_step=step,
+            on_wait=lambda others: step(_others(others)),
         )
         found = examine(fleet, bus, planned, look) if fleet.sessions else None
         if found is not None and inventory.data is not None:
@@ -87,15 +83,15 @@ def _with_data(fleet: Fleet, bus: Bus, planned: RunPlan, data: Data, found: Find
     return dataclasses.replace(found, checks=(*found.checks, *of_data))
 
 
-def _connect(fleet: Fleet, planned: RunPlan, shown: Awaiting) -> dict[str, HostError]:
+def _connect(fleet: Fleet, planned: RunPlan, step: Callable[[str], None]) -> dict[str, HostError]:
     """Name those that have not answered yet, as they become fewer."""
     left = {host.name for host in planned.hosts}
-    shown.step(f"connecting to {fold(left)}")
+    step(f"connecting to {fold(left)}")
 
     def connected(name: str) -> None:
         left.discard(name)
         if left:
-            shown.step(f"connecting to {fold(left)}")
+            step(f"connecting to {fold(left)}")
 
     return fleet.connect(planned.hosts, lambda session, _seconds: connected(session.host.name))
 

@@ -45,11 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
     )
     parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
-    parser.add_argument(
-        "--merge",
-        action="store_true",
-        help="the lines of all tasks in the order of their times, which are shown",
-    )
     folding = parser.add_mutually_exclusive_group()
     folding.add_argument("--raw", action="store_true", help="every line of every task: --fold none")
     options.fold(folding)
@@ -63,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.following import BEHIND
     from orchestrator.launching.start import wanted_tasks
     from orchestrator.render import choose
-    from orchestrator.store import MergedReader, RunReader
+    from orchestrator.store import RunReader
 
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
@@ -79,7 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
     last = None if math.isinf(lines) else int(lines)
     behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
     renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
-    reader = (MergedReader if arguments.merge else RunReader)(
+    reader = RunReader(
         folder,
         wanted=look.wanted,
         attempt="" if arguments.attempt is None else str(arguments.attempt),
@@ -88,7 +83,7 @@ def main(arguments: argparse.Namespace) -> int:
         blocks=renderer.takes_blocks,
     )
     if arguments.no_follow and not ended:
-        here = (*reader.poll(), *reader.rest())
+        here = tuple(reader.poll())
         try:
             for stamped in here:
                 renderer.handle(stamped)
@@ -118,10 +113,9 @@ def _look(arguments: argparse.Namespace, wanted: set[str]) -> Look:
     from orchestrator.model import Fold
     from orchestrator.render import Look
 
-    whole = arguments.raw or arguments.merge  # a line that several share has no one time
     return Look(
-        fold=Fold(arguments.fold) if arguments.fold else Fold.NONE if whole else None,
-        timestamps=arguments.timestamps or arguments.merge,
+        fold=Fold(arguments.fold) if arguments.fold else Fold.NONE if arguments.raw else None,
+        timestamps=arguments.timestamps,
         wanted=lambda task: not wanted or task in wanted,
         since=arguments.since,
         grep=arguments.grep,

@@ -5,7 +5,6 @@ No word and no number is cut: what does not fit is a column that is left out, th
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -194,13 +193,3 @@ def _row(line: BoardLine, used: Sequence[str], widths: Mapping[str, int], width:
 
 def _aligned(text: str, name: str, widths: Mapping[str, int]) -> str:
     return (f"{text:<{widths[name]}}" if name in _LEFT else f"{text:>{widths[name]}}") + _GAP
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """The text in lines that fit, broken between words; the later ones are indented further."""
-    if len(text) <= width:
-        return [text]
-    indent = text[: len(text) - len(text.lstrip(" "))]
-    return textwrap.wrap(
-        text, max(1, width), subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
-    )

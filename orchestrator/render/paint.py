@@ -13,11 +13,12 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from orchestrator.events import LogLine
-from orchestrator.render.board import Row, wrapped
+from orchestrator.render.board import Row
 from orchestrator.render.errors import coloured
 from orchestrator.render.folding import Folded
 from orchestrator.render.plain import when
 from orchestrator.render.prefix import Prefixes
+from orchestrator.render.wrap import wrapped
 from orchestrator.run.view import View
 from orchestrator.text import harmless, plain
 
@@ -85,7 +86,7 @@ class Paint:
             return [Text.assemble(more if place else head, part) for place, part in enumerate(parts)]
         if said[0].lstrip().startswith("try: "):
             return [self.line(said)]
-        return [self.line((part, said[1])) for part in wrapped(said[0], width)]
+        return [self.line((part, said[1])) for part in wrapped([said[0]], width)]
 
     def row(self, row: Row, width: int) -> Text:
         """A row of the region, cut to `width` cells; the style `task` is the colour of the task it names."""

@@ -1,4 +1,4 @@
-"""How far a transfer has come: a bar on a terminal, nothing elsewhere."""
+"""Progress on a terminal: a bar for a transfer or a host, a line for what is awaited; elsewhere nothing."""
 
 from __future__ import annotations
 
@@ -96,3 +96,13 @@ class Steps:
         began, first = self._began.get(name, (0.0, 0))
         seconds = self._clock() - began
         return (self._now[name][1] - first) / seconds if seconds >= 1 else 0.0
+
+
+@contextmanager
+def awaiting() -> Iterator[Callable[[str], None]]:
+    """Name what is awaited on stderr while the block runs; call the result with each step."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Console(stderr=True, markup=False, emoji=False, highlight=False).status("") as status:
+        yield lambda step: status.update(plain(step))

@@ -10,8 +10,9 @@ from orchestrator.events import CodeSending, HangKind, HangSuspected, Phase
 from orchestrator.groups import grouped
 from orchestrator.names import is_validation
 from orchestrator.render import fold
-from orchestrator.render.board import Row, table, wrapped
+from orchestrator.render.board import Row, table
 from orchestrator.render.words import unheard
+from orchestrator.render.wrap import wrapped
 from orchestrator.run.straggler import Straggler
 from orchestrator.run.view import HostState, HostView, PhaseView, View
 from orchestrator.run.vitals import Vitals
@@ -36,7 +37,7 @@ def region(view: View, now: float, height: int, width: int, vitals: Vitals = Vit
         vitals = vitals.of({task.attempt for task in view.tasks.values()})
     rows = [_rule(view, now, width)]
     rows += [
-        ((line, style),) for text, style in _troubles(view, now, vitals) for line in wrapped(text, width)
+        ((line, style),) for text, style in _troubles(view, now, vitals) for line in wrapped([text], width)
     ]
     left = height - len(rows)
     if all(task.started is None for task in view.tasks.values()):
@@ -140,7 +141,7 @@ def _phase(view: View, vitals: Vitals, width: int) -> list[Row]:
     if phase.phase is Phase.VALIDATE:
         who = _validating(view, vitals, waiting) or who
     bar = ((f"{phase.phase:<9} ", ""), (_bar(share), "green"), (f"  {text}", ""))
-    return [bar, *(((line, ""),) for line in (wrapped(f"  {who}", width) if who else ()))]
+    return [bar, *(((line, ""),) for line in (wrapped([f"  {who}"], width) if who else ()))]
 
 
 def _setup(view: View, width: int) -> list[Row]:
@@ -152,7 +153,7 @@ def _setup(view: View, width: int) -> list[Row]:
     groups = grouped((plain(step.step), name) for name, step in steps.items())
     who = "; ".join(f"{fold.names(hosts)} {step}" for step, hosts in groups.items())
     bar = (("setup     ", ""), (_bar(sum(shares) / len(shares)), "green"))
-    return [bar, *(((line, ""),) for line in wrapped(f"  {who}", width))]
+    return [bar, *(((line, ""),) for line in wrapped([f"  {who}"], width))]
 
 
 def _data(view: View, phase: PhaseView) -> list[Row]:

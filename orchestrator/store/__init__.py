@@ -2,5 +2,4 @@
 
 from orchestrator.store.folder import RunFolder
 from orchestrator.store.known import find, new_run_id, runs, runs_root
-from orchestrator.store.merged import MergedReader
 from orchestrator.store.reader import RunReader

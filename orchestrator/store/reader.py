@@ -116,10 +116,6 @@ class RunReader:
             yield stamped
         yield from islice(self._lines(None), _AT_ONCE)
 
-    def rest(self) -> Iterator[Stamped]:
-        """What waits to be handed out, for who will not poll again; nothing here."""
-        yield from ()
-
     def _events(self) -> Iterator[Stamped]:
         try:
             fd = open_plain(self.folder.events, os.O_RDONLY)

@@ -44,9 +44,9 @@ def kill(agent: AgentClient) -> None:
     agent.process.wait()
 
 
-def clean(lab: Lab, agent: AgentClient, *, dry: bool) -> dict[str, Any]:
+def clean(lab: Lab, agent: AgentClient) -> dict[str, Any]:
     fields: dict[str, Any] = {"alive": [], "known": [], "older": 86_400.0}
-    asked = {**fields, "workdir": str(lab.workdir), "shared": False, "work": False, "dry": dry}
+    asked = {**fields, "workdir": str(lab.workdir), "shared": False, "work": False, "dry": False}
     found: dict[str, Any] = agent.request("clean", **asked)["folders"]["scraps"]
     return found
 
@@ -77,11 +77,9 @@ def test_clean_removes_and_counts_what_a_killed_receiver_left(lab: Lab) -> None:
 def clean_after_a_kill(lab: Lab) -> None:
     victim, agent = lab.agent(), lab.agent()
     dead = half_a_tree(lab, victim)
-    assert clean(lab, agent, dry=False)["gone"] == []  # it lives
+    assert clean(lab, agent)["gone"] == []  # it lives
     kill(victim)
-    clean(lab, agent, dry=True)
-    assert dead.exists()
-    clean(lab, agent, dry=False)
+    clean(lab, agent)
     assert not dead.exists()
     assert names_in(lab.state / "incoming") == []
 

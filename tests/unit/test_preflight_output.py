@@ -11,7 +11,6 @@ from orchestrator.checks.network import without
 from orchestrator.cli.preflight import _summary
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import Host, Role
-from orchestrator.render.awaiting import Awaiting
 from orchestrator.render.errors import write
 from orchestrator.render.preflight import preflight_table
 from orchestrator.render.wrap import wrapped
@@ -160,13 +159,3 @@ def test_lines_are_broken_between_words_and_paths_stay_whole() -> None:
     assert rows[1].startswith("       word")
     assert [row for row in rows if len(row) > 40] == ["       /a/very/long/path/" + "x" * 80]
     assert wrapped([line], None) == [line]
-
-
-def test_what_is_awaited_is_said_after_a_second() -> None:
-    shown = Awaiting()
-    shown.step("connecting to gpu-03")
-    now = shown._since
-    assert shown.line(now + 0.9) == ""
-    assert shown.line(now + 2.2) == "connecting to gpu-03 (2 s)"
-    shown.step("")
-    assert shown.line(now + 9) == ""
