@@ -17,7 +17,7 @@ _LONG = 500  # characters of a reason that stands in a line with others
 
 
 class ExitStatus(IntEnum):
-    """What the process ends with; documented, and the only place where the numbers stand."""
+    """Exit statuses of the process; documented, and the only place where the numbers stand."""
 
     OK = 0
     RUN_FAILED = 1
@@ -41,7 +41,7 @@ class OrchestrateError(Exception):
 
     @property
     def in_one_line(self) -> str:
-        """What happened and why, for a row of a table or a warning; of a long reason its beginning."""
+        """Word the error for a row of a table or a warning, with the beginning of a long reason."""
         why = "; ".join(line.strip() for line in self.why.split("\n") if line.strip())
         why = f"{why[:_LONG]}\u2026" if len(why) > _LONG else why
         return f"{self.what}: {why}" if why else self.what
@@ -86,7 +86,7 @@ FOREIGN = "does not speak our protocol"  # of a host that says what our agent wo
 
 
 class HostError(ClusterError):
-    """What went wrong with one host.
+    """Something went wrong with one host.
 
     `what` is worded without the host's name ("refused the login") so that hosts which fail
     alike can be folded into one message; `kind` is a stable slug such as "disk", or a `Trouble`.
@@ -99,7 +99,7 @@ class HostError(ClusterError):
 
     @property
     def lost(self) -> bool:
-        """Whether the host counts as lost over it."""
+        """Return True where the host counts as lost over it."""
         return self.kind in (Trouble.LOST, Trouble.PROTOCOL)
 
 

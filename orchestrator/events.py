@@ -1,4 +1,4 @@
-"""What happened, as typed frozen past-tense facts: no prose for the terminal, no colour, no exceptions.
+"""Facts of a run, typed, frozen and in the past tense: no prose for the terminal, no colour, no exceptions.
 
 Every consumer matches on the class and ends with `assert_never`.
 """
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """What kind of failure the first cause of an attempt is."""
+    """Kinds of failure that the first cause of an attempt may be."""
 
     NONE = ""
     START = "start"  # a phase before the tasks, or a task that could not be executed
@@ -62,7 +62,7 @@ class FailureKind(StrEnum):
 
 
 class StopBy(StrEnum):
-    """Who asked for the end of tasks, or what did."""
+    """Reasons for the end of tasks: a person, a failure, the end of the work."""
 
     USER = "user"
     FAILURE = "failure"  # of a task, or a hang
@@ -170,7 +170,7 @@ class Closed(StrEnum):
 
     @staticmethod
     def silent(why: str) -> bool:
-        """Whether nothing answered: a port that refuses has answered."""
+        """Return True where nothing answered: a port that refuses has answered."""
         return why in (Closed.TIMED_OUT, Closed.NO_ROUTE)
 
 
@@ -249,7 +249,7 @@ class CodeSending(Struct, frozen=True):
 
 
 class FetchStepped(Struct, frozen=True):
-    """What a task does to have its data, which are not on its machine; `total` is 0 where it is not known."""
+    """A task fetches its data, which are not on its machine; `total` is 0 where it is not known."""
 
     task: str
     name: str  # of the data set
@@ -259,7 +259,7 @@ class FetchStepped(Struct, frozen=True):
 
 
 class HostValidated(Struct, frozen=True):
-    """It trained alone; of a command of the user's own only the time is known."""
+    """The host trained alone; of a command of the user's own only the time is known."""
 
     host: str
     dataset: str
@@ -298,7 +298,7 @@ class TaskProgressed(Struct, frozen=True):
 
 
 class Last(StrEnum):
-    """What a task's own final words are."""
+    """Kinds of a task's own final words."""
 
     RESULT = "result"
     ERROR = "error"

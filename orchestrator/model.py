@@ -45,7 +45,7 @@ class TaskId:
 
     @property
     def slug(self) -> str:
-        """The same as a file name: `worker-1`."""
+        """Return the name as a file name: `worker-1`."""
         return f"{self.role.value}-{self.index}"
 
     @classmethod
@@ -82,7 +82,7 @@ class Host:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine, without SSH."""
+        """Return True for this machine, which needs no SSH."""
         return self.ssh == LOCAL
 
     def by_hand(self, *words: str) -> str:
@@ -106,7 +106,7 @@ class Fold(StrEnum):
 
 
 class OnHang(StrEnum):
-    """What follows when tasks hang, and their stacks are taken."""
+    """Consequences when tasks hang, and their stacks are taken."""
 
     REPORT = "report"  # nothing: a person decides
     STOP = "stop"  # the run ends as failed, whatever --max-restarts says
@@ -114,7 +114,7 @@ class OnHang(StrEnum):
 
 
 class Order(StrEnum):
-    """What a viewer may want of a run's keeper."""
+    """Orders of a viewer to a run's keeper."""
 
     STOP = "stop"
     KILL = "kill"  # without grace
@@ -191,7 +191,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class EnvironmentPlan:
-    """What makes the environment of a run's hosts, on later attempts too."""
+    """The recipe of the environment of a run's hosts, on later attempts too."""
 
     name: str  # of the lock that it is made from: <workdir>/envs/<name>
     python: str | None = None
@@ -247,7 +247,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the tasks are made of, whichever hosts they sit on."""
+    """The material of tasks, whichever hosts they sit on."""
 
     forwarded: Mapping[str, str] = field(default_factory=dict)  # of the controller's environment
     job_env: Mapping[str, str] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Restarts:
-    """What is done about an attempt that failed."""
+    """Rules for an attempt that failed."""
 
     most: int = 0  # attempts after the first one
     min_hosts: int | None = None
@@ -271,7 +271,7 @@ class Restarts:
 
 @dataclass(frozen=True)
 class Admission:
-    """What a host goes through before tasks start on it: at first, and when it joins a later attempt."""
+    """The steps of a host before tasks start on it: at first, and when it joins a later attempt."""
 
     preflight: bool = True
     validate: bool = True  # it has to train alone
@@ -282,7 +282,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Preparing:
-    """What an attempt still needs before its tasks may start; a new keeper has to know it too."""
+    """Needs of an attempt before its tasks may start; a new keeper has to know it too."""
 
     leader: str = ""  # had the first task when tasks were last started, and so the newest backup
     stands_in: Mapping[str, str] = field(default_factory=dict)  # host, not examined yet -> whose place

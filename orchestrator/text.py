@@ -93,7 +93,7 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def advised(who: str, hint: str) -> str:
-    """What to try, in the words of somebody for whom we do not answer; "" for nothing."""
+    """Word what to try as the advice of somebody for whom we do not answer; "" for nothing."""
     return f"{who} advises: {hint.strip()}" if hint.strip() else ""
 
 
@@ -110,7 +110,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def utf8(value: Any) -> Any:
-    """The same data with what is no UTF-8 (bytes of a file's name, say) replaced by escapes."""
+    """Return the data with what is no UTF-8 (bytes of a file's name, say) replaced by escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -76,7 +76,7 @@ def _clean(fleet: Fleet, seen: KnownRuns, wanted: CleanOptions) -> Cleaning:
 
 
 def _asked(fleet: Fleet, seen: KnownRuns, wanted: CleanOptions) -> CleanOptions:
-    """What is wanted, without the working folders unless a person says yes to them."""
+    """Return the options, without the working folders unless a person says yes to them."""
     import dataclasses
 
     from orchestrator.phases.clean import clean

@@ -109,7 +109,7 @@ def _look(nodes: _Nodes, folder: RunFolder, plan: RunPlan, *, json: bool) -> tup
 
 
 def _vitals(folder: RunFolder, since: float) -> Vitals:
-    """What the keeper has written since it was asked; nothing where it does not follow tasks."""
+    """Read what the keeper has written since it was asked; nothing where it does not follow tasks."""
     from orchestrator.run.vitals import Vitals, decode
 
     deadline = since + _FRESH

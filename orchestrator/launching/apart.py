@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 def apart(work: Callable[[], bytes]) -> bytes:
-    """What `work` returns in a child of ours; raise RuntimeError with its traceback when it fails."""
+    """Return what `work` returns in a child of ours; raise RuntimeError with its traceback when it fails."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, said = os.pipe()

@@ -1,4 +1,4 @@
-"""What a launch sends, as the command line says it: the code's folder, and the list of a dry run."""
+"""The code that a launch sends: its folder, and the list of a dry run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Project:
     listing: CodeListing
 
     def source(self) -> CodeSource:
-        """What the keeper of a run reads."""
+        """Make what the keeper of a run reads."""
         from orchestrator.phases.context import CodeSource
 
         return CodeSource(self.root.path, self.ignore, self.own, self.listing)
 
     def sent(self) -> Sent:
-        """What would be sent."""
+        """Read the tree that would be sent."""
         from orchestrator.sync import read_tree
 
         return Sent(self.root, read_tree(self.root.path, self.ignore, self.own, listing=self.listing))

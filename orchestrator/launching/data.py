@@ -1,4 +1,4 @@
-"""What [data] names, looked at before anything is touched."""
+"""Checks of what [data] names, before anything is touched."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_data(inventory: Inventory) -> None:
 
 
 def absent(path: str) -> str:
-    """What is the matter with a path of this machine: "is not there"; "" when it is."""
+    """Say what is the matter with a path of this machine: "is not there"; "" when it is."""
     try:
         at_home(path).stat()
     except (FileNotFoundError, NotADirectoryError):

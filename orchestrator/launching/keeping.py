@@ -35,7 +35,7 @@ _GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the
 
 
 def owner() -> str:
-    """Who starts runs here: user@machine."""
+    """Name the person who starts runs here: user@machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a uid without a name

@@ -1,4 +1,4 @@
-"""What `--notify` and `[job] notify` mean on this machine."""
+"""The command that `--notify` and `[job] notify` name, as this machine has it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _SECONDS = 1800.0  # that removing many files from a network disk may take
 
 @dataclass(frozen=True)
 class CleanOptions:
-    """What a person wants gone."""
+    """Options of `clean`."""
 
     older: float  # seconds
     work: bool = False  # working folders too
@@ -23,7 +23,7 @@ class CleanOptions:
 
 @dataclass(frozen=True)
 class KnownRuns:
-    """What the nodes know of runs before anything is touched."""
+    """Runs as the nodes know them before anything is touched."""
 
     alive: frozenset[str]  # on any of them
     known: frozenset[str]
@@ -44,7 +44,7 @@ def look(fleet: Fleet, unreachable: Mapping[str, HostError]) -> KnownRuns:
 def clean(
     fleet: Fleet, seen: KnownRuns, kept: frozenset[str], options: CleanOptions
 ) -> tuple[dict[str, wire.Cleaned], dict[str, HostError]]:
-    """What each node found and removed, and why the others did not.
+    """Clean every node; return what each found and removed, and why the others did not.
 
     `kept` are runs with a keeper here. While a host is silent nobody knows what it uses of a folder
     that others see too: code and working folders are left alone then.

@@ -139,7 +139,7 @@ def _rate_word(rate: float) -> str:
 
 
 def _ago(seconds: float) -> str:
-    """Whole seconds, so that the eye is not drawn to it."""
+    """Word a time in whole seconds, so that the eye is not drawn to it."""
     return f"{int(seconds)} s" if seconds < 9.95 else duration(seconds)
 
 

@@ -1,4 +1,4 @@
-"""What `clean` says, as lines or as JSON. Pure."""
+"""The report of `clean`, as lines or as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = ("state", "code", "data", "envs", "work")
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What was found and done."""
+    """The work of one `clean`."""
 
     hosts: Mapping[str, wire.Cleaned]  # a node's reply, by host
     unreachable: Mapping[str, HostError]
@@ -32,7 +32,7 @@ class Cleaning:
 
     @property
     def left(self) -> bool:
-        """Whether something of an ended run is still there."""
+        """Return True where something of an ended run is still there."""
         return bool(self.here.failed) or any(_left(reply) for reply in self.hosts.values())
 
     @property
@@ -49,7 +49,7 @@ def lines(done: Cleaning, *, json: bool, width: int | None = None) -> list[str]:
 
 
 def working(hosts: Mapping[str, wire.Cleaned]) -> str:
-    """What of working folders would go, in words; empty for nothing. Who shares one counts it too."""
+    """Word how much of working folders would go; "" for nothing. Hosts that share one all count it."""
     gone = {name: entries for name, reply in hosts.items() if (entries := reply.folders.work.gone)}
     if not gone:
         return ""
@@ -64,7 +64,7 @@ def _left(reply: wire.Cleaned) -> bool:
 
 
 def _found(done: Cleaning) -> Iterator[str]:
-    """What is worth a line of its own; hosts that say the same share it."""
+    """Yield what is worth a line of its own; hosts that say the same share it."""
     said = [(host, (text,)) for host, reply in done.hosts.items() for text in _texts(reply, done.dry)]
     for hosts, texts in fold.alike(said):
         yield f"{fold.names(hosts)}: {texts[0]}"

@@ -1,4 +1,4 @@
-"""What a command answers on many hosts: equal answers once, long ones as they come. Pure."""
+"""Answers of many hosts to one command: equal answers once, long ones as they come. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORT = 2.0  # seconds that an answer is held back, so that equal ones are show
 
 @dataclass
 class Answer:
-    """What one host has answered and is not shown yet."""
+    """The part of one host's answer that is not shown yet."""
 
     host: str
     began: float

@@ -70,7 +70,7 @@ def _for_all(hosts: tuple[str, ...], command: str) -> str:
 
 
 def coloured(text: str) -> str:
-    """The same line with its first word in colour, where it begins a block."""
+    """Colour the first word of a line that begins a block."""
     return _HEAD.sub(lambda match: f"{_COLOURS[match[1]]}{match[0]}\x1b[0m", text)
 
 

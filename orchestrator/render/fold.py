@@ -1,4 +1,4 @@
-"""What many hosts say alike, said once. Pure."""
+"""Words that many hosts say alike, said once. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def names(hosts: Iterable[str]) -> str:
 
 
 def parted(host: str, text: str) -> list[str]:
-    """What stands between the places where a text names the host."""
+    """Split a text at the places where it names the host."""
     return re.split(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text) if host else [text]
 
 

@@ -147,7 +147,7 @@ class Folding:
         self._farewells.started(task)
 
     def _exited(self, event: ev.TaskExited, now: float) -> None:
-        """What the task's end says of the errors that wait for it."""
+        """Sort the errors that wait for the task's end."""
         self._running.discard(event.task)
         if event.stopped or failed(event):
             self._trouble(now)

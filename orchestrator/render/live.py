@@ -205,7 +205,7 @@ class _Console(Console):
 
 
 def _words(view: View, event: Event, *, brief: bool) -> list[Said]:
-    """What is said above the region; what the region shows is not said again."""
+    """Word what is said above the region; what the region shows is not said again."""
     if isinstance(event, ev.PhaseStarted | ev.TaskStarted | ev.TaskReady):
         return []
     if isinstance(event, ev.TaskExited) and not failed(event):

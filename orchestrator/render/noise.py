@@ -65,7 +65,7 @@ class Noise:
 
 
 def begins(text: str) -> bool:
-    """Whether it is a message of its own, and not more of the one before."""
+    """Return True for a message of its own, False for more of the one before."""
     return not _MORE.match(text)
 
 

@@ -1,4 +1,4 @@
-"""What the live display says, as rich's text: a colour for each task, and the colours of the log. Pure.
+"""The live display's lines as rich's text: a colour for each task, and the colours of the log. Pure.
 
 Log text is data: it never meets rich's markup or emoji codes, and what passes is `text.harmless`.
 """

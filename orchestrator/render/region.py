@@ -1,4 +1,4 @@
-"""What stands at the bottom of a live display, below a line: the phase, or the tasks. Pure."""
+"""The bottom of a live display, below a line: the phase, or the tasks. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _since(seconds: float) -> str:
 
 
 def _troubles(view: View, now: float, vitals: Vitals) -> list[tuple[str, str]]:
-    """What is waited for, and what may be wrong."""
+    """Word what is waited for, and what may be wrong."""
     rows = []
     left = [task for task in view.tasks.values() if task.started is not None and not task.exited]
     if view.stop and left:
@@ -100,7 +100,7 @@ def _troubles(view: View, now: float, vitals: Vitals) -> list[tuple[str, str]]:
 
 
 def straggling(view: View, found: Straggler) -> str:
-    """Whom the others wait for, and how long."""
+    """Name the task that the others wait for, and how long."""
     hosts = ranges.fold(dict.fromkeys(view.tasks[task].host for task in found.tasks))
     holds = "holds" if len(found.tasks) == 1 else "hold"
     who = f"{ranges.fold(found.tasks)} ({hosts}) {holds} the others up"

@@ -72,7 +72,7 @@ class Sink:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether what was to be written found no room."""
+    """Return True where what was to be written found no room."""
     return isinstance(error, OSError) and error.errno in FULL
 
 

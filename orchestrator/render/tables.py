@@ -135,7 +135,7 @@ def _line(task: dict[str, Any], view: View, vitals: Vitals, now: float) -> Board
 
 
 def _hang(view: View) -> list[str]:
-    """What is suspected while the run continues, and what the stacks showed then."""
+    """Word what is suspected while the run continues, and what the stacks showed then."""
     if view.hang is None or view.ended:
         return []
     return [hanging(view.hang), *([f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else [])]

@@ -1,4 +1,4 @@
-"""What is said of each event where nothing can be drawn over: whole lines, without colour. Pure."""
+"""Whole lines for each event, without colour. Pure."""
 
 from __future__ import annotations
 
@@ -37,68 +37,68 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
         return []
     match event:
         case ev.RunPlanned():
-            said = _planned(event)
+            lines = _planned(event)
         case ev.RunAdopted():
-            said = [f"run {event.run}: now kept by {event.by}"]
+            lines = [f"run {event.run}: now kept by {event.by}"]
         case ev.Noted():
-            said = [f"note: {event.text}"]
+            lines = [f"note: {event.text}"]
         case ev.RunLeft():
             return block(
                 f"run {event.run} is not kept from here, and continues as it was", event.why, event.hint
             )
         case ev.PhaseStarted():
-            said = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
+            lines = [] if event.phase in _UNSAID else [f"{event.phase}: {count(event.hosts, 'host')}"]
         case ev.PhaseEnded():
             return [] if event.phase in _UNSAID else _phase_ended(view, event)
         case ev.HostLost():
-            said = [f"{event.host}: no word from it ({event.why}); its tasks may well continue"]
+            lines = [f"{event.host}: no word from it ({event.why}); its tasks may well continue"]
         case ev.HostRecovered():
-            said = [f"{event.host}: back after {duration(event.seconds)}"]
+            lines = [f"{event.host}: back after {duration(event.seconds)}"]
         case ev.HostValidated():
-            said = [_validated(event)]
+            lines = [_validated(event)]
         case ev.FetchStepped():
             host = view.tasks[event.task].host if event.task in view.tasks else event.task
-            said = [f"{host}: {fetching.words(event)}"]
+            lines = [f"{host}: {fetching.words(event)}"]
         case ev.ValidationStood():
-            said = [_stood(event)]
+            lines = [_stood(event)]
         case ev.TaskStarted(pid=0):
             return []  # it was not, as its end says
         case ev.TaskStarted():
             again = "" if event.attempt in ("", "1") else f", attempt {event.attempt}"
-            said = [f"{event.task} {event.host}: started, pid {event.pid}{again}"]
+            lines = [f"{event.task} {event.host}: started, pid {event.pid}{again}"]
         case ev.TaskReady():
-            said = [f"{_who(view, event.task)}: ready" + (f", {event.note}" if event.note else "")]
+            lines = [f"{_who(view, event.task)}: ready" + (f", {event.note}" if event.note else "")]
         case ev.LogGap():
-            said = [f"{_who(view, event.task)}: {gap(event)}"]
+            lines = [f"{_who(view, event.task)}: {gap(event)}"]
         case ev.TaskExited():
             because = f" ({event.lost or event.note})" if event.lost or event.note else ""
-            said = [f"{event.task} {event.host}: {end_after(event)}{because}"]
+            lines = [f"{event.task} {event.host}: {end_after(event)}{because}"]
         case ev.HangSuspected():
-            said = [_hanging(view, event)]
+            lines = [_hanging(view, event)]
         case ev.StacksTaken():
-            said = _stacks(event)
+            lines = _stacks(event)
         case ev.HangPassed():
-            said = [f"the tasks no longer seem to hang, {duration(event.seconds)} later"]
+            lines = [f"the tasks no longer seem to hang, {duration(event.seconds)} later"]
         case ev.AttemptFailed():
             return _failed_attempt(event)
         case ev.HostReplaced():
             then = f"{event.by} takes its place" if event.by else "the others continue without it"
-            said = [f"{event.host}: {event.why}; {then}"]
+            lines = [f"{event.host}: {event.why}; {then}"]
         case ev.AttemptPlanned():
             hosts = {host for _, host in event.tasks}
-            said = [
+            lines = [
                 f"attempt {event.attempt}: {count(len(event.tasks), 'task')} on {count(len(hosts), 'host')}"
             ]
         case ev.StopRequested():
-            said = [_stopping(event)]
+            lines = [_stopping(event)]
         case ev.TermUnheard():
-            said = unheard(event, view.stop_asked)
+            lines = unheard(event, view.stop_asked)
         case ev.RunEnded():
             return ["", *summary(view)]
         case ev.EnvironmentMade():
-            said = [] if event.reused else [environment_made(event)]
+            lines = [] if event.reused else [environment_made(event)]
         case ev.DataPlaced():
-            said = [] if event.reused else [data_placed(event)]
+            lines = [] if event.reused else [data_placed(event)]
         case ev.EnvironmentStepped() | ev.DataStepped():
             return []  # too many for a log; the live display draws them
         case ev.HostConnected() | ev.HostFailed() | ev.CheckReported() | ev.PairReported() | ev.TreeSynced():
@@ -107,7 +107,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             return []
         case _:
             assert_never(event)
-    return [plain(line) for line in said]
+    return [plain(line) for line in lines]
 
 
 def _is_of_a_start(view: View, event: Event) -> bool:
@@ -124,7 +124,7 @@ def _is_of_a_start(view: View, event: Event) -> bool:
 
 
 def gap(event: ev.LogGap) -> str:
-    """What is missing, and where it still is."""
+    """Word what is missing, and where it still is."""
     if event.where is ev.GapPlace.NODE:
         return f"{count(event.count, 'byte')} of its log were lost on the node ({event.why})"
     if event.where is ev.GapPlace.CONTROLLER:
@@ -140,7 +140,7 @@ def environment_made(event: ev.EnvironmentMade) -> str:
 
 
 def data_placed(event: ev.DataPlaced) -> str:
-    """What a host has of [data] now, and where that came from."""
+    """Word what a host has of [data] now, and where that came from."""
     if event.reused:
         return f"{event.host}: has the data already ({size(event.total)})"
     ways = [(event.sent, "from here"), (event.peers, "from other hosts")]
@@ -165,7 +165,7 @@ def _phase_ended(view: View, event: ev.PhaseEnded) -> list[str]:
 
 
 def _troubles(view: View, event: ev.PhaseEnded) -> list[str]:
-    """What went wrong in a phase, for all hosts at once: checks, and hosts that could not go on.
+    """Word what went wrong in a phase, for all hosts at once: checks, and hosts that could not go on.
 
     Where the phase did well all the same, others have taken their places.
     """
@@ -196,7 +196,7 @@ def _validated(event: ev.HostValidated) -> str:
 
 
 def unheard(event: ev.TermUnheard, now: float) -> list[str]:
-    """Whom TERM does not end, and what their end before the grace would cost."""
+    """Name the tasks that TERM does not end, and what their end before the grace would cost."""
     head = []
     if event.ignored:
         head.append(f"TERM will not end {ranges.fold(event.ignored)}: it is ignored there")

@@ -1,4 +1,4 @@
-"""What a run looks like after its events so far: pure, and all that `status` and the renderers show.
+"""A run as it is after its events so far: pure, and all that `status` and the renderers show.
 
 `apply(view, event, at)` is a fold: replaying `events.jsonl` from `View()` gives the same view again. Log
 lines change nothing here, so a flood of them costs nothing.
@@ -268,7 +268,7 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
 
 
 def _progressed(view: View, event: ev.TaskProgressed, at: float) -> View:
-    """What a report leaves out stays as it was."""
+    """Apply a report; what it leaves out stays as it was."""
     known = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
     changes: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
     if event.waiting is not None:

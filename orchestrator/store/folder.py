@@ -229,7 +229,7 @@ class RunFolder:
         )
 
     def has_keeper(self) -> bool:
-        """Whether a living keeper holds the run, by its lock and by nothing else."""
+        """Return True while a living keeper holds the run, by its lock and by nothing else."""
         try:
             fd = open_plain(self.lock, os.O_RDONLY)
         except OSError:
@@ -256,7 +256,7 @@ class RunFolder:
             raise self._not_ours(self.control, error) from error
 
     def is_control(self, fd: int) -> bool:
-        """Whether a descriptor is what viewers write to."""
+        """Return True for a descriptor of what viewers write to."""
         return stands_at(self.control, fd)
 
     def _is_fifo(self) -> bool:

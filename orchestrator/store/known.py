@@ -24,7 +24,7 @@ def runs_root() -> Path:
 
 
 def state_root() -> Path:
-    """What this machine keeps from one command to the next."""
+    """The folder of what this machine keeps from one command to the next."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     base = state if state.is_absolute() else Path.home() / ".local" / "state"
     return base / "orchestrate"

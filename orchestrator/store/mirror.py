@@ -65,7 +65,7 @@ class Mirror:
         self._timed = new[-1][0]
 
     def add_report(self, offset: int, data: bytes) -> None:
-        """The same for the task's report."""
+        """Append bytes of the task's report, as `add_log` does."""
         self._report.add(offset, data)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ def _last_record(times: Path) -> int:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether a disk has room for more than the end of a run's story."""
+    """Return True where a disk has room for more than the end of a run's story."""
     try:
         found = os.statvfs(folder)
     except OSError:

@@ -39,7 +39,7 @@ def decode_plan(data: bytes) -> RunPlan:
 
 
 def _wrong(plan: RunPlan) -> Iterator[str]:
-    """What fits the types, and makes no sense."""
+    """Name what fits the types, and makes no sense."""
     names = {host.name for host in plan.members}
     if any("\0" in text for text in _texts(msgspec.to_builtins(plan))):
         yield "a text holds a NUL character"

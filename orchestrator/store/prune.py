@@ -25,7 +25,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Pruned:
-    """What went, or would."""
+    """Folders that went, or would."""
 
     count: int
     bytes: int
@@ -108,7 +108,7 @@ def _remove(folder: RunFolder) -> bool:
 
 
 def _remove_scraps(base: Path) -> None:
-    """What a crash interrupted: folders half removed, sockets of nobody."""
+    """Remove what a crash interrupted: folders half removed, sockets of nobody."""
     for path in base.glob(f"{_GONE}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in (*(base / NEW).glob("*"), *Path(tempfile.gettempdir()).glob(f"{_BRIDGE}*")):

@@ -90,7 +90,7 @@ class RunReader:
             pass
 
     def poll(self) -> Iterator[Stamped]:
-        """What is new; ends when nothing more is there, though a loud log may have more at once."""
+        """Yield what is new, until nothing more is there; a loud log may have more at once."""
         for stamped in self._events():
             event = stamped.event
             yield from self._lines(stamped.at)
@@ -194,7 +194,7 @@ class RunReader:
             log.fd = -1
 
     def _fill(self, log: _Log) -> bool:
-        """Whether a line of the log is waiting, after reading on where none was."""
+        """Return True where a line of the log is waiting, after reading on where none was."""
         if self.hurried and len(log.waiting) > _FEW:
             self._forget(log)
         while not log.waiting and not log.ended:

@@ -48,7 +48,7 @@ class GpusHeld(Reply, frozen=True):
 
 
 class GpuHeld(Request[GpusHeld], frozen=True, kw_only=True):
-    """What of a run's ended tasks still holds memory of a GPU."""
+    """Ask for the processes of a run's ended tasks that still hold memory of a GPU."""
 
     OP = "gpu_held"
     run: str

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def logins(hosts: Sequence[Host]) -> Secrets | None:
-    """What only a person knows of these hosts' keys; None where nobody can be asked."""
+    """Ask for what only a person knows of these hosts' keys; None where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     from orchestrator.cli.desk.out import tell

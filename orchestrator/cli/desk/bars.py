@@ -1,4 +1,4 @@
-"""What hosts are given, shown as it goes: a bar for each."""
+"""Bars of what hosts are given, one for each host."""
 
 from __future__ import annotations
 

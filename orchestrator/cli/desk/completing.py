@@ -1,4 +1,4 @@
-"""What a shell may complete on our command line: verbs, options, and the runs, hosts and tasks there are.
+"""Completion of our command line: verbs, options, and the runs, hosts and tasks there are.
 
 A shell runs `orchestrate` itself for an answer, with _ARGCOMPLETE set: argcomplete then stands in for the
 command. Only what this machine has is looked at, and nothing is ever said: a Tab reaches no host.
@@ -55,7 +55,7 @@ def words_before(line: str, point: str) -> list[str]:
 
 
 def quietly(completer: Completer) -> Completer:
-    """The same; what cannot be read has nothing that fits."""
+    """Make a completer that offers nothing where something cannot be read."""
 
     def complete(**known: object) -> Iterable[str]:
         with contextlib.suppress(OrchestrateError, OSError, ValueError):
@@ -80,7 +80,7 @@ def run_ids(prefix: str = "", **_: object) -> Iterator[str]:
 
 @quietly
 def host_names(parsed_args: argparse.Namespace, prefix: str = "", **_: object) -> Iterator[str]:
-    """Those of the inventory, behind the commas that stand there already."""
+    """Yield the inventory's hosts, behind the commas that stand there already."""
     before, comma, _last = prefix.rpartition(",")
     taken = set(before.split(","))
     for host in inventory.load(parsed_args.hosts).hosts:

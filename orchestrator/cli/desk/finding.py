@@ -123,7 +123,7 @@ def _newest(candidates: Iterable[RunFolder], *, to_stop: bool) -> RunFolder | No
 
 
 def _choose(known: Sequence[Known], *, to_stop: bool) -> Known:
-    """The same among runs that the nodes told of: those that were refused are known there too.
+    """Choose among runs that the nodes told of; runs that were refused are known there too.
 
     Those with our seal come first: a node may tell of a newer run, so that ours is not the one that is meant.
     """
@@ -141,7 +141,7 @@ def _say_which(run: str, newest: str) -> None:
 
 
 def is_over(folder: RunFolder) -> bool:
-    """Whether the run's end has been told."""
+    """Return True once the run's end has been told."""
     return _end(folder) is not None
 
 
@@ -152,7 +152,7 @@ def _end(folder: RunFolder) -> RunEnded | None:
 
 @dataclass(frozen=True)
 class Discovery:
-    """What the hosts of an inventory know of runs."""
+    """Runs as the hosts of an inventory know them."""
 
     known: list[Known]
     answering: tuple[str, ...]
@@ -193,7 +193,7 @@ def discover(inventory: Inventory) -> Discovery:
 
 
 def _telling(host: str, run: str, text: str, key: bytes | None, *, goes_on: bool, started: bool) -> Telling:
-    """What a host tells of a run; raise NotANameError, or msgspec's errors for what is not a plan."""
+    """Read what a host tells of a run; raise NotANameError, or msgspec's errors for what is not a plan."""
     RunId(run)
     sealed = opened(text, key)
     plan = decode_plan(sealed.plan)

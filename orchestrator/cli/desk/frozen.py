@@ -12,7 +12,7 @@ from orchestrator.store import RunFolder
 
 
 def why_no_answer(folder: RunFolder, known: Sequence[Stamped], waited: float) -> str:
-    """What is told to a person who stops the run and has `waited` so many seconds for its keeper."""
+    """Word the answer to a person who stops the run and has `waited` so many seconds for its keeper."""
     if folder.read_notify() and _is_done(known):
         return (
             f"all tasks have ended: the command of --notify is waited for, and killed after {PATIENCE:.0f} s"
@@ -32,6 +32,6 @@ def what_ends_it(folder: RunFolder) -> str:
 
 
 def _is_done(known: Sequence[Stamped]) -> bool:
-    """Whether the tasks have been followed to their end, and no other attempt is to come."""
+    """Return True when the tasks have been followed to their end, and no other attempt is to come."""
     steps = [one.event for one in known if isinstance(one.event, PhaseStarted | PhaseEnded | AttemptFailed)]
     return bool(steps) and isinstance(steps[-1], PhaseEnded) and steps[-1].phase is Phase.FOLLOW

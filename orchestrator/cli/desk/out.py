@@ -1,4 +1,4 @@
-"""What verbs print goes through here: the one door between words from elsewhere and the terminal."""
+"""The one door between words from elsewhere and the terminal: all that verbs print goes through here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def say(*lines: str) -> None:
 
 
 def tell(*lines: str) -> None:
-    """The same on stderr: what is about the work, and not its result. No word is cut at a terminal's edge."""
+    """Print lines about the work on stderr; no word is cut at a terminal's edge."""
     show(sys.stderr, _fitting(lines) if sys.stderr.isatty() else lines)
 
 

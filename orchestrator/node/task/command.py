@@ -92,7 +92,7 @@ def _forward(agent: Agent, stream: str, ends: dict[str, int]) -> None:
 
 
 def _drain(agent: Agent, stream: str, ends: dict[str, int]) -> None:
-    """What still stands in the pipe; whoever holds its other end now cannot be ended."""
+    """Send what still stands in the pipe; whoever holds its other end now cannot be ended."""
     try:
         while True:
             data = os.read(ends[stream], _PIECE)

@@ -61,7 +61,7 @@ def alive(paths: Paths) -> frozenset[str]:
 
 
 def is_kept(paths: Paths, run: str) -> bool:
-    """Whether the agent of a living keeper holds the run."""
+    """Return True while the agent of a living keeper holds the run."""
     return locks.is_taken(paths.keeper(run))
 
 
@@ -172,7 +172,7 @@ def _folder_of(paths: Paths, marks: dict[str, str]) -> TaskFolder | None:
 
 
 def _is_over(folder: TaskFolder, process: procs.Process, *, dry: bool) -> bool:
-    """Whether the task is over, and the process began in its time."""
+    """Return True where the task is over, and the process began in its time."""
     try:
         if control.is_locked(folder):
             return False
@@ -208,7 +208,7 @@ def _guarded(pid: int, parents: dict[int, int]) -> bool:
 
 
 def gpu_held(agent: Agent, request: Request) -> dict[str, Any]:
-    """What of a run's ended tasks still holds memory of a GPU.
+    """List the processes of a run's ended tasks that still hold memory of a GPU.
 
     The driver frees the memory of a killed process a moment after the process is gone, and lists it until
     then. Other pids that do not exist here may be those of another container.

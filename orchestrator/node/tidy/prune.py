@@ -80,7 +80,7 @@ def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
 
 
 def _is_state(path: str) -> bool:
-    """Of a run, and not its working folder too; an empty one is what a crash left."""
+    """Return True for the state of a run that is no working folder too; an empty one is left of a crash."""
     names = set(listed(path))
     return not names or (not names.isdisjoint(_OF_A_STATE) and "work" not in names)
 
