@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum, auto
 
 from orchestrator import ranges
 from orchestrator.config.hosts import HostTable
@@ -22,56 +21,35 @@ def check(entries: tuple[HostTable, ...], report: Report) -> None:
         _check_missing(entries, report)
 
 
-class _Twice(Enum):
-    """How two hosts collide."""
-
-    HOST = auto()  # in name and ports: the same host, written twice
-    NAME = auto()
-    PORT = auto()
-
-
 def _check_twice(entries: tuple[HostTable, ...], report: Report) -> None:
     """Two hosts with one name, or two tasks with one port of one machine.
 
     TensorFlow binds *:port, so a port can be used once per machine, whatever the address.
     """
-    names: dict[str, tuple[HostTable, Host]] = {}
+    names: dict[str, HostTable] = {}
     ports: dict[tuple[str, int], HostTable] = {}
     for entry in entries:
-        found: dict[tuple[_Twice, HostTable], dict[str, None]] = {}
+        twice: dict[tuple[str, HostTable], dict[str, None]] = {}
         for host in entry.hosts:
-            other, namesake = names.setdefault(host.name, (entry, host))
             # A port that could not be read is not a reason to complain about the default one.
             seats = tuple(_seats(host)) if entry.complete else ()
-            taken = [(ports[seat], str(seat[1])) for seat in seats if seat in ports]
-            if namesake is not host:
-                how = _Twice.HOST if taken else _Twice.NAME
-                found.setdefault((how, other), {})[host.name] = None
+            if host.name in names:
+                twice.setdefault(("name", names[host.name]), {})[host.name] = None
             else:
-                for holder, port in taken:
-                    found.setdefault((_Twice.PORT, holder), {})[port] = None
-            ports |= {seat: entry for seat in seats if seat not in ports}
-        for (how, other), what in found.items():
-            _add_twice(entry, other, how, ranges.fold(what), report)
-
-
-def _add_twice(entry: HostTable, other: HostTable, how: _Twice, what: str, report: Report) -> None:
-    where = "another host of this range" if other is entry else other.place.title
-    match how:
-        case _Twice.HOST:
-            report.add(entry.place, "", f"{what} is in {where} too, with the same name and port")
-        case _Twice.NAME if "name" in entry.given:
-            report.add(entry.place, "name", f"{what} is in {where} too; every host needs a name of its own")
-        case _Twice.NAME:
-            report.add(entry.place, "name", f"would be {what}, as in {where}; give one of them another name")
-        case _Twice.PORT:
-            ports = f"port {what} is" if what.isdigit() else f"ports {what.strip('[]')} are"
-            report.add(
-                entry.place,
-                "task_port",
-                f"{ports} taken on that machine by {where}; give this host another task_port,"
-                " or write the machine once with tasks = 2",
-            )
+                for seat in seats:
+                    if seat in ports:
+                        twice.setdefault(("task_port", ports[seat]), {})[str(seat[1])] = None
+            names.setdefault(host.name, entry)
+            ports = dict.fromkeys(seats, entry) | ports
+        for (key, other), values in twice.items():
+            where = "another host of this range" if other is entry else other.place.title
+            what = f"{ranges.fold(values)} is in {where} too; every host needs a name of its own"
+            if key == "task_port":
+                what = (
+                    f"{ranges.fold(values)} is taken on that machine by {where}; give this host another"
+                    " task_port, or write the machine once with tasks = 2"
+                )
+            report.add(entry.place, key, what)
 
 
 def _seats(host: Host) -> Iterator[tuple[str, int]]:
@@ -104,19 +82,19 @@ def _outer(host: Host, entry: HostTable) -> str:
 
 
 def _check_at_most_one(entries: tuple[HostTable, ...], role: Role, report: Report) -> None:
-    seen: HostTable | None = None
+    first: HostTable | None = None
     for entry in entries:
         tasks = sum(host.tasks for host in entry.hosts if host.role is role and not host.spare)
         if tasks > 1:
             report.add(entry.place, "role", f"makes {tasks} tasks the {role.value}; there can be only one")
-        elif tasks and seen:
+        elif tasks and first:
             report.add(
                 entry.place,
                 "role",
-                f"is a second {role.value}, beside {seen.place.title}; there can be only one",
+                f"is a second {role.value}, beside {first.place.title}; there can be only one",
             )
         if tasks:
-            seen = seen or entry
+            first = first or entry
 
 
 def _check_missing(entries: tuple[HostTable, ...], report: Report) -> None:

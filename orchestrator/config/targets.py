@@ -13,7 +13,6 @@ _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost"}
-_TRAILING_PORT = re.compile(r"(.*):([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,8 @@ def read_target(given: str) -> Destination:
 
 def read_address(given: str) -> str:
     """A host name or an IP address, IPv6 without brackets and in its short form. Raise Wrong."""
-    if "@" in given:
-        raise Wrong(f"must be a host without a user, not {show(given)}; the user belongs in `ssh` or `user`")
-    if "/" in given:
-        raise Wrong(f"must be an address or a host name alone, not {show(given)}")
+    if "@" in given or "/" in given:
+        raise Wrong(f"must be a host alone, without a user or a path, not {show(given)}")
     host, port = _split_port(given)
     if port is not None:
         raise Wrong(f"must be without a port, not {show(given)}; write task_port = {port}")
@@ -58,8 +55,6 @@ def read_address(given: str) -> str:
         return _usable(ip, given)
     if re.fullmatch(r"[0-9.]+", host):
         raise Wrong(f"is not an IPv4 address: {show(given)} (four numbers from 0 to 255, no leading zeros)")
-    if ":" in host:
-        raise Wrong(f"is not an IPv6 address: {show(given)}")
     if len(host) > 253 or not _HOSTNAME.fullmatch(host):
         raise Wrong(f"is not a host name: {show(given)} (letters, digits, - and . between them)")
     return host
@@ -98,35 +93,17 @@ def ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def _split_port(given: str) -> tuple[str, int | None]:
     if given.startswith("["):
-        inside, closed, rest = given[1:].partition("]")
-        if not closed:
-            raise Wrong(f"has a [ without a ]: {show(given)}")
-        if not isinstance(ip_of(inside), ipaddress.IPv6Address):
-            raise Wrong(f"has no IPv6 address between its brackets: {show(given)}")
-        if not rest:
-            return inside, None
-        if not rest.startswith(":"):
-            raise Wrong(f"has something after the ]: {show(given)}")
-        return inside, _port(rest[1:], given)
+        match = re.fullmatch(r"\[([^]]*)\](?::(.*))?", given)
+        if match is None or not isinstance(ip_of(match[1]), ipaddress.IPv6Address):
+            raise Wrong(f"is not written as [IPv6]:port, with both brackets: {show(given)}")
+        return match[1], None if match[2] is None else _port(match[2], given)
     if given.count(":") > 1:
-        return _bare_ipv6(given), None
+        head, _, tail = given.rpartition(":")
+        if ip_of(given) is None or (tail.isdigit() and ip_of(head) is not None):
+            raise Wrong(f"is not an IPv6 address, or needs brackets to tell it from a port: {show(given)}")
+        return given, None
     host, colon, port = given.partition(":")
     return (host, _port(port, given)) if colon else (host, None)
-
-
-def _bare_ipv6(given: str) -> str:
-    """IPv6 without brackets, when its end cannot be taken for a port."""
-    trailing = _TRAILING_PORT.fullmatch(given)
-    if trailing and ip_of(trailing[1]) is not None:
-        either = (
-            f"[{given}] or [{trailing[1]}]:{trailing[2]}"
-            if ip_of(given)
-            else f"[{trailing[1]}]:{trailing[2]}"
-        )
-        raise Wrong(f"needs brackets around its IPv6 address, to tell it from the port: {either}")
-    if ip_of(given) is None:
-        raise Wrong(f"is not an IPv6 address: {show(given)}")
-    return given
 
 
 def _port(digits: str, given: str) -> int:

@@ -87,19 +87,7 @@ def path(value: Any) -> str:
     return given.rstrip("/") or "/"
 
 
-_SYSTEM = (
-    "/proc",
-    "/sys",
-    "/dev",
-    "/etc",
-    "/boot",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/usr/bin",
-    "/usr/lib",
-)
+_SYSTEM = ("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib64/", "/proc/", "/sbin/", "/sys/", "/usr/bin/")
 _SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # where everybody's folders are
 _MEMORY = "/dev/shm"  # noqa: S108 - a disk like another, below a folder of the system
 
@@ -119,7 +107,7 @@ def _own(value: Any, usual: str) -> str:
     plain = normal(given)
     if ".." in plain.split("/"):
         raise Wrong(f"must not lead through .., as {show(given)} does")
-    if f"{plain}/".startswith(tuple(f"{one}/" for one in _SYSTEM)) and not plain.startswith(f"{_MEMORY}/"):
+    if f"{plain}/".startswith(_SYSTEM) and not plain.startswith(f"{_MEMORY}/"):
         raise Wrong(f'must not be in a folder of the system, as {show(given)} is; write "{usual}"')
     if plain in _SHARED.split() or (plain.startswith("~") and "/" not in plain):
         better = usual if plain == "/" else f"{plain}/orchestrate"
