@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import NoReturn
 
-from worker_entry import cluster, environment, options
+from worker_entry import cluster, options
 from worker_entry.failure import EXIT_FAILED, EXIT_SAVED, EXIT_USAGE, ExpectedError, UsageError
 from worker_entry.report import Reporter
 
 LONGEST = 4000  # characters of an exception that are reported
+
+
+def prepare_environment(env: MutableMapping[str, str] = os.environ) -> None:
+    """Set what must be there before TensorFlow is imported; what the user set always wins."""
+    # This program is written for Keras 2: with this tf.keras is tf_keras.
+    env.setdefault("TF_USE_LEGACY_KERAS", "1")
+    # Three lines of hardware notes per task hide the lines that matter; errors still show.
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # gRPC follows http_proxy between our own tasks and then hangs in silence.
+    env.setdefault("grpc_proxy", "")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,18 +33,22 @@ def main(argv: Sequence[str]) -> int:
     reporter = Reporter.from_environment()
     try:
         who = cluster.parse(os.environ.get("TF_CONFIG"))
-        environment.prepare()
-        reporter.startup.done("python")
+        prepare_environment()
         from worker_entry import training
 
-        reporter.startup.done("import")
         return training.run(wanted, who, reporter)
     except UsageError as error:
         return _end(error, reporter, EXIT_USAGE)
     except ExpectedError as error:
         return _end(error, reporter, EXIT_FAILED)
     except ModuleNotFoundError as error:
-        return _end(_missing(error), reporter, EXIT_FAILED)
+        package = {"tensorflow": "tensorflow-cpu"}.get(error.name or "", error.name)
+        missing = ExpectedError(
+            f"Python module {error.name} is missing",
+            why=f"in {sys.executable}",
+            hint=f"pip install {package}",
+        )
+        return _end(missing, reporter, EXIT_FAILED)
     except Exception as error:
         traceback.print_exc()
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -48,13 +62,6 @@ def _end(error: ExpectedError, reporter: Reporter, status: int) -> int:
     print(error, file=sys.stderr)
     reporter.error(error.what, why=error.why, hint=error.hint)
     return status
-
-
-def _missing(error: ModuleNotFoundError) -> ExpectedError:
-    package = {"tensorflow": "tensorflow-cpu"}.get(error.name or "", error.name)
-    return ExpectedError(
-        f"Python module {error.name} is missing", why=f"in {sys.executable}", hint=f"pip install {package}"
-    )
 
 
 def _leave(status: int) -> NoReturn:

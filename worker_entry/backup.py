@@ -76,8 +76,7 @@ class Backup:
         if step < 0:
             return 0
         mine = source == self._first_replica()
-        if mine:
-            assert found is not None
+        if mine and found:
             self._load(found)
         self._receive(mine)
         return step
@@ -85,17 +84,11 @@ class Backup:
     def _load(self, found: Found) -> int:
         try:
             self._checkpoint.restore(found.path, options=self._options).assert_existing_objects_matched()
-        except (AssertionError, ValueError) as error:
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise ExpectedError(
-                f"the checkpoint {found.path} is of another model or optimizer",
+                f"the checkpoint {found.path} is of another model or optimizer, or cannot be read",
                 why=str(error).strip().splitlines()[0][:200],
                 hint="another --checkpoint-dir, or the options it was made with",
-            ) from None
-        except tf.errors.OpError as error:
-            raise ExpectedError(
-                f"the checkpoint {found.path} cannot be read",
-                why=error.message[:200],
-                hint="remove it, start again",
             ) from None
         return found.step
 

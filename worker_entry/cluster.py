@@ -1,4 +1,4 @@
-"""TF_CONFIG, parsed: the tasks of the cluster and which of them this process is."""
+"""TF_CONFIG, parsed: the tasks of the cluster, which of them we are, and the strategy that follows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from worker_entry.failure import UsageError
 
+SINGLE = ("one-device", "mirrored", "central-storage", "tpu")
 KINDS = ("chief", "worker", "ps", "evaluator")
 
 
@@ -61,11 +62,9 @@ def parse(text: str | None) -> Cluster:
     if not text:
         return ALONE
     try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise _malformed(f"it is no JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise _malformed("it must be a JSON object")
+        config = dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise _malformed(f"it is no JSON object: {error}") from None
     jobs = _jobs(config.get("cluster", {}))
     return Cluster(jobs, _task(config.get("task", {}), jobs))
 
@@ -105,3 +104,44 @@ def _malformed(why: str) -> UsageError:
         why=why,
         hint='e.g. {"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}',
     )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    name: str
+    why: str
+
+
+def choose(name: str, cluster: Cluster, gpus: int, tpu: str | None) -> Chosen:
+    """The strategy's name; raises UsageError when TF_CONFIG says something else than was asked for."""
+    tasks = sum(len(addresses) for addresses in cluster.jobs.values())
+    servers = len(cluster.jobs.get("ps", ()))
+    if name in ("auto", "parameter-server") and servers and not cluster.jobs.get("chief"):
+        raise UsageError("parameter servers need a chief", why="TF_CONFIG has none", hint='add a "chief"')
+    if name == "auto":
+        return _automatic(tasks, servers, gpus, tpu)
+    if name == "parameter-server" and not servers:
+        raise UsageError(
+            "--strategy parameter-server needs chief, worker and ps tasks",
+            why="TF_CONFIG names no ps" if tasks else "there is no TF_CONFIG",
+            hint="give the hosts these roles, or --strategy auto",
+        )
+    if (name in SINGLE and tasks > 1) or (name == "multi-worker" and servers):
+        raise UsageError(
+            f"--strategy {name} has no use for {servers or tasks} {'ps ' if servers else ''}tasks",
+            why="TF_CONFIG names them",
+            hint="--strategy auto, or no TF_CONFIG",
+        )
+    return Chosen(name, "as asked")
+
+
+def _automatic(tasks: int, servers: int, gpus: int, tpu: str | None) -> Chosen:
+    if servers:
+        return Chosen("parameter-server", f"TF_CONFIG names {servers} ps")
+    if tasks > 1:
+        return Chosen("multi-worker", f"TF_CONFIG names {tasks} tasks")
+    if tpu:
+        return Chosen("tpu", f"there is a TPU by the name of {tpu}")
+    if gpus > 1:
+        return Chosen("mirrored", f"{gpus} GPUs and no other task")
+    return Chosen("one-device", "one device and no other task")

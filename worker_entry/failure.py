@@ -31,12 +31,8 @@ class DivergedError(ExpectedError):
     """A loss is NaN or infinite."""
 
     def __init__(self, loss: str, value: float, step: int | None = None) -> None:
-        when = "" if step is None else f" at step {step}"
-        super().__init__(
-            f"the {loss} is {value}{when}",
-            why="training has diverged: from here on it only costs time",
-            hint="lower --learning-rate, or check the data; --allow-nan continues all the same",
-        )
+        what = f"the {loss} is {value}" + ("" if step is None else f" at step {step}")
+        super().__init__(what, why="training has diverged", hint="lower --learning-rate, or check the data")
 
 
 class UsageError(ExpectedError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from worker_entry import callbacks, models, scoring, waits
+from worker_entry import job as jobs
 from worker_entry.data import pipeline
 from worker_entry.job import Job, Trained
 from worker_entry.steps import Steps
@@ -23,18 +24,41 @@ class Position:
         return self._at
 
 
+class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Tells `Steps` of each step as it ends; the loss is read from the device only when it is asked for."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self._supports_tf_logs = True
+        self._steps = steps
+
+    def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
+        # tf_keras adds up what the replicas say of a step (reduce_per_replica, but for a TPU); an
+        # epoch's logs are right as they are.
+        strategy = self.model.distribute_strategy
+        summed = 1 if isinstance(strategy, tf.distribute.TPUStrategy) else strategy.num_replicas_in_sync
+        self._steps.ended(lambda: _loss(logs) / summed)
+
+
+def _loss(logs: Any) -> float:
+    """With parameter servers the logs of a step are a promise, kept when some worker has done it."""
+    return float((logs.fetch() if hasattr(logs, "fetch") else logs)["loss"])
+
+
+def _callbacks(job: Job, steps: Steps) -> list[Any]:
+    """Every task runs every callback; tf_keras gives those other than the chief a temporary folder."""
+    folder = job.options.tensorboard_dir
+    if not folder:
+        return [StepCallback(steps)]
+    return [StepCallback(steps), tf.keras.callbacks.TensorBoard(str(Path(folder).expanduser()))]
+
+
 def run(job: Job) -> Trained:
     with job.strategy.scope():
-        network = models.build(job.options, job.source)
-        model = network.model
-        model.compile(
-            optimizer=models.optimizer(job.options),
-            loss=network.loss(),
-            metrics=["accuracy"],
-        )
+        model = jobs.build(job.source)
+        model.compile(optimizer=jobs.optimizer(job.options), loss=jobs.losses(), metrics=["accuracy"])
         model.optimizer.build(model.trainable_variables)
         steps = Steps(job, model, model.optimizer, settle=_settle(job))
-        waits.watch(steps.waits, model.optimizer)
     logs: dict[str, list[float]] = {}
     if steps.done < job.schedule.steps:
         model._training_state = Position(*job.schedule.position(steps.done))  # noqa: SLF001
@@ -42,21 +66,12 @@ def run(job: Job) -> Trained:
             _batches(job, steps.done),
             epochs=job.schedule.epochs,
             steps_per_epoch=job.schedule.steps_per_epoch,
-            callbacks=callbacks.make(job, steps),
+            callbacks=_callbacks(job, steps),
             verbose=2,
         ).history
         model._training_state = None  # noqa: SLF001
-    steps.close()
-    score = scoring.of(job, network)
-    return Trained(
-        network=network,
-        loss=logs["loss"][-1] if logs else None,
-        accuracy=logs["accuracy"][-1] if logs else None,
-        score=score,
-        steps=steps.done,
-        steps_per_second=steps.pace.steps_per_second,
-        seconds=steps.pace.seconds,
-    )
+    last = {name: logs[name][-1] if logs else None for name in ("loss", "accuracy")}
+    return steps.close(model, last["loss"], last["accuracy"], jobs.score_of(job, model))
 
 
 def _settle(job: Job) -> Callable[[], None]:

@@ -1,14 +1,18 @@
-"""What both loops are given, and what they give back."""
+"""What both loops are given and what they give back: the job, its model and its score."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from worker_entry.cluster import Cluster
-from worker_entry.data.source import Source
-from worker_entry.models import Network
+from worker_entry.data import Source, pipeline
 from worker_entry.options import Options, folder
 from worker_entry.report import Reporter
 from worker_entry.schedule import Schedule
@@ -52,10 +56,70 @@ class Score:
 
 @dataclass(frozen=True)
 class Trained:
-    network: Network
+    model: Any
     loss: float | None  # None: a checkpoint of the last step was there, nothing was left to train
     accuracy: float | None
     score: Score
     steps: int
     steps_per_second: float
     seconds: float
+
+
+def build(source: Source) -> Any:
+    """The network of the multi-worker tutorial with Keras; to be built inside `strategy.scope()`."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input(source.shape),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(source.classes),
+        ]
+    )
+
+
+def losses(reduction: str | None = None) -> Any:
+    more = {} if reduction is None else {"reduction": reduction}
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, **more)
+
+
+def optimizer(options: Options) -> Any:
+    kinds = tf.keras.optimizers
+    made = {"sgd": kinds.SGD, "adam": kinds.Adam, "rmsprop": kinds.RMSprop}[options.optimizer]
+    return made(learning_rate=options.learning_rate)
+
+
+def compiled(model: Any) -> Any:
+    """A model made ready to be evaluated; in the scope it was made in."""
+    model.compile(loss=losses(), metrics=["accuracy"])
+    return model
+
+
+def score(model: Any, source: Source, batch: int) -> Score:
+    """Loss and accuracy on the test data, exactly once per example, however many tasks share the work."""
+    loss, accuracy = model.evaluate(pipeline.test_batches(source, batch), verbose=0)
+    return Score(float(loss), float(accuracy))
+
+
+def score_of(job: Job, model: Any) -> Score:
+    """The score of a compiled model where it is: all tasks of a synchronous strategy take part.
+
+    Parameter servers evaluate inexactly (a worker may see an example twice), so the chief does it alone.
+    """
+    if not job.asynchronous:
+        return score(model, job.source, job.global_batch)
+    alone = compiled(build(job.source))
+    alone.set_weights(model.get_weights())
+    return score(alone, job.source, job.options.batch_size)
+
+
+def digest(weights: Iterable[Any]) -> str:
+    """Equal exactly when every array is equal in order, type, shape and bits: a proof between tasks."""
+    made = hashlib.sha256()
+    for weight in weights:
+        array = np.ascontiguousarray(weight)
+        made.update(f"{array.dtype}{array.shape}".encode())
+        made.update(array.tobytes())
+    return made.hexdigest()[:16]

@@ -1,52 +1,149 @@
-"""What can be asked for, judged whole before TensorFlow is imported."""
+"""What can be asked for, judged whole before TensorFlow is imported, with one-line errors."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final, NoReturn, TypeAlias
 
-from worker_entry import arguments
+from worker_entry.failure import EXIT_USAGE, UsageError
+
+VALIDATION: Final = (3, 5)
+STRATEGIES = ("auto", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
+DATASETS = ("mnist", "fashion_mnist", "digits")
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command line; `arguments` says what each means."""
+    """The command line; `parser` says what each means."""
 
     strategy: str
-    communication: str
     devices: tuple[str, ...]
-    start_timeout: float
     tpu: str | None
+    start_timeout: float
     dataset: str
     data_dir: str | None
     download: bool | None
     loop: str
-    model: str
-    l2: float
-    reduction: str
-    jit: bool
-    mixed_precision: str | None
     batch_size: int
-    epochs: int | None
-    steps_per_epoch: int | None
     optimizer: str
-    learning_rate: float | None
-    decay: bool
-    early_stopping: int | None
-    allow_nan: bool
+    learning_rate: float
     seed: int
     deterministic: bool
+    epochs: int | None
+    steps_per_epoch: int | None
     checkpoint_dir: str | None
     save_every: int | None
-    weights_dir: str | None
     export_dir: str | None
     tensorboard_dir: str | None
-    csv: str | None
-    verify: bool
     validate: tuple[int, int] | None
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends the process with status 2 and one error that names the nearest option."""
+
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^unrecognized arguments: (--?[\w-]+).*", r"worker_entry has no option \1", message)
+        unknown = re.match(r"worker_entry has no option (--?[\w-]+)", message)
+        names = [name for action in self._actions for name in action.option_strings]
+        near = difflib.get_close_matches(unknown[1], names, n=1) if unknown else []
+        hint = f"write {near[0]}" if near else "`orchestrate launch -- --help`"
+        print(UsageError(message, hint=hint), file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+
+
+_Rows: TypeAlias = "tuple[tuple[str, str, dict[str, Any]], ...]"
+_DATASET = (
+    "mnist (default), fashion_mnist, digits (scikit-learn's, needs no network), or another image"
+    " classification set of tensorflow-datasets"
+)
+_VALIDATE = (
+    "train the same model alone on one device (3x5 steps): without TF_CONFIG and the options for length"
+    " and output, with the job's data, which is downloaded if it is missing"
+)
+
+
+def _groups() -> dict[str, _Rows]:
+    """The options by the title of their group, with their help and what argparse is told of them."""
+    path: dict[str, Any] = {"metavar": "DIR"}
+    count: dict[str, Any] = {"type": whole(1), "metavar": "N"}
+    seconds: dict[str, Any] = {"type": _positive, "default": 120.0, "metavar": "SECONDS"}
+    return {
+        "where it trains": (
+            ("--strategy", "default: auto, from TF_CONFIG and the devices", _choice("auto", *STRATEGIES[1:])),
+            ("--devices", "such as gpu:0,gpu:1", {"type": _devices, "default": (), "metavar": "LIST"}),
+            ("--tpu", "default: $TPU_NAME", {"default": os.environ.get("TPU_NAME"), "metavar": "NAME"}),
+            ("--start-timeout", "how long to wait for the other tasks (default: 120)", seconds),
+        ),
+        "data": (
+            ("--dataset", _DATASET, {"default": "mnist", "metavar": "NAME"}),
+            ("--data-dir", "of prepared sets (default: ~/tensorflow_datasets)", path),
+            (
+                "--download",
+                "download a missing set, once for each disk (default: only mnist and fashion_mnist)",
+                {"action": argparse.BooleanOptionalAction, "default": None},
+            ),
+        ),
+        "model and optimization": (
+            ("--loop", "Keras fit (default), or a loop of its own", _choice("fit", "custom")),
+            ("--batch-size", "examples per replica and step (default: 64)", {**count, "default": 64}),
+            ("--optimizer", "default: sgd", _choice("sgd", "adam", "rmsprop")),
+            ("--learning-rate", "default: 0.001", {"type": _positive, "default": 1e-3, "metavar": "RATE"}),
+            ("--seed", "for weights and shuffling (default: 42)", {**count, "type": whole(0), "default": 42}),
+            ("--deterministic", "deterministic operations: slower, bit-exact", {"action": "store_true"}),
+        ),
+        "length of training: 3 epochs of 5 steps; only --epochs: each is a pass over the data": (
+            ("--epochs", "how many", count),
+            ("--steps-per-epoch", "how many", count),
+        ),
+        "checkpoints and output: training continues from the newest checkpoint that any task can see": (
+            ("--checkpoint-dir", "shared by the machines, or one folder on each", path),
+            ("--save-every", "steps (default: every epoch)", count),
+            ("--export-dir", "where the trained SavedModel goes", path),
+            ("--tensorboard-dir", "logs for TensorBoard (fit)", path),
+        ),
+        "checking a node": (
+            (
+                "--validate",
+                _VALIDATE,
+                {"nargs": "?", "type": _epochs_by_steps, "const": VALIDATION, "metavar": "EPOCHSxSTEPS"},
+            ),
+        ),
+    }
+
+
+def _choice(*names: str) -> dict[str, Any]:
+    return {"choices": names, "default": names[0]}
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="worker_entry",
+        description="Train an image classifier on one device, or on the cluster that TF_CONFIG names.",
+        epilog="exit status: 0 trained, 1 failed, 2 wrong options, 75 stopped by SIGTERM and saved",
+        allow_abbrev=False,
+    )
+    for title, rows in _groups().items():
+        name, _, text = title.partition(": ")
+        group = made.add_argument_group(name, text or None)
+        for option, words, more in rows:
+            group.add_argument(option, help=words, **more)
+    return made
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Options from a command line; a wrong one ends the process with status 2 and one clear error."""
+    made = parser()
+    options = Options(**vars(made.parse_args(argv)))
+    for problem in _problems(options):
+        made.error(problem)
+    return options
 
 
 def for_validation(options: Options, epochs: int, steps: int) -> Options:
@@ -57,66 +154,62 @@ def for_validation(options: Options, epochs: int, steps: int) -> Options:
         devices=(),
         epochs=epochs,
         steps_per_epoch=steps,
-        early_stopping=None,
         checkpoint_dir=None,
         save_every=None,
-        weights_dir=None,
         export_dir=None,
         tensorboard_dir=None,
-        csv=None,
-        verify=False,
     )
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """Options from a command line; a wrong one ends the process with status 2 and one clear error."""
-    parser = arguments.parser()
-    given = vars(parser.parse_args(argv))
-    options = Options(**{**given, "devices": tuple(given["devices"])})
-    for problem in _problems(options):
-        parser.error(problem)
-    return options
-
-
 def _problems(options: Options) -> Iterator[str]:
-    """What is wrong with each value that parses, and with values together."""
-    yield from _dataset_problems(options.dataset)
-    if options.loop == "custom":
-        only_fit = {
-            "--decay": options.decay,
-            "--early-stopping": options.early_stopping,
-            "--csv": options.csv,
-            "--tensorboard-dir": options.tensorboard_dir,
-            "--weights-dir": options.weights_dir,
-            "--mixed-precision float16": options.mixed_precision == "float16",
-        }
-        yield from (f"{name} works with --loop fit only" for name, given in only_fit.items() if given)
-    elif options.reduction != "none":
-        yield "--reduction is for --loop custom; fit reduces by itself"
-    if options.verify and not (options.checkpoint_dir or options.export_dir):
-        yield "--verify needs --checkpoint-dir or --export-dir, or there is nothing to load"
+    if not re.fullmatch(r"[a-z][a-z0-9_]*(/[a-z0-9_]+)?(:[\w.*]+)?", options.dataset):
+        yield f"argument --dataset: {options.dataset!r} is not a data set's name"
+    elif options.dataset not in DATASETS:
+        # emnist and kmnist are sets of tensorflow-datasets; digit and mnst are slips.
+        near = difflib.get_close_matches(options.dataset, DATASETS, n=1, cutoff=0.8)
+        if near and not options.dataset.endswith("mnist"):
+            yield f"argument --dataset: {options.dataset!r} is unknown; did you mean {near[0]}?"
     if options.save_every and not options.checkpoint_dir:
         yield "--save-every needs --checkpoint-dir"
-
-
-def _dataset_problems(dataset: str) -> Iterator[str]:
-    """Why this cannot be a data set, as far as that can be said without TensorFlow."""
-    if is_path(dataset):
-        if not Path(dataset).expanduser().exists():
-            yield f"argument --dataset: no such file or folder: {dataset}"
-    elif not re.fullmatch(r"[a-z][a-z0-9_]*(/[a-z0-9_]+)?(:[\w.*]+)?", dataset):
-        yield f"argument --dataset: {dataset!r} is neither a data set's name nor a path"
-    elif dataset not in arguments.DATASETS:
-        # emnist and kmnist are sets of tensorflow-datasets; digit and mnst are slips.
-        near = difflib.get_close_matches(dataset, arguments.DATASETS, n=1, cutoff=0.8)
-        if near and not dataset.endswith("mnist"):
-            yield f"argument --dataset: {dataset!r} is unknown; did you mean {near[0]}?"
 
 
 def folder(path: str | None) -> Path | None:
     return Path(path).expanduser() if path else None
 
 
-def is_path(dataset: str) -> bool:
-    """A path starts like one; `name/config` is tensorflow-datasets' own notation."""
-    return dataset.startswith(("/", ".", "~")) or ".tfrecord" in dataset
+def whole(low: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"a whole number is needed, not {text!r}") from None
+        if value < low:
+            raise argparse.ArgumentTypeError(f"must be at least {low}, not {value}")
+        return value
+
+    return convert
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a number is needed, not {text!r}") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return value
+
+
+def _epochs_by_steps(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"EPOCHSxSTEPS is needed, such as 3x5, not {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    devices = tuple(part.strip() for part in text.split(","))
+    for device in devices:
+        if not re.fullmatch(r"(?i)/?(cpu|gpu|tpu):\d+", device):
+            raise argparse.ArgumentTypeError(f"a list such as gpu:0,gpu:1 is needed: {device!r} is not one")
+    return devices

@@ -4,10 +4,9 @@ The records are appended to the file named by ORCHESTRATE_REPORT; without it not
 
     {"kind": "data", "name", "step", "done", "total"}     data are fetched: what is done, bytes of how many
     {"kind": "ready", "note"}                             the strategy stands, the first step comes next
-    {"kind": "progress", "step", "loss", "steps_per_second",   at most one a second, and the last step
-                         "waiting"}            the share of the time in which it waited for the others' part
+    {"kind": "progress", "step", "loss", "steps_per_second"}   at most one a second, and the last step
     {"kind": "result", "digest", "loss", "accuracy", "test_loss", "test_accuracy", "dataset", "note",
-                       "steps", "steps_per_second", "seconds", "startup"}
+                       "steps", "steps_per_second", "seconds"}
     {"kind": "error", "message", "why", "hint"}           what an expected error says on stderr
     {"kind": "error", "message", "type", "file", "line"}  an exception
 """
@@ -22,9 +21,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker_entry.stages import Stages, process_start
-
 VARIABLE = "ORCHESTRATE_REPORT"
+
+
+class Pace:
+    """Steps per second, without the first step: that one is the trace of the function, not training."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = self._last = clock()
+        self._steps = 0
+        self._first: tuple[float, int] | None = None  # when the first step (or group of steps) ended
+
+    def step(self, count: int = 1) -> None:
+        self._last = self._clock()
+        self._steps += count
+        self._first = self._first or (self._last, count)
+
+    @property
+    def seconds(self) -> float:
+        return self._last - self._started
+
+    @property
+    def steps_per_second(self) -> float:
+        if self._first is None:
+            return 0.0
+        at, count = self._first
+        if self._steps == count:
+            return count / max(self.seconds, 1e-9)
+        return (self._steps - count) / max(self._last - at, 1e-9)
 
 
 class Reporter:
@@ -35,7 +60,6 @@ class Reporter:
         self._every = every
         self._clock = clock
         self._next_progress = -math.inf
-        self.startup = Stages(process_start())
 
     @classmethod
     def from_environment(cls) -> Reporter:
@@ -54,11 +78,10 @@ class Reporter:
         """Whether a second has passed: reading a loss from a device costs a wait, so ask before reading."""
         return self._path is not None and self._clock() >= self._next_progress
 
-    def progress(self, step: int, loss: float, steps_per_second: float, waiting: float | None = None) -> None:
+    def progress(self, step: int, loss: float, steps_per_second: float) -> None:
         self._next_progress = self._clock() + self._every
         rate = round(steps_per_second, 3)
-        record = {"kind": "progress", "step": step, "loss": loss, "steps_per_second": rate}
-        self._write(record if waiting is None else {**record, "waiting": round(waiting, 3)})
+        self._write({"kind": "progress", "step": step, "loss": loss, "steps_per_second": rate})
 
     def result(self, **fields: Any) -> None:
         self._write({"kind": "result", **fields})

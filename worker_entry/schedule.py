@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 TUTORIAL: Final = (3, 5)
-VALIDATION: Final = (3, 5)
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,3 @@ def resolve(epochs: int | None, steps_per_epoch: int | None, examples: int, glob
         steps = -(-examples // global_batch)  # as Keras counts: the last batch runs over into the next pass
         return Schedule(epochs, steps, f"{steps} steps of {global_batch} are a pass over {examples} examples")
     return Schedule(epochs or TUTORIAL[0], steps_per_epoch, "as asked")
-
-
-def decayed(rate: float, epoch: int) -> float:
-    """The tutorial's: 1e-3, from the third epoch on 1e-4, from the seventh on 1e-5."""
-    if epoch < 3:
-        return rate
-    return rate / 10 if epoch < 7 else rate / 100

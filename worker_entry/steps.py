@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from worker_entry import waits
 from worker_entry.backup import Backup
 from worker_entry.failure import DivergedError
-from worker_entry.job import Job
-from worker_entry.pace import Pace
+from worker_entry.job import Job, Score, Trained
+from worker_entry.report import Pace
 from worker_entry.stopping import CoordinationService, Saved, Stop
 
 AHEAD = 8  # steps a parameter-server chief sends off per worker before it waits for them
@@ -26,17 +23,11 @@ class Steps:
     """
 
     def __init__(
-        self,
-        job: Job,
-        model: Any,
-        optimizer: Any,
-        *,
-        epochs_a_save: int = 1,
-        settle: Callable[[], None] = lambda: None,
+        self, job: Job, model: Any, optimizer: Any, *, settle: Callable[[], None] = lambda: None
     ) -> None:
         self._job = job
         self._settle = settle
-        self._every = job.options.save_every or epochs_a_save * job.schedule.steps_per_epoch
+        self._every = job.options.save_every or job.schedule.steps_per_epoch
         self._backup: Backup | None = None
         self._stop: Stop | None = None
         self._loss: Callable[[], float] | None = None
@@ -48,25 +39,18 @@ class Steps:
             together = () if job.asynchronous else tuple(map(str, job.cluster.trainers))
             self._stop = Stop(str(job.cluster.task), together, CoordinationService())
             self._stop.obey_sigterm()
-        if said := _beginning(os.environ.get("ORCHESTRATE_ATTEMPT", ""), self.done, job.folder):
-            print(said)
+        if self.done:
+            print(f"continues at step {self.done + 1}, from {job.folder}")
         self._saved = self.done
         left = job.schedule.steps - self.done
-        job.reporter.startup.done("build")
-        self._first = self.done
         job.reporter.ready(f"{job.replicas} replicas, {left} of {job.schedule.steps} steps to do")
         self.pace = Pace()
-        self.waits = waits.of(job)
 
     def ended(self, loss: Callable[[], float], count: int = 1) -> None:
         """So many more steps are done. Raises Saved when they were the last before a stop."""
-        if self.done == self._first:
-            self._job.reporter.startup.done("first step")
-            print(f"start: {self._job.reporter.startup}")
         self.done += count
         self._loss = loss
         self.pace.step(count)
-        self.waits.ended()
         if self._job.asynchronous and self.done % (AHEAD * len(self._job.cluster.jobs["worker"])) == 0:
             self._settle()
         if self._job.reporter.progress_due():
@@ -80,35 +64,25 @@ class Steps:
             self._stop.close()
             raise Saved(self.done)
 
-    def close(self) -> None:
-        """No more steps: all are done, or training has stopped early."""
+    def close(self, model: Any, loss: float | None, accuracy: float | None, score: Score) -> Trained:
+        """No more steps: what came of them."""
         if self._loss is not None and self._reported < self.done:
             self._report(self._loss)
         if self._backup is not None and self._saved < self.done:
             self._save(self._backup)
         if self._stop is not None:
             self._stop.close()
+        pace = self.pace
+        return Trained(model, loss, accuracy, score, self.done, pace.steps_per_second, pace.seconds)
 
     def _report(self, loss: Callable[[], float]) -> None:
         self._reported = self.done
         value = loss()
-        self._job.reporter.progress(self.done, value, self.pace.steps_per_second, self.waits.share())
-        if not math.isfinite(value) and not self._job.options.allow_nan:
+        self._job.reporter.progress(self.done, value, self.pace.steps_per_second)
+        if not math.isfinite(value):
             raise DivergedError("loss", value, self.done)
 
     def _save(self, backup: Backup) -> None:
         self._settle()
         self._saved = self.done
         backup.save(self.done)
-
-
-def _beginning(attempt: str, done: int, folder: Path | None) -> str:
-    """Where training begins, when that is worth a line: after a checkpoint, and in every later attempt."""
-    again = attempt.isdigit() and int(attempt) > 1
-    prefix = f"attempt {attempt}: " if again else ""
-    if done:
-        return f"{prefix}continues at step {done + 1}, from {folder}"
-    if not again:
-        return ""
-    lacking = f"there is no checkpoint in {folder}" if folder else "there is no --checkpoint-dir"
-    return f"{prefix}begins again at step 1, for {lacking}"

@@ -3,7 +3,6 @@
 A synchronous step ends on no task before every task has begun it. So the first task that is asked, having
 ended step s, names step s + 1 on a board that all can read, and does not begin that step before every task
 has read it; then all stop there. A TERM that reaches the tasks at different steps cannot part them.
-TensorFlow's own PreemptionCheckpointHandler works alike, but does nothing on some clouds' machines.
 """
 
 from __future__ import annotations
@@ -108,3 +107,21 @@ class CoordinationService:
 
         value = context.context().get_config_key_value(key)
         return value.decode() if isinstance(value, bytes) else str(value)
+
+
+END = "worker_entry/end"
+
+
+def leave_together(own: str, tasks: Sequence[str], board: Board | None = None) -> None:
+    """Return when all `tasks`, ourselves too, have come here; what one of them lacks does not fail us.
+
+    The leader's process holds TensorFlow's coordination service: one that has ended while another task still
+    exports or evaluates makes that one print errors of a lost cluster, or fail.
+    """
+    board = board or CoordinationService()
+    try:
+        board.put(f"{END}/{own}", "here")
+        for task in tasks:
+            board.get(f"{END}/{task}")
+    except Exception as error:
+        print(f"another task did not end well: {type(error).__name__}", flush=True)

@@ -1,27 +1,33 @@
-"""The strategy, made: the devices first, then the object that spreads a model over them."""
+"""The strategy, made: the devices first, then the object that spreads a model over them.
+
+For several tasks this is the moment they meet, bounded in time: TensorFlow alone waits an hour in silence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import faulthandler
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from worker_entry import startup
-from worker_entry.choice import ALONE, Chosen
-from worker_entry.cluster import Cluster
+from worker_entry.cluster import SINGLE, Chosen, Cluster
 from worker_entry.failure import ExpectedError, UsageError
 from worker_entry.options import Options
 
+HEARTBEAT = 30.0  # a shorter freeze (a suspended disk, a paused VM) is survived
+AFTER_TENSORFLOW = 15.0  # seconds: it names the tasks that are missing, where it notices them
+
 
 def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
-    """Create it. For several tasks this is the moment they meet, so it is bounded in time."""
-    if chosen.name in ALONE:
+    if chosen.name in SINGLE:
         _split_cpu(options.devices)
     devices = list(options.devices) or None
     match chosen.name:
         case "one-device":
-            return tf.distribute.OneDeviceStrategy(_one_device(options.devices))
+            gpu = tf.config.list_physical_devices("GPU")
+            return tf.distribute.OneDeviceStrategy(devices[0] if devices else "gpu:0" if gpu else "cpu:0")
         case "mirrored":
             return tf.distribute.MirroredStrategy(devices)
         case "central-storage":
@@ -29,16 +35,16 @@ def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
         case "tpu":
             return _tpu(options.tpu)
         case "parameter-server":
-            return startup.parameter_server(cluster, options)
+            resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+            with bounded(options.start_timeout):
+                return tf.distribute.ParameterServerStrategy(resolver)
         case _:
             _show_only(options.devices)
-            return startup.multi_worker(cluster, options)
-
-
-def _one_device(devices: Sequence[str]) -> str:
-    if devices:
-        return devices[0]
-    return "gpu:0" if tf.config.list_physical_devices("GPU") else "cpu:0"
+            if not cluster.distributed:
+                return tf.distribute.MultiWorkerMirroredStrategy()
+            _configure_coordination(cluster, options.start_timeout)
+            with bounded(options.start_timeout + AFTER_TENSORFLOW):
+                return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _show_only(devices: Sequence[str]) -> None:
@@ -70,14 +76,41 @@ def _tpu(name: str | None) -> Any:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ImportError, OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
-        sought = (
-            f"{name!r} (from --tpu or TPU_NAME)"
-            if name
-            else "a TPU of this machine; --tpu and TPU_NAME are empty"
-        )
         raise ExpectedError(
-            f"no TPU was found; looked for {sought}",
+            f"no TPU was found; looked for {name or 'one of this machine'} (--tpu, TPU_NAME)",
             why=str(error).strip().splitlines()[0][:200],
             hint="--tpu local on a TPU VM, --tpu NAME for one in the network, or another --strategy",
         ) from None
     return tf.distribute.TPUStrategy(resolver)
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """End this process with status 1, showing where it hangs, unless the body is over in time.
+
+    The body may hold the interpreter's lock, so neither a thread nor a signal handler of ours would run.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _configure_coordination(cluster: Cluster, timeout: float) -> None:
+    """What the strategy would set itself, with our times: an hour and ten seconds are its own."""
+    from tensorflow.python.eager import context
+
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{cluster.leader.kind}/replica:0/task:{cluster.leader.index}",
+        cluster_register_timeout_in_ms=int(timeout * 1000),
+        heartbeat_timeout_in_ms=int(HEARTBEAT * 1000),
+    )
+    config = context.context().coordination_service
+    # Without this barrier (there from 2.17 or so on) the time-out does nothing on the leader.
+    if hasattr(config, "cluster_register_with_barrier"):
+        config.cluster_register_with_barrier = True
+    for kind in ("chief", "worker"):
+        if kind in cluster.jobs:
+            config.coordinated_job_list.add(name=kind, num_tasks=len(cluster.jobs[kind]))

@@ -31,8 +31,8 @@ def builtin_parser() -> argparse.ArgumentParser:
     home = str(builtin_home())
     sys.path.insert(0, home)
     try:
-        arguments = importlib.import_module("worker_entry.arguments")
+        options = importlib.import_module("worker_entry.options")
     finally:
         sys.path.remove(home)
-    made: argparse.ArgumentParser = arguments.parser()
+    made: argparse.ArgumentParser = options.parser()
     return made

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ExitStatus
@@ -90,22 +89,3 @@ def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:
     viewer.signal(signal.SIGINT)
     assert viewer.wait() == ExitStatus.INTERRUPTED
     desk.nothing_is_left(desk.run_id())
-
-
-def test_an_evaluator_beside_the_run_measures_its_last_checkpoint(three: Desk, tmp_path: Path) -> None:
-    """The run is over when the chief and the workers are; the evaluator is then told to end, and gets to."""
-    three.give_roles("chief", "worker", "evaluator")
-    options = words("--dataset digits --optimizer adam --epochs 3 --steps-per-epoch 10 --checkpoint-dir")
-    viewer = three.launch("--", *options, str(tmp_path / "checkpoints"))
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
-    found = {
-        event["task"]: event["data"] for event in three.named("TaskReported") if event["kind"] == "result"
-    }
-    assert set(found) == {"chief/0", "worker/0", "evaluator/0"}
-    assert {(result["steps"], result["digest"]) for result in found.values()} == {
-        (30, found["chief/0"]["digest"])
-    }
-    exits = {event["task"]: (event["code"], event["stopped"]) for event in three.named("TaskExited")}
-    assert exits["chief/0"] == exits["worker/0"] == (0, False)
-    assert exits["evaluator/0"][0] == 0
-    three.nothing_is_left(three.run_id())

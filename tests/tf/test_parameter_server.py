@@ -32,9 +32,9 @@ def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
         at_least = chief.step
     epochs = at_least // 23 + 6
     again = worker_entry(
-        *TRAINING, "--epochs", str(epochs), *kept, "--verify", "--export-dir", str(tmp_path / "exported")
+        *TRAINING, "--epochs", str(epochs), *kept, "--export-dir", str(tmp_path / "exported")
     )
-    with Gang(tmp_path / "second", again, jobs=CLUSTER, evaluator=True) as second:
+    with Gang(tmp_path / "second", again, jobs=CLUSTER) as second:
         assert set(second.wait().values()) == {0}, second.tails()
         chief = second["chief/0"]
         found = re.search(r"continues at step (\d+)", chief.text)
@@ -43,10 +43,7 @@ def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
         assert int(found[1]) >= at_least - 10 + 1  # killed in a save, it goes on from the one before
         assert chief.result["steps"] == epochs * 23
         assert chief.result["test_accuracy"] > 0.8
-        assert chief.text.count("verified: ") == 2
-        # The side-car saw the last checkpoint, and it holds the weights that the chief ended with.
-        seen = second["evaluator/0"].result
-        assert (seen["steps"], seen["digest"]) == (epochs * 23, chief.result["digest"])
+        assert (tmp_path / "exported" / "saved_model.pb").is_file()
 
 
 def test_the_coordinator_loop_is_stopped_goes_on_and_all_tasks_end(tmp_path: Path) -> None:
@@ -71,11 +68,8 @@ def test_the_coordinator_loop_is_stopped_goes_on_and_all_tasks_end(tmp_path: Pat
         assert [len(gang[name].records("ready")) for name in SERVERS] == [1, 1, 1]
 
 
-def test_a_ps_that_never_comes_is_named(tmp_path: Path) -> None:
+def test_a_ps_that_never_comes_ends_the_chief_in_time(tmp_path: Path) -> None:
     training = worker_entry(*TRAINING, "--start-timeout", "6")
     with Gang(tmp_path, training, jobs=CLUSTER, start=["chief/0"]) as gang:
         assert gang.wait() == {"chief/0": 1}
-        (error,) = gang["chief/0"].records("error")
-        assert re.match(
-            r"worker/0 \(\S+\), worker/1 \(\S+\), ps/0 \(\S+\) did not come within 6 s", error["message"]
-        )
+        assert "Timeout (0:00:06)!" in gang["chief/0"].text

@@ -1,4 +1,4 @@
-"""A cluster that cannot form says who is missing, in time, instead of TensorFlow's silent hour."""
+"""A cluster that cannot form ends in time, instead of after TensorFlow's silent hour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tf.gang import Gang, words, worker_entry
-from worker_entry.watch import OPEN, look
+from worker_entry.ports import OPEN, look
 
 THREE = {"worker": 3}
 IMPATIENT = worker_entry(*words("--dataset digits --start-timeout 6"))
@@ -17,20 +17,11 @@ IMPATIENT = worker_entry(*words("--dataset digits --start-timeout 6"))
 @pytest.mark.parametrize(
     "started", ["worker/0", "worker/1"], ids=["seen from the leader", "without the leader"]
 )
-def test_missing_tasks_are_named_in_time(tmp_path: Path, started: str) -> None:
+def test_a_cluster_that_does_not_form_ends_in_time(tmp_path: Path, started: str) -> None:
     with Gang(tmp_path, IMPATIENT, jobs=THREE, start=[started]) as gang:
-        task = gang[started]
-        gang.until("the wait", lambda: "waiting up to 6 s" in task.text)
         at = time.monotonic()
         assert gang.wait() == {started: 1}
-        assert time.monotonic() - at < 3 + 5 + 5  # the rest of the 6 s, the look around, a busy machine
-        (error,) = task.records("error")
-        missing = [name for name in ("worker/0", "worker/1", "worker/2") if name != started]
-        peers = dict(zip(("worker/0", "worker/1", "worker/2"), gang.cluster["worker"], strict=True))
-        named = ", ".join(f"{name} ({peers[name]})" for name in missing)
-        assert error["message"] == f"{named} did not come within 6 s"
-        assert "  why: nothing listens there" in task.text
-        assert "Traceback" not in task.text
+        assert time.monotonic() - at < 6 + 15 + 30  # the time-out, what comes after it, a busy machine
 
 
 def test_a_port_in_use_is_said_at_once(tmp_path: Path) -> None:
@@ -43,7 +34,6 @@ def test_a_port_in_use_is_said_at_once(tmp_path: Path) -> None:
         two.cluster = one.cluster
         second = two.start("worker/0")
         assert two.wait() == {"worker/0": 1}
-        assert "did not come" not in second.text
         assert "Could not start gRPC server" in second.records("error")[0]["message"]
 
 
@@ -52,4 +42,4 @@ def test_without_a_tpu_the_error_names_what_was_looked_for(tmp_path: Path) -> No
     with Gang(tmp_path, training, env={"TPU_NAME": "my-tpu"}) as gang:
         assert gang.wait() == {"alone": 1}
         (error,) = gang["alone"].records("error")
-        assert error["message"].startswith("no TPU was found; looked for 'my-tpu' (from --tpu or TPU_NAME)")
+        assert error["message"].startswith("no TPU was found; looked for my-tpu (--tpu, TPU_NAME)")

@@ -8,8 +8,7 @@ import pytest
 
 from orchestrator.model import Role, TaskId
 from orchestrator.planning.tfconfig import render
-from worker_entry.choice import Chosen, choose
-from worker_entry.cluster import ALONE, Cluster, Task, parse
+from worker_entry.cluster import ALONE, Chosen, Cluster, Task, choose, parse
 from worker_entry.failure import UsageError
 
 TWO = {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}
@@ -39,8 +38,8 @@ def test_an_evaluator_is_no_member_of_the_cluster() -> None:
 
 
 WRONG = [
-    ("{", "it is no JSON"),
-    ("[]", "it must be a JSON object"),
+    ("{", "it is no JSON object"),
+    ("[1]", "it is no JSON object"),
     (config([]), '"cluster" must be an object'),
     (config({"master": ["a:1"]}), '"master" is not a task type'),
     (config({"worker": "a:1"}), '"worker" must be a list'),
@@ -86,10 +85,10 @@ def test_the_strategy_follows_tf_config_and_devices(
 @pytest.mark.parametrize(
     ("asked", "cluster", "what"),
     [
-        ("mirrored", TWO, "--strategy mirrored trains alone, but TF_CONFIG names 2 tasks"),
+        ("mirrored", TWO, "--strategy mirrored has no use for 2 tasks"),
         ("parameter-server", TWO, "--strategy parameter-server needs chief, worker and ps tasks"),
         ("parameter-server", {}, "--strategy parameter-server needs chief, worker and ps tasks"),
-        ("multi-worker", PS, "--strategy multi-worker has no use for ps tasks"),
+        ("multi-worker", PS, "--strategy multi-worker has no use for 1 ps tasks"),
         ("auto", {"worker": ["a:1"], "ps": ["b:1"]}, "parameter servers need a chief"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from worker_entry import options
 from worker_entry.failure import EXIT_USAGE
-from worker_entry.schedule import Schedule, decayed, resolve
+from worker_entry.schedule import Schedule, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,16 +24,11 @@ WRONG = [
     ("--seed -1", "argument --seed: must be at least 0, not -1"),
     ("--strategy multiworker", "argument --strategy: invalid choice: 'multiworker'"),
     ("--dataset digit", "argument --dataset: 'digit' is unknown; did you mean digits?"),
-    ("--dataset Digits!", "argument --dataset: 'Digits!' is neither a data set's name nor a path"),
-    ("--dataset ./nowhere", "argument --dataset: no such file or folder: ./nowhere"),
+    ("--dataset Digits!", "argument --dataset: 'Digits!' is not a data set's name"),
     ("--devices gpu", "argument --devices: a list such as gpu:0,gpu:1 is needed: 'gpu' is not one"),
     ("--validate 3", "argument --validate: EPOCHSxSTEPS is needed, such as 3x5, not '3'"),
     ("--start-timeout 0", "argument --start-timeout: must be above 0, not 0"),
-    ("--loop custom --csv m.csv", "--csv works with --loop fit only"),
-    ("--loop custom --mixed-precision float16", "--mixed-precision float16 works with --loop fit only"),
-    ("--reduction sum", "--reduction is for --loop custom; fit reduces by itself"),
     ("--save-every 5", "--save-every needs --checkpoint-dir"),
-    ("--verify", "--verify needs --checkpoint-dir or --export-dir, or there is nothing to load"),
     ("--batchsize 4", "worker_entry has no option --batchsize"),
     ("--epoch 4", "worker_entry has no option --epoch"),
 ]
@@ -70,8 +65,8 @@ def test_a_wrong_option_costs_no_import_of_tensorflow() -> None:
 
 def test_nothing_given_is_the_tutorial() -> None:
     given = options.parse([])
-    assert (given.dataset, given.model, given.loop, given.optimizer) == ("mnist", "cnn", "fit", "sgd")
-    assert (given.batch_size, given.learning_rate, given.strategy) == (64, None, "auto")
+    assert (given.dataset, given.loop, given.optimizer) == ("mnist", "fit", "sgd")
+    assert (given.batch_size, given.learning_rate, given.strategy) == (64, 1e-3, "auto")
     assert resolve(given.epochs, given.steps_per_epoch, 60_000, 256) == Schedule(
         3, 5, "the tutorial's length"
     )
@@ -82,23 +77,21 @@ def test_help_is_grouped_and_says_the_exit_statuses(capsys: pytest.CaptureFixtur
         options.parse(["--help"])
     text = capsys.readouterr().out
     for group in ("where it trains", "data", "model and optimization", "length of training", "checkpoints"):
-        assert f"\n{group}:" in text
+        assert f"\n{group}" in text
     assert "75" in text
 
 
 def test_a_validation_is_alone_and_touches_nothing_of_the_jobs() -> None:
     line = (
-        "--strategy multi-worker --dataset digits --epochs 100 --batch-size 32 --early-stopping 3 --verify"
-        " --checkpoint-dir c --export-dir e --csv f --tensorboard-dir t --weights-dir w --download --validate"
+        "--strategy multi-worker --dataset digits --epochs 100 --batch-size 32"
+        " --checkpoint-dir c --export-dir e --tensorboard-dir t --download --validate"
     )
     job = options.parse(line.split())
     assert job.validate == (3, 5)
     alone = options.for_validation(job, *job.validate)
     assert (alone.strategy, alone.epochs, alone.steps_per_epoch) == ("one-device", 3, 5)
     assert (alone.dataset, alone.batch_size) == ("digits", 32)
-    written = (alone.checkpoint_dir, alone.export_dir, alone.csv, alone.tensorboard_dir, alone.weights_dir)
-    assert written == (None,) * 5
-    assert not alone.verify
+    assert (alone.checkpoint_dir, alone.export_dir, alone.tensorboard_dir) == (None,) * 3
 
 
 @pytest.mark.parametrize(
@@ -119,8 +112,3 @@ def test_the_length_of_training(epochs: int | None, steps: int | None, expected:
 def test_a_restart_begins_at_the_very_next_step() -> None:
     schedule = Schedule(4, 5, "")
     assert [schedule.position(done) for done in (0, 4, 5, 12, 20)] == [(0, 0), (0, 4), (1, 0), (2, 2), (4, 0)]
-
-
-def test_the_tutorials_decay() -> None:
-    rates = [decayed(1e-3, epoch) for epoch in range(9)]
-    assert rates == [1e-3] * 3 + [1e-4] * 4 + [1e-5] * 2

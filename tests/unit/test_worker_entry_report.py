@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from worker_entry.pace import Pace
-from worker_entry.report import VARIABLE, Reporter
+from worker_entry.report import VARIABLE, Pace, Reporter
 
 
 class Clock:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from worker_entry.stopping import NEVER, STEP, Stop
+from worker_entry.failure import ExpectedError
+from worker_entry.ports import GONE_AFTER, OPEN, Presence
+from worker_entry.stopping import NEVER, STEP, Stop, leave_together
 
 STEPS = 40
 PATIENCE = 20
@@ -123,3 +125,46 @@ def test_closing_ends_the_reader_and_is_no_stop() -> None:
     stop.close()
     assert board.get(STEP) == NEVER
     assert not stop.now(5)
+
+
+TASKS = ("worker/0", "worker/1", "worker/2")
+
+
+def test_all_leave_when_the_last_has_come() -> None:
+    board = MemoryBoard()
+    gone: list[str] = []
+    both = threading.Barrier(3)
+
+    def early(task: str) -> None:
+        both.wait(PATIENCE)
+        leave_together(task, TASKS, board)
+        gone.append(task)
+
+    threads = [threading.Thread(target=early, args=(task,), daemon=True) for task in TASKS[:2]]
+    for thread in threads:
+        thread.start()
+    both.wait(PATIENCE)
+    assert gone == []
+    leave_together(TASKS[2], TASKS, board)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert sorted(gone) == ["worker/0", "worker/1"]
+
+
+def looks(*answers: str) -> Presence:
+    queue = iter(answers)
+    times = iter(range(1000))
+    return Presence("chief/0", lambda: next(queue), 5, lambda: next(times))
+
+
+def test_a_task_is_gone_after_it_was_there_and_missed_several_times() -> None:
+    presence = looks("refused", "refused", OPEN, "refused", OPEN, *["refused"] * GONE_AFTER)
+    answers = [presence.gone() for _ in range(5 + GONE_AFTER)]
+    assert answers == [False] * (4 + GONE_AFTER) + [True]
+
+
+def test_a_task_that_never_comes_is_named() -> None:
+    presence = looks(*["refused"] * 6)
+    assert not any(presence.gone() for _ in range(5))
+    with pytest.raises(ExpectedError, match="chief/0 did not come"):
+        presence.gone()

@@ -1,1 +1,36 @@
 """Where examples come from: each module makes a `Source`; `pipeline` turns it into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from worker_entry.options import Options
+from worker_entry.report import Reporter
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images of one shape in 0..1 (float32) with integer labels, as tf.data sets of single examples."""
+
+    name: str
+    shape: tuple[int, int, int]
+    classes: int
+    train_examples: int
+    test_examples: int
+    train: Callable[[], Any]
+    test: Callable[[], Any]
+    note: str = ""
+    files: int = 1  # how many the training data are read from
+
+
+def find(options: Options, reporter: Reporter) -> Source:
+    """The data that the options name; what is missing is fetched first, and `reporter` tells."""
+    from worker_entry.data import arrays, prepared
+
+    name = options.dataset
+    if name == "digits":
+        return arrays.digits()
+    return prepared.load(name, options.data_dir, download=options.download, tell=partial(reporter.data, name))

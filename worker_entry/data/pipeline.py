@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from worker_entry.data.source import Source
+from worker_entry.data import Source
 
 SHUFFLE = 10_000  # the tutorial's buffer
 
