@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,15 +27,12 @@ _UP = 180.0  # seconds; an environment with TensorFlow is imported as a whole
 _END = 5.0
 
 
-def installed() -> list[str] | None:
-    """The program: beside the Python that runs us, else on the PATH."""
+def program() -> list[str]:
+    """Find it beside the Python that runs us or on the PATH, else have uv fetch it. Raise ClusterError."""
     beside = Path(sys.executable).with_name("tensorboard")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("tensorboard")
-    return [found] if found else None
-
-
-def fetched() -> list[str]:
-    """One that uv runs; it is fetched here, the first time. Raise ClusterError when it cannot be had."""
+    path = str(beside) if os.access(beside, os.X_OK) else shutil.which("tensorboard")
+    if path:
+        return [path]
     uv.run("fetch TensorBoard", [*_FETCHED, "--version"])
     return [str(uv.binary()), *_FETCHED]
 
@@ -44,16 +40,16 @@ def fetched() -> list[str]:
 class TensorBoard:
     """TensorBoard at work on a folder, for this machine alone; ends with us, however we end."""
 
-    def __init__(self, program: Sequence[str], folder: Path, port: int, every: float) -> None:
+    def __init__(self, argv: Sequence[str], folder: Path, port: int, every: float) -> None:
         """Start it; `port` 0 is any that is free. Raise ClusterError."""
-        command = [*program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+        command = [*argv, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
         command += ["--reload_interval", str(max(1, round(every))), "--reload_multifile", "true"]
         linux = sys.platform == "linux"
         if linux:
             prctl.load()
         self._lines: deque[bytes] = deque(maxlen=_LINES)
         self._url = ""
-        self._told = threading.Event()
+        self._decided = threading.Event()
         try:
             self._process = subprocess.Popen(
                 command,
@@ -69,8 +65,8 @@ class TensorBoard:
         threading.Thread(target=self._read, name="tensorboard", daemon=True).start()
 
     def url(self) -> str:
-        """Where it answers, once it does. Raise ClusterError when it does not come up."""
-        self._told.wait(_UP)
+        """Return where it answers, once it does. Raise ClusterError when it does not come up."""
+        self._decided.wait(_UP)
         if not self._url:
             raise ClusterError("TensorBoard did not start", why=self.last_words() or f"nothing in {_UP:g} s")
         return self._url
@@ -86,9 +82,8 @@ class TensorBoard:
         """End it and whatever it has started. Idempotent."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGTERM)
-            deadline = time.monotonic() + _END
-            while self.alive and time.monotonic() < deadline:
-                time.sleep(0.05)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -97,10 +92,10 @@ class TensorBoard:
         with self._process.stdout as output:
             for line in output:
                 self._lines.append(line)
-                if not self._url and (found := _URL.search(line)):
-                    self._url = found[1].decode(errors="replace")
-                    self._told.set()
-        self._told.set()
+                if not self._url and (match := _URL.search(line)):
+                    self._url = match[1].decode(errors="replace")
+                    self._decided.set()
+        self._decided.set()
 
 
 def _die_with_us() -> None:

@@ -35,25 +35,19 @@ class EventMirror:
 
     folder: Path
     root: str  # on the host
-    known: dict[str, int] = field(default_factory=dict)  # path -> size here
+    sizes: dict[str, int] = field(default_factory=dict)  # of each path, here
     full: str = ""  # why no more is taken
-    more: bool = False  # the host has more files than are looked at
-
-    @property
-    def size(self) -> int:
-        return sum(self.known.values())
 
     def catch_up(self, session: Conversation, most: int = MOST_BYTES) -> bool:
-        """Take what is new, a chunk at a time; whether there was any.
+        """Take what is new, a chunk at a time; return True if there was any.
 
         Raise HostError, or ClusterError when it cannot be written here.
         """
         came = False
         left = _AT_ONCE
         while not self.full and left > 0:
-            request = wire.EventFilesOf(root=self.root, known=self.known)
+            request = wire.EventFilesOf(root=self.root, known=self.sizes)
             reply = session.request(request, timeout=_SECONDS)
-            self.more |= reply.more
             if not reply.files:
                 break
             if why := self._no_room(reply, most):
@@ -67,10 +61,10 @@ class EventMirror:
         return came
 
     def _no_room(self, reply: wire.EventFiles, most: int) -> str:
-        if self.size + len(reply.payload) > most:
+        if sum(self.sizes.values()) + len(reply.payload) > most:
             return f"it has more than {most >> 20} MB of events"
-        if len({*self.known, *(one.path for one in reply.files)}) > MOST:
-            return f"it names more than {MOST:,} event files"
+        if reply.more or len({*self.sizes, *(one.path for one in reply.files)}) > MOST:
+            return f"it has more than {MOST:,} event files"
         with our_disk(self.folder, writes=True):
             self.folder.mkdir(exist_ok=True)
             disk = os.statvfs(self.folder)
@@ -87,7 +81,7 @@ class EventMirror:
                         raise unasked(host, one.path, reason(error)) from None
                     raise
                 at += one.length
-                self.known[one.path] = one.offset + one.length
+                self.sizes[one.path] = one.offset + one.length
 
     @staticmethod
     def _put(top: Below, one: wire.Grown, rest: memoryview) -> None:

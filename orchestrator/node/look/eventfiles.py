@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
-from ..base.annotations import Any, Iterator
-from ..disk.below import MOST_LEVELS, Below, is_no_folder
+from ..base.annotations import Any
+from ..disk.below import MOST_LEVELS
 from ..disk.tarstream import CHUNK
 from ..serve.agent import Agent, Request
 
@@ -20,64 +20,53 @@ _FOLDERS = 100_000
 
 
 def grown(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
-    """At most a chunk of what the controller does not have of `known` (path -> size) and of new files."""
+    """Return at most a chunk of what the controller, which has `known` (path -> size), does not have."""
     known = request["known"]
     root = os.path.realpath(os.path.expanduser(str(request["root"])))
     files: list[dict[str, Any]] = []
     data = b""
-    behind = found = 0
+    behind = count = folders = 0
     if not os.path.isdir(root):
         return {"files": [], "behind": 0, "more": False}, b""
-    with Below(root) as top:
-        for parts, name, size in _event_files(top):
-            found += 1
-            if found > MOST:
+    for place, below, names, fd in os.fwalk(root, follow_symlinks=False):
+        below.sort()
+        if place.count("/") - root.count("/") >= MOST_LEVELS - 2:
+            below.clear()
+        folders += 1
+        if folders > _FOLDERS or count > MOST:
+            break
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(place, name), root)
+            size = _size(name, fd) if MARK in name and _is_text(path) else None
+            if size is None:
+                continue
+            count += 1
+            if count > MOST:
                 break
-            path = "/".join((*parts, name))
             had = int(known.get(path, 0))
             start = had if had <= size else 0  # it was written anew
-            piece = _read(top, parts, name, start, min(size - start, CHUNK - len(data)))
+            piece = _read(name, fd, start, min(size - start, CHUNK - len(data)))
             if piece or start < had:
                 files.append({"path": path, "offset": start, "length": len(piece)})
                 data += piece
             behind += size - start - len(piece)
-    return {"files": files, "behind": behind, "more": found > MOST}, data
+    return {"files": files, "behind": behind, "more": count > MOST}, data
 
 
-def _event_files(top: Below) -> Iterator[tuple[tuple[str, ...], str, int]]:
-    """Each with its folder and size; a folder with its files before those in it."""
-    waiting: list[tuple[str, ...]] = [()]
-    seen = 0
-    while waiting and seen < _FOLDERS:
-        parts = waiting.pop()
-        seen += 1
-        try:
-            folder = top.folder(parts)
-            with os.scandir(folder) as entries:
-                here = sorted((one.name, one.is_dir(follow_symlinks=False)) for one in entries)
-            sizes = [
-                (name, os.stat(name, dir_fd=folder, follow_symlinks=False))
-                for name, is_folder in here
-                if MARK in name and not is_folder and _is_text(name)
-            ]
-        except OSError as error:
-            if isinstance(error, (FileNotFoundError, PermissionError)) or is_no_folder(error):
-                continue  # gone, exchanged, or nobody's business
-            raise
-        if len(parts) < MOST_LEVELS - 1:
-            waiting += [(*parts, name) for name, is_folder in reversed(here) if is_folder and _is_text(name)]
-        for name, found in sizes:
-            if stat.S_ISREG(found.st_mode):
-                yield parts, name, found.st_size
+def _size(name: str, folder: int) -> int | None:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _read(top: Below, parts: tuple[str, ...], name: str, offset: int, length: int) -> bytes:
-    """What is there of that piece; nothing of a file that cannot be read, or is none any more."""
+def _read(name: str, folder: int, offset: int, length: int) -> bytes:
+    """Return what is there of that piece; nothing of a file that cannot be read, or is none any more."""
     if length <= 0:
         return b""
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(name, flags, dir_fd=top.folder(parts))
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return b""
     try:
@@ -86,10 +75,12 @@ def _read(top: Below, parts: tuple[str, ...], name: str, offset: int, length: in
         os.close(fd)
 
 
-def _is_text(name: str) -> bool:
-    """Whether JSON can say it."""
+def _is_text(path: str) -> bool:
+    """Return True if JSON can say it, and the controller take it."""
+    if len(path) > 4095:
+        return False
     try:
-        name.encode("utf-8")
+        path.encode("utf-8")
     except UnicodeEncodeError:
         return False
     return True

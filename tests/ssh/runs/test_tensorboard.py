@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.envs import tensorboard
 from orchestrator.errors import ExitStatus
 from orchestrator.node.base import procs
 from tests.ssh.runs.desk import Desk, Viewer, until
@@ -126,13 +125,6 @@ def test_it_ends_with_the_command_however_that_ends(desk: Desk, writing: Path) -
     viewer.signal(signal.SIGKILL)
     viewer.wait()
     until("TensorBoard is gone", lambda: not boards(desk))
-
-
-def test_without_a_run_or_a_host_it_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert desk.start("tensorboard", "--hosts", str(desk.hosts)).wait() == ExitStatus.USAGE
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
-    assert tensorboard.installed() is None
 
 
 def test_a_run_that_is_over_and_wrote_nothing(desk: Desk) -> None:
