@@ -1,4 +1,4 @@
-"""What preflight says of the data that [data] names, before anything trains on something else. Pure."""
+"""Judgement of preflight about the data that [data] names, before anything trains on something else. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from orchestrator.text import count, size
 
 
 def of_data(host: str, looked: wire.DataLooked, total: int, files: int) -> CheckReported:
-    """Whether a host has it, all `total` bytes; and if not, whether it has room for it."""
+    """Judge a host that has the data, all `total` bytes, or has not, and may lack the room."""
     all_of_it = f"{size(total)} in {count(files, 'file')}"
     hint = "`orchestrate push`"
     match looked.state:
         case wire.DataState.WHOLE | wire.DataState.UNSURE:
             return CheckReported(host, "data", Level.OK, size(total))
         case wire.DataState.DAMAGED:
-            found = f"damaged: {', '.join(looked.wrong)}; launch repairs it"
-            return CheckReported(host, "data", Level.WARN, found, hint=hint)
+            text = f"damaged: {', '.join(looked.wrong)}; launch repairs it"
+            return CheckReported(host, "data", Level.WARN, text, hint=hint)
     if looked.free < total:
-        found = f"lacks {all_of_it}, and {size(looked.free)} are free"
+        text = f"lacks {all_of_it}, and {size(looked.free)} are free"
         hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
-        return CheckReported(host, "data", Level.FAIL, found, why=looked.path, hint=hint)
+        return CheckReported(host, "data", Level.FAIL, text, why=looked.path, hint=hint)
     return CheckReported(host, "data", Level.WARN, f"lacks {all_of_it}; launch sends it", hint=hint)
 
 

@@ -321,8 +321,8 @@ def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
 
 def _gpu(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     gpus, devices = report.facts.gpus, report.host.devices or ()
-    known = sorted({str(gpu.index) for gpu in gpus})
-    missing = [device for device in devices if device.isdigit() and device not in known]
+    present = sorted({str(gpu.index) for gpu in gpus})
+    missing = [device for device in devices if device.isdigit() and device not in present]
     if gpus:
         yield ok(f"{len(gpus)} x {', '.join(dict.fromkeys(gpu.name for gpu in gpus))}")
     if devices and not gpus:
@@ -330,7 +330,7 @@ def _gpu(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
         hint = "run `nvidia-smi` on that host: it shows why; or leave `devices` out"
         yield Judgement(Level.FAIL, "none seen", why, hint)
     elif missing:
-        why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(known)}"
+        why = f"`devices` names {', '.join(missing)}; the machine has {', '.join(present)}"
         hint = set_key("devices", "numbers of GPUs that it has")
         yield Judgement(Level.FAIL, f"no GPU {', '.join(missing)}", why, hint)
     visible = report.imported.gpus if report.imported is not None else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.store.bus import Bus
 
 SUMMARY = "check every host and every pair of hosts"
-_COLUMNS = 80
+_COLUMNS, _NAMED = 80, 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,13 +65,13 @@ def main(arguments: argparse.Namespace) -> int:
             on_step=step,
             on_wait=lambda others: step(_others(others)),
         )
-        found = examine(fleet, bus, planned, look) if fleet.sessions else None
-        if found is not None and inventory.data is not None:
-            found = _with_data(fleet, bus, planned, inventory.data, found)
-    return _conclude(arguments, planned, found, unreachable)
+        findings = examine(fleet, bus, planned, look) if fleet.sessions else None
+        if findings is not None and inventory.data is not None:
+            findings = _with_data(fleet, bus, planned, inventory.data, findings)
+    return _conclude(arguments, planned, findings, unreachable)
 
 
-def _with_data(fleet: Fleet, bus: Bus, planned: RunPlan, data: Data, found: Findings) -> Findings:
+def _with_data(fleet: Fleet, bus: Bus, planned: RunPlan, data: Data, findings: Findings) -> Findings:
     """The findings, and who lacks what of [data]."""
     import dataclasses
 
@@ -80,18 +80,18 @@ def _with_data(fleet: Fleet, bus: Bus, planned: RunPlan, data: Data, found: Find
     of_data = checks(fleet, planned.hosts, data)
     for check in of_data:
         bus.emit(check)
-    return dataclasses.replace(found, checks=(*found.checks, *of_data))
+    return dataclasses.replace(findings, checks=(*findings.checks, *of_data))
 
 
 def _connect(fleet: Fleet, planned: RunPlan, step: Callable[[str], None]) -> dict[str, HostError]:
     """Name those that have not answered yet, as they become fewer."""
-    left = {host.name for host in planned.hosts}
-    step(f"connecting to {fold(left)}")
+    waiting = {host.name for host in planned.hosts}
+    step(f"connecting to {count(len(waiting), 'host')}")
 
     def connected(name: str) -> None:
-        left.discard(name)
-        if left:
-            step(f"connecting to {fold(left)}")
+        waiting.discard(name)
+        if 0 < len(waiting) <= _NAMED:  # all of them, at each answer, would cost a square of the hosts
+            step(f"connecting to {fold(waiting)}")
 
     return fleet.connect(planned.hosts, lambda session, _seconds: connected(session.host.name))
 
@@ -104,7 +104,7 @@ def _others(others: Mapping[str, str]) -> str:
 def _conclude(
     arguments: argparse.Namespace,
     planned: RunPlan,
-    found: Findings | None,
+    findings: Findings | None,
     unreachable: Mapping[str, HostError],
 ) -> int:
     """Show everything, the errors last; the exit status."""
@@ -114,16 +114,16 @@ def _conclude(
     from orchestrator.render.preflight import preflight_table
     from orchestrator.render.wrap import wrapped
 
-    failed = {**unreachable, **(found.failed if found else {})}
-    good = found is not None and found.good and not unreachable
-    checks = [*(found.checks if found else ()), *_unanswered(failed)]
-    pairs = found.pairs if found else ()
-    out = () if found is None else without(planned.hosts, found.checks, pairs, failed)
+    failed = {**unreachable, **(findings.failed if findings else {})}
+    good = findings is not None and findings.good and not unreachable
+    checks = [*(findings.checks if findings else ()), *_unanswered(failed)]
+    pairs = findings.pairs if findings else ()
+    out = () if findings is None else without(planned.hosts, findings.checks, pairs, failed)
     summary = _summary(arguments, len(planned.hosts), out, good=good)
     names = [host.name for host in planned.hosts]
     if not arguments.json:
         width = shutil.get_terminal_size((_COLUMNS, 24)).columns if sys.stdout.isatty() else None
-        if found is not None:
+        if findings is not None:
             with contextlib.suppress(DisplayGoneError):  # `| head` has seen enough
                 write(map(plain, preflight_table(checks, pairs, width, hosts=names)), sys.stdout)
         if failed:

@@ -23,7 +23,7 @@ _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "
 
 
 def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
-    """What each host is asked for; the others are not asked."""
+    """Say what each host has to have; hosts that need nothing are left out."""
     paths, specs = (*plan.own_paths, *_script(plan)), {spec.host: spec for spec in reversed(plan.tasks)}
     programs = {name: _program(plan, spec) for name, spec in specs.items()}
     return {
@@ -41,16 +41,16 @@ def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
 def check(run: Run, answers: Mapping[str, wire.Had]) -> None:
     """Raise PhaseFailed with each host that lacks something; where it cannot be known nothing is said."""
     fail_on(run.bus, Phase.STAGE, lacking(run, run.plan, answers))
-    found = zip_longest(run.plan.own_paths, run.plan.own_paths_at, fillvalue="")
-    for place, (path, at) in enumerate(found):
+    paths = zip_longest(run.plan.own_paths, run.plan.own_paths_at, fillvalue="")
+    for place, (path, at) in enumerate(paths):
         if without := [name for name, had in answers.items() if place in had.paths]:
             run.bus.emit(Noted(_only_here(path, at, without)))
 
 
 def lacking(run: Run, plan: RunPlan, answers: Mapping[str, wire.Had]) -> dict[str, HostError]:
-    """What hosts of the plan, which may be those of the run and others, have not got."""
-    found = {name: _lacks(run, plan.tasks_on(name)[0], had) for name, had in answers.items()}
-    return {name: error for name, error in found.items() if error is not None}
+    """Name what hosts of the plan, which may be those of the run and others, have not got."""
+    lacks = {name: _lacks(run, plan.tasks_on(name)[0], had) for name, had in answers.items()}
+    return {name: error for name, error in lacks.items() if error is not None}
 
 
 def _only_here(path: str, at: str, hosts: list[str]) -> str:
@@ -64,7 +64,7 @@ def _only_here(path: str, at: str, hosts: list[str]) -> str:
 
 
 def _program(plan: RunPlan, spec: TaskSpec) -> str | None:
-    """What is looked for; None where the code may have it, or where the task's PATH is another.
+    """Name the program to look for; None where the code may have it, or where the task's PATH is another.
 
     The host's own `python` has been tried in preflight.
     """

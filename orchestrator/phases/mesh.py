@@ -82,21 +82,23 @@ def meet(
             targets += [wire.ProbeTarget(host.name, host.address, port) for port in free]
 
     def connect(
-        wanted: Mapping[str, Sequence[wire.ProbeTarget]],
+        choice: Mapping[str, Sequence[wire.ProbeTarget]],
     ) -> dict[tuple[str, wire.ProbeTarget], wire.Probed]:
-        asked = {
+        questions = {
             name: wire.Probe(nonce=nonce, timeout=patience, targets=each, large=LARGE)
-            for name, each in wanted.items()
+            for name, each in choice.items()
             if name not in bad
         }
         replies = (
-            fleet.ask(asked, timeout=patience + _MARGIN, hosts=list(asked)) if asked else Answers({}, {})
+            fleet.ask(questions, timeout=patience + _MARGIN, hosts=list(questions))
+            if questions
+            else Answers({}, {})
         )
         bad.update(replies.bad)
         return {
             (name, target): probed
             for name, reply in replies.good.items()
-            for target, probed in zip(asked[name].targets, reply.results, strict=True)
+            for target, probed in zip(questions[name].targets, reply.results, strict=True)
         }
 
     connections = connect(dict.fromkeys(listening, targets))

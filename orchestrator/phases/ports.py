@@ -84,9 +84,9 @@ def _unusable(run: Run, plan: RunPlan) -> tuple[bool, str]:
     finally:
         run.fleet.ask(wire.Unlisten(), hosts=run.names)
     for name, answer in probed.good.items():
-        for target, one in zip(targets, answer.results, strict=True):
-            if not one.tcp:
-                return False, f"{name} does not reach port {target.port} of {target.host}: {one.why}"
+        for target, connection in zip(targets, answer.results, strict=True):
+            if not connection.tcp:
+                return False, f"{name} does not reach port {target.port} of {target.host}: {connection.why}"
     # Whoever was lost over it has no say: the attempt cannot begin without it, and then this comes again.
     return False, ""
 
@@ -96,16 +96,16 @@ def _outwait(run: Run, estranged: list[str], why: str) -> None:
     fence = restarts.fence(run.plan, run.timings.least_fence) or 0.0
     since = max((run.lost[name] for name in estranged if name in run.lost), default=time.monotonic())
     deadline = since + fence + run.timings.fence_margin
-    left = deadline - time.monotonic()
-    if left > 0:
+    seconds = deadline - time.monotonic()
+    if seconds > 0:
         run.bus.emit(
             Noted(
                 f"{', '.join(estranged)} may still run old tasks, and other ports cannot be used "
-                f"({why}): waiting {duration(left)}, until those have ended themselves"
+                f"({why}): waiting {duration(seconds)}, until those have ended themselves"
             )
         )
-    while (left := deadline - time.monotonic()) > 0:
-        if run.stop.wait(min(_LOOK, left)):
+    while (seconds := deadline - time.monotonic()) > 0:
+        if run.stop.wait(min(_LOOK, seconds)):
             raise Cancelled
         recovery.gather(run, 0.0)
         if all(name in run.fleet.sessions for name in estranged):

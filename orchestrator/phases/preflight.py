@@ -53,23 +53,23 @@ class Findings:
 def preflight(run: Run) -> dict[str, str]:
     """Examine the run's hosts; raise PhaseFailed when they cannot train. Return the shared workdirs."""
     with phase(run, Phase.PREFLIGHT):
-        found = examine(run.fleet, run.bus, run.plan, _look(run))
-        if not found.good:
-            bad = [check for check in found.checks if check.level is Level.FAIL]
-            # Who did not answer at all comes first: what others found out about it follows from that.
-            causes = [f"{name} {error.what}" for name, error in found.failed.items()]
+        findings = examine(run.fleet, run.bus, run.plan, _look(run))
+        if not findings.good:
+            bad = [check for check in findings.checks if check.level is Level.FAIL]
+            # Who did not answer at all comes first: what others findings out about it follows from that.
+            causes = [f"{name} {error.what}" for name, error in findings.failed.items()]
             causes += [f"{check.host}: {check.check}: {check.found}" for check in bad]
-            hints = [*(error.hint for error in found.failed.values()), *(check.hint for check in bad)]
+            hints = [*(error.hint for error in findings.failed.values()), *(check.hint for check in bad)]
             more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
-            outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in found.failed.values())
+            outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in findings.failed.values())
             new = restarts.joined(run.plan)
-            said = {check.host: f"{check.check}: {check.found}" for check in reversed(bad)}
-            said.update({name: error.what for name, error in found.failed.items()})
-            between = not found.failed and all(check.between for check in bad)
-            if between and not said.keys() & set(new):
-                said.update(dict.fromkeys(new, causes[0]))  # the others got on with each other before
-            raise PhaseFailed(Phase.PREFLIGHT, causes[0] + more, hints[0], said, outside=outside)
-    return found.shared
+            words = {check.host: f"{check.check}: {check.found}" for check in reversed(bad)}
+            words.update({name: error.what for name, error in findings.failed.items()})
+            between = not findings.failed and all(check.between for check in bad)
+            if between and not words.keys() & set(new):
+                words.update(dict.fromkeys(new, causes[0]))  # the others got on with each other before
+            raise PhaseFailed(Phase.PREFLIGHT, causes[0] + more, hints[0], words, outside=outside)
+    return findings.shared
 
 
 def _look(run: Run) -> PreflightOptions:
@@ -173,7 +173,7 @@ def _begin_imports(
 
     def imported() -> tuple[dict[str, wire.Imported], dict[str, HostError]]:
         answers = gather()
-        good = {name: answers.good[asked] for name, asked in same.items() if asked in answers.good}
+        good = {name: answers.good[twin] for name, twin in same.items() if twin in answers.good}
         return good, dict(answers.bad)
 
     return imported
@@ -214,7 +214,7 @@ def _ports(fleet: Fleet, plan: RunPlan, hosts: Sequence[Host]) -> dict[str, list
 
 
 def needs(plan: RunPlan) -> Needs:
-    """What the job asks of the hosts."""
+    """Say what the job needs of its hosts."""
     argv = plan.tasks[0].argv
     python = is_builtin(plan.command) or any(word.endswith(".py") for word in argv[:2])
     r = is_r(argv)
@@ -247,10 +247,10 @@ def shared_workdirs(fleet: Fleet, hosts: Sequence[Host], nonce: str) -> list[tup
     names = [host.name for host in hosts]
     # A workdir that cannot be written is told by its own check.
     fleet.ask(
-        lambda one: wire.ShareWrite(workdir=one.host.workdir, nonce=nonce, host=one.host.name), hosts=names
+        lambda at: wire.ShareWrite(workdir=at.host.workdir, nonce=nonce, host=at.host.name), hosts=names
     )
-    read = fleet.ask(lambda one: wire.ShareRead(workdir=one.host.workdir, nonce=nonce), hosts=names)
-    fleet.ask(lambda one: wire.ShareClean(workdir=one.host.workdir, nonce=nonce), hosts=names)
+    read = fleet.ask(lambda at: wire.ShareRead(workdir=at.host.workdir, nonce=nonce), hosts=names)
+    fleet.ask(lambda at: wire.ShareClean(workdir=at.host.workdir, nonce=nonce), hosts=names)
     groups: dict[frozenset[str], None] = {}
     for name, reply in read.good.items():
         group = frozenset(host for host in reply.hosts if host in read.good)

@@ -1,4 +1,4 @@
-"""What machines are like that are in no inventory yet: addresses, GPUs, Pythons that train, room."""
+"""Look at machines that are in no inventory yet: addresses, GPUs, Pythons that train, room."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _into(kept: bytearray) -> Callable[[wire.Pipe, bytes], None]:
 
 
 def _read(data: bytes) -> _Answer:
-    """What the host said of itself; nothing where that is not in our form: it helps, and is not needed."""
+    """Read what a host says of itself; nothing where that is not in our form: it helps, and is not needed."""
     try:
         answer = msgspec.json.decode(data, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -124,7 +124,7 @@ def _read(data: bytes) -> _Answer:
 
 
 def _fits(read: Callable[[str], str], value: str) -> bool:
-    """Whether hosts.toml may say so."""
+    """Say if hosts.toml may have such a value."""
     try:
         return len(value) <= _LONGEST and bool(read(value))
     except Wrong:

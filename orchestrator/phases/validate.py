@@ -82,9 +82,9 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
     cannot be told: their validation will show what is wrong with them.
     """
     own = run.plan.admission.validate_command is not None
-    known = {spec.host: spec for spec in specs if run.validations is not None}
+    by_host = {spec.host: spec for spec in specs if run.validations is not None}
     questions: dict[str, wire.Fingerprint] = {}
-    for name, spec in known.items():
+    for name, spec in by_host.items():
         data = () if own else validity.data_of(spec.argv)  # of the user's command nobody knows
         if data is not None:
             env = {key: value for key, value in spec.env.items() if not key.startswith("ORCHESTRATE_")}
@@ -98,7 +98,7 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
             log.info("%s: does not tell its state: %s: %s", name, error.what, error.why)
         tree = run.trees[0 if own else -1].digest
         keys = {
-            name: validity.subject_key(known[name], tree, reply.digest, run.secrets, run.key)
+            name: validity.subject_key(by_host[name], tree, reply.digest, run.secrets, run.key)
             for name, reply in answers.good.items()
         }
         return {name: key for name, key in keys.items() if key is not None}
@@ -146,7 +146,7 @@ def distrust(run: Run, kind: FailureKind, host: str) -> None:
 
 
 class _Arrivals:
-    """What the tasks of a validation report while they train."""
+    """Reports of the tasks of a validation while they train."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -217,7 +217,7 @@ def _gone(run: Run, follower: Follower) -> list[str]:
 
 
 def _name(run: Run) -> str:
-    """What nodes and logs know it by: the next host in the same place must not be taken for the last one."""
+    """Name the validation for nodes and logs: the next host in a place must not be taken for the last one."""
     if run.plan.attempt == 1:
         return "validate"
     again = f"-{len(run.plan.unfit)}" if run.plan.unfit else ""
@@ -256,8 +256,8 @@ def _failed(
     if end is not None and end.code and result is not None and result.kind is Last.ERROR:
         error = Raised.parse(result.data)
         if error.hint:  # one of ours, in its own words
-            told = "\n".join(filter(None, (error.why, advised("its task", error.hint))))
-            return HostError(host, f"cannot train: {error.message}", kind="validate", why=told)
+            why = "\n".join(filter(None, (error.why, advised("its task", error.hint))))
+            return HostError(host, f"cannot train: {error.message}", kind="validate", why=why)
     tail = "\n".join(last_lines(path, 12))
     if end is None:
         how = f"had not finished its local training after {limit:.0f} s"

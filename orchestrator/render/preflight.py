@@ -26,8 +26,8 @@ def preflight_table(
 
     A failed `login` is a row of the table and no problem: its host has an error of its own.
     """
-    told = [check for check in checks if check.check != "login" or check.level is not Level.FAIL]
-    last = wrapped([*notes(told), *problems(told)], width)
+    shown = [check for check in checks if check.check != "login" or check.level is not Level.FAIL]
+    last = wrapped([*notes(shown), *problems(shown)], width)
     parts = (host_table(checks, width, hosts), wrapped(pairs_line(pairs), width), last)
     lines: list[str] = []
     for part in parts:
@@ -53,12 +53,12 @@ def host_table(
     A column shows what was found where all hosts that are well agree on it (a version), else `ok`.
     """
     slugs = list(dict.fromkeys(check.check for check in checks))
-    found = {(check.host, check.check): check for check in worst_last(checks)}
+    worst = {(check.host, check.check): check for check in worst_last(checks)}
     common = {slug: _common([check for check in checks if check.check == slug]) for slug in slugs}
     rows: dict[tuple[str, ...], list[str]] = {}
-    known = dict.fromkeys(check.host for check in checks)
-    for host in [name for name in hosts if name in known] if hosts is not None else known:
-        cells = tuple(_cell(found.get((host, slug)), common[slug]) for slug in slugs)
+    checked = dict.fromkeys(check.host for check in checks)
+    for host in [name for name in hosts if name in checked] if hosts is not None else checked:
+        cells = tuple(_cell(worst.get((host, slug)), common[slug]) for slug in slugs)
         rows.setdefault(cells, []).append(host)
     if not rows:
         return []
@@ -85,8 +85,8 @@ def worst_last(checks: Sequence[CheckReported]) -> list[CheckReported]:
 
 
 def _common(checks: list[CheckReported]) -> str:
-    found = {check.found for check in checks if check.level is Level.OK}
-    only = found.pop() if len(found) == 1 else ""
+    texts = {check.found for check in checks if check.level is Level.OK}
+    only = texts.pop() if len(texts) == 1 else ""
     return only if 0 < len(only) <= _SHORT else "ok"
 
 

@@ -1,4 +1,4 @@
-"""What the living tasks of a run do at this moment: where they stand, and what they use."""
+"""Living tasks of a run at this moment: where they stand, and what they use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stacks(Request[StacksOf], frozen=True, kw_only=True):
 
 
 class Term(StrEnum):
-    """What TERM does to a task's first process."""
+    """Effect of TERM on a task's first process."""
 
     DEFAULT = "default"  # it ends
     CAUGHT = "caught"  # by the program, or by a library of its
@@ -89,7 +89,7 @@ class Measured(Reply, frozen=True):
 
 
 class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
-    """What the living tasks of an attempt use; `closely`: what TERM does to them, and what they saved."""
+    """Ask what the living tasks of an attempt use; `closely`: what TERM does to them and what they saved."""
 
     OP = "vitals"
     run: str
@@ -98,4 +98,4 @@ class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
     closely: bool = False
 
     def check(self, reply: Measured) -> None:
-        expect(all(one.attempt == self.attempt for one in reply.tasks), "it tells of another attempt")
+        expect(all(task.attempt == self.attempt for task in reply.tasks), "it tells of another attempt")

@@ -34,7 +34,7 @@ class Busy(Reply, frozen=True):
 
     @property
     def words(self) -> str:
-        """Who has it."""
+        """Name its holder."""
         if isinstance(self.holder, Lessee):
             return self.holder.words
         return self.holder or "a process that this login may not see"
@@ -59,8 +59,8 @@ class Listen(Request[Listening], frozen=True, kw_only=True):
 
     def check(self, reply: Listening) -> None:
         named = [*reply.listening, *(busy.port for busy in reply.busy)]
-        wanted = [] if reply.waits_for is not None else sorted(set(self.ports))
-        expect(sorted(named) == wanted, "it names other ports than it was asked for")
+        expected = [] if reply.waits_for is not None else sorted(set(self.ports))
+        expect(sorted(named) == expected, "it names other ports than it was asked for")
 
 
 class Unlisten(Request[Nothing], frozen=True):
@@ -74,7 +74,7 @@ class ProbeTarget(Struct, frozen=True):
 
 
 class Probed(Reply, frozen=True):
-    """What became of one connection."""
+    """Result of one connection."""
 
     host: Words
     tcp: bool
@@ -100,8 +100,11 @@ class Probe(Request[Probes], frozen=True, kw_only=True):
     large: int = 0  # bytes that come back after the answer
 
     def check(self, reply: Probes) -> None:
-        asked = [target.host for target in self.targets]
-        expect([one.host for one in reply.results] == asked, "it tells of other hosts than it was asked for")
+        hosts = [target.host for target in self.targets]
+        expect(
+            [probed.host for probed in reply.results] == hosts,
+            "it tells of other hosts than it was asked for",
+        )
 
 
 class Conflict(Lessee, frozen=True, kw_only=True):
@@ -121,5 +124,5 @@ class Lease(Request[Leased], frozen=True, kw_only=True):
     ports: Mapping[str, str]
 
     def check(self, reply: Leased) -> None:
-        named = {str(one.port) for one in reply.conflicts}
+        named = {str(conflict.port) for conflict in reply.conflicts}
         expect(named <= set(self.ports), "it names other ports than it was asked for")

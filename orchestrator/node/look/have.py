@@ -35,8 +35,8 @@ def _program(name: str | None, python: str, setup: str | None) -> bool:
         return True
     if not setup:  # what a shell would look at is known
         command, env = environ.of_task({"argv": [name], "python": python}, {})
-        found = environ.find_program(os.fsdecode(command[0]), env.get(b"PATH", os.defpath.encode()))
-        return found is not None and os.path.isfile(found) and os.access(found, os.X_OK)
+        path = environ.find_program(os.fsdecode(command[0]), env.get(b"PATH", os.defpath.encode()))
+        return path is not None and os.path.isfile(path) and os.access(path, os.X_OK)
     fields = _ask(lambda mark: ["sh", "-c", _FIND, "sh", mark, name], python, setup)
     return fields is None or bool(fields[0].strip())
 

@@ -11,7 +11,7 @@ _LISTEN = "0A"
 
 
 def holder(port: int, paths: Paths | None, asker: str = "") -> Any:
-    """Who has a port: the lease of another run than the asking one, else the process as /proc tells."""
+    """Name the holder of a port: by the lease of another run than `asker`, else as /proc tells."""
     other = leases.leased(port, paths, asker)
     if other is not None:
         return other
@@ -27,20 +27,20 @@ def holder(port: int, paths: Paths | None, asker: str = "") -> Any:
 
 
 def is_listened(port: int) -> bool:
-    """Whether any process of this network namespace listens on it."""
+    """Say if any process of this network namespace listens on a port."""
     return any(state == _LISTEN for state, _, _ in _table(port))
 
 
 def _sockets(port: int) -> list[tuple[str, int]]:
     """(inode, uid) of the sockets on a local port, listeners first."""
-    found = [(state != _LISTEN, inode, uid) for state, inode, uid in _table(port) if inode != "0"]
-    return [(inode, uid) for _, inode, uid in sorted(found)]
+    sockets = [(state != _LISTEN, inode, uid) for state, inode, uid in _table(port) if inode != "0"]
+    return [(inode, uid) for _, inode, uid in sorted(sockets)]
 
 
 def _table(port: int) -> list[tuple[str, str, int]]:
     """(state, inode, uid) of what the kernel has on a local port."""
-    wanted = f":{port:04X}"
-    found = []
+    ending = f":{port:04X}"
+    rows = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table) as file:
@@ -49,15 +49,15 @@ def _table(port: int) -> list[tuple[str, str, int]]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[1].endswith(wanted):
-                found.append((fields[3], fields[9], int(fields[7])))
-    return found
+            if fields[1].endswith(ending):
+                rows.append((fields[3], fields[9], int(fields[7])))
+    return rows
 
 
 def _owner_of(inode: str) -> tuple[int, str] | None:
     """The process with that socket; None when it is another user's, whose descriptors we cannot see."""
-    wanted = f"socket:[{inode}]"
+    link = f"socket:[{inode}]"
     for process in procs.scan():
-        if any(name == wanted for _, name in procs.open_files(process.pid)):
+        if any(name == link for _, name in procs.open_files(process.pid)):
             return process.pid, procs.name(process.pid)
     return None

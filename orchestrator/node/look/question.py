@@ -46,7 +46,7 @@ def ask(
 
 
 def _marked(setup: str | None, mark: str) -> str | None:
-    """The same setup with marks among its errors: where it begins, and with which status it ends."""
+    """Put marks among the errors of a setup: where it begins, and with which status it ends."""
     return f"printf {mark} >&2\n{setup}\nprintf {mark}$?{mark} >&2" if setup else None
 
 

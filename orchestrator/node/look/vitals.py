@@ -1,4 +1,4 @@
-"""What the living tasks of a run use, and what TERM would do to them, as the kernel tells it."""
+"""Use that living tasks make of their machine, and what TERM would do to them, as the kernel tells it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _task(
     leader: int | None = state.read(folder)["pid"]
     above = procs.look(leader) if leader else None
     # All that the task started is below its supervisor, whatever became of the first process.
-    found = procs.descendants(above.ppid, table) if above is not None else []
-    pids = [process.pid for process in found if not process.zombie]
+    processes = procs.descendants(above.ppid, table) if above is not None else []
+    pids = [process.pid for process in processes if not process.zombie]
     ticks, anonymous, files, shared = 0, 0, [0], [0]
     for pid in pids:
         ticks += _ticks(pid)
@@ -46,7 +46,7 @@ def _task(
         anonymous += _kilobytes(fields, b"RssAnon")
         files.append(_kilobytes(fields, b"RssFile"))
         shared.append(_kilobytes(fields, b"RssShmem"))
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "attempt": folder.attempt,
         "task": folder.task,
         "processes": len(pids),
@@ -56,18 +56,18 @@ def _task(
     }
     if gpus is not None:
         mine = [gpu for gpu in gpus if gpu["pid"] in pids]
-        told["gpu_memory"] = sum(gpu["memory"] for gpu in mine)
-        told["gpu_busy"] = max((gpu["busy"] for gpu in mine), default=0)
+        answer["gpu_memory"] = sum(gpu["memory"] for gpu in mine)
+        answer["gpu_busy"] = max((gpu["busy"] for gpu in mine), default=0)
     if closely and leader:
-        told["term"] = term(leader)
-        told["tensorflow"] = b"libtensorflow" in procs.read(f"/proc/{leader}/maps", 1 << 24)
+        answer["term"] = term(leader)
+        answer["tensorflow"] = b"libtensorflow" in procs.read(f"/proc/{leader}/maps", 1 << 24)
         began = state.read(folder).get("started_ns") or 0
-        told["saved"] = newest(f"/proc/{leader}/cwd/", began)
-    return told
+        answer["saved"] = newest(f"/proc/{leader}/cwd/", began)
+    return answer
 
 
 def term(pid: int) -> str:
-    """What TERM does to a process: `default` (it ends), `caught`, `ignored`; "" where that is hidden."""
+    """Say what TERM does to a process: `default` (it ends), `caught`, `ignored`; "" where that is hidden."""
     sets = procs.signals(pid)
     if not sets.keys() >= {"SigIgn", "SigCgt"}:
         return UNKNOWN
