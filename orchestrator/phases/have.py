@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import PurePosixPath
 
@@ -18,7 +18,6 @@ from orchestrator.ranges import fold
 
 SECONDS = 180.0  # that a host may take to answer
 _PAGE = "docs/lint.md"
-_SCRIPTS = (".py", ".R", ".sh")
 _LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "accelerate"])
 
 
@@ -100,8 +99,6 @@ def _lacks(run: Run, spec: TaskSpec, had: wire.Had) -> HostError | None:
         behind = started(plan.command)
         if spec.argv[0] in _LAUNCHERS and behind != plan.command:
             hint = f"leave {spec.argv[0]} out, a task starts on each host: `-- {shlex.join(behind)}`"
-        elif meant := _meant(run, plan.command):
-            hint = f"write `-- {meant}`: it lies in the folder of the code"
         return HostError(
             spec.host,
             f"has no program {spec.argv[0]}",
@@ -110,12 +107,3 @@ def _lacks(run: Run, spec: TaskSpec, had: wire.Had) -> HostError | None:
             hint=hint,
         )
     return None
-
-
-def _meant(run: Run, command: Sequence[str]) -> str:
-    """The command with the script whose name was given without its ending; "" where there is none."""
-    first, *rest = command
-    for ending in _SCRIPTS:
-        if "/" not in first and (run.source.root / (run.plan.cwd or "") / f"{first}{ending}").is_file():
-            return shlex.join([first + ending, *rest])
-    return ""

@@ -27,14 +27,6 @@ def test_a_launcher_that_no_host_has_is_left_out(desk: Desk) -> None:
     assert "try: leave mpirun out, a task starts on each host: `-- python train.py --lr 1`" in viewer.stderr
 
 
-def test_a_script_without_its_ending(desk: Desk) -> None:
-    desk.script("work.py", "print('worked')\n")
-    viewer = desk.launch("--", "work", "--epochs", "2 3")
-    assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-    assert "`-- work.py --epochs '2 3'`" in viewer.stderr
-    assert nothing_was_sent(desk)
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_a_script_of_the_hosts_that_none_of_them_has(desk: Desk, there: bool) -> None:
     if there:
