@@ -1,4 +1,4 @@
-"""How a task's end is worded, wherever it is shown. Pure."""
+"""Words for a task's end, wherever it is shown. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def end(exited: TaskExited) -> str:
 
 
 def end_after(exited: TaskExited) -> str:
-    """The same with the time the task took, where it is known: `exited with 3 after 41 s`."""
+    """Word the end with the time that the task took, where it is known: `exited with 3 after 41 s`."""
     known = exited.seconds and exited.loss is not Loss.UNSTARTED
     return end(exited) + (f" after {duration(exited.seconds)}" if known else "")
 
 
 def failed(exited: TaskExited) -> bool:
-    """Whether it ended badly by itself."""
+    """Return True if the task ended badly by itself."""
     return not exited.stopped and (bool(exited.lost) or exited.code != 0)
 
 
 def _unlike_a_stop(exited: TaskExited) -> str:
-    """What a stop ended in, where it was not what one expects: it had to be killed, or it failed."""
+    """Word an end after a stop that nobody expects: the task had to be killed, or it failed."""
     if exited.signal == _SIGKILL:
         return ", by SIGKILL"
     if exited.signal in (None, _SIGTERM, _SIGINT) and exited.code in (None, 0, 128 + _SIGTERM):

@@ -1,4 +1,4 @@
-"""What the last lines of a task say: the exception, whether a peer is to blame, and what helps. Pure.
+"""Readings of a task's last lines: the exception, its place, and whether a peer is to blame. Pure.
 
 Written from what TensorFlow 2.21 prints when a task is killed, raises, freezes, or is configured unlike the
 others. One failing task makes its peers fail with words about *it*: those are consequences.
@@ -73,44 +73,44 @@ def exception(lines: Sequence[str]) -> str:
 
 def one_line(name: str, words: Sequence[str]) -> str:
     """An exception of this name, whose text is `words`, in one line: its reason may stand further down."""
-    said = _short(tracebacks.bare(words[0])).rstrip()
-    if said.endswith(_OPEN):  # it shows a value of many lines first
-        known = rules.classify(words, name)
-        telling = next((line.strip() for line in words[1:] if known and known.pattern.search(line)), "")
-        return _short(f"{said[: LONGEST // 2]} \u2026 {telling}") if telling else said
-    if not said.endswith(":"):
-        return said
-    if said.endswith("in user code:"):  # Keras: the exception itself stands at the end, indented
+    text = _short(tracebacks.bare(words[0])).rstrip()
+    if text.endswith(_OPEN):  # it shows a value of many lines first
+        rule = rules.classify(words, name)
+        telling = next((line.strip() for line in words[1:] if rule and rule.pattern.search(line)), "")
+        return _short(f"{text[: LONGEST // 2]} \u2026 {telling}") if telling else text
+    if not text.endswith(":"):
+        return text
+    if text.endswith("in user code:"):  # Keras: the exception itself stands at the end, indented
         inner = [line.strip() for line in words[1:] if _INNER.match(line)]
-        return _short(inner[-1]) if inner else said.removesuffix(":")
+        return _short(inner[-1]) if inner else text.removesuffix(":")
     reason = _reason(words[1:], name)
     head = f"{_short(name)}:"
-    own = said.removesuffix("Graph execution error:").rstrip() if said.startswith(head) else head
-    return _short(f"{own} {reason}") if reason else said.removesuffix(":")
+    own = text.removesuffix("Graph execution error:").rstrip() if text.startswith(head) else head
+    return _short(f"{own} {reason}") if reason else text.removesuffix(":")
 
 
 def complaint(lines: Sequence[str]) -> str:
-    """What a program without a traceback says of its end (`Error in library(x) : ...`); "" for nothing."""
+    """Return the complaint of a program without a traceback (`Error in library(x) : ...`); "" for none."""
     heard = [line for line in map(tracebacks.bare, last(lines)) if line.strip()]
-    found = [place for place, line in enumerate(heard) if _COMPLAINT.match(line)]
-    if not found:
+    hits = [place for place, line in enumerate(heard) if _COMPLAINT.match(line)]
+    if not hits:
         return ""
-    said = heard[found[-1]]
-    if re.match(r"Error in .*(?::|\))\s*$", said) and found[-1] + 1 < len(heard):  # R breaks long lines
-        said = f"{said.rstrip()} {heard[found[-1] + 1].strip()}"
-    return _short(re.sub(r" : ", ": ", said, count=1))
+    text = heard[hits[-1]]
+    if re.match(r"Error in .*(?::|\))\s*$", text) and hits[-1] + 1 < len(heard):  # R breaks long lines
+        text = f"{text.rstrip()} {heard[hits[-1] + 1].strip()}"
+    return _short(re.sub(r" : ", ": ", text, count=1))
 
 
 def native(lines: Sequence[str]) -> str:
-    """Why native code gave up (`Check failed: ...`); "" where it does not say."""
+    """Return why native code gave up (`Check failed: ...`); "" where it does not say."""
     place = _native(lines)
     if place is None:
         return ""
     match = _NATIVE.match(lines[place])
     assert match is not None
-    said = match["log"] or match["c"]
+    text = match["log"] or match["c"]
     what = next((line for line in lines[place + 1 : place + 3] if _WHAT.match(line)), "")
-    return _short(f"{said}: {_WHAT.sub('', what)}" if what else said)
+    return _short(f"{text}: {_WHAT.sub('', what)}" if what else text)
 
 
 def _native(lines: Sequence[str]) -> int | None:
@@ -126,27 +126,27 @@ def closing(lines: Sequence[str]) -> str:
 
 def port_wanted(lines: Sequence[str]) -> int:
     """The port that TensorFlow's server could not get; 0 where none is named."""
-    found = (_WANTED.search(line) for line in reversed(lines))
-    return next((int(match[1]) for match in found if match), 0)
+    hits = (_WANTED.search(line) for line in reversed(lines))
+    return next((int(match[1]) for match in hits if match), 0)
 
 
 def caused_by(lines: Sequence[str]) -> str:
-    """What the exception was raised from, the first of its chain: `KeyError: 'images' (data.py, line 4)`."""
+    """Return the exception that it was raised from: `KeyError: 'images' (data.py, line 4)`."""
     raised = _ending(lines)
     return told(lines, raised.cause) if raised and raised.cause else ""
 
 
 def where(lines: Sequence[str]) -> str:
-    """Where the exception was raised; "" where the log does not say."""
+    """Return the place where the exception was raised; "" where the log does not say."""
     raised = _ending(lines)
     return place(raised.file, raised.line) if raised else ""
 
 
 def told(lines: Sequence[str], raised: PrintedException) -> str:
     """One printed exception in a few words, and where it was raised."""
-    said = tracebacks.message(lines, raised)
+    text = tracebacks.message(lines, raised)
     at = place(raised.file, raised.line)
-    return _short(f"{raised.name}: {said}" if said else raised.name) + (f" ({at})" if at else "")
+    return _short(f"{raised.name}: {text}" if text else raised.name) + (f" ({at})" if at else "")
 
 
 def place(file: str, line: int) -> str:
@@ -155,30 +155,30 @@ def place(file: str, line: int) -> str:
 
 
 def before(lines: Sequence[str], *, child: bool) -> str:
-    """What failed before the exception that ended it, and may well be why: a thread; the child it ran.
+    """Tell of a failure before the last exception that may well be its reason: of a thread, of a child.
 
     A child's words are a traceback of its own, or its last line.
     """
     raised = _ending(lines)
     if raised is None:
         return ""
-    found = tracebacks.before(lines, raised)
-    if found and (found[1] or child):
-        return f"{'a thread had failed' if found[1] else 'the child had said'}: {told(lines, found[0])}"
+    hits = tracebacks.before(lines, raised)
+    if hits and (hits[1] or child):
+        return f"{'a thread had failed' if hits[1] else 'the child had said'}: {told(lines, hits[0])}"
     heard = [line for line in lines[: raised.begins] if line.strip() and not _NOISE.match(line)]
     return f"the child had said: {_short(tracebacks.bare(heard[-1]))}" if child and heard else ""
 
 
 def _reason(words: Sequence[str], name: str) -> str:
-    known = rules.classify(words, name)
+    rule = rules.classify(words, name)
     aborted = next((line for line in words if "Collective ops is aborted by" in line), "")
-    telling = next((line for line in words if known and known.pattern.search(line)), "")
+    telling = next((line for line in words if rule and rule.pattern.search(line)), "")
     others = (line for line in words if line.strip() and not _WHERE.match(line) and not _NOISE.match(line))
     return (aborted or telling or next(others, "")).strip()
 
 
 def blames_peer(lines: Sequence[str]) -> bool:
-    """Whether its last words are about another task."""
+    """Return True if a task's last words are about another task."""
     lines = tracebacks.shortened(lines)
     return rules.blames_peer(final(lines), name(lines))
 
@@ -202,8 +202,8 @@ def _python_in_r(words: Sequence[str]) -> str:
 def accused(words: Sequence[str]) -> str:
     """Name the task that last words are about, as `worker/1`; "" when none is named."""
     for line in words:
-        found = _ACCUSED.search(line)
-        named = _PEER.search(next(filter(None, found.groups()))) if found else None
+        match = _ACCUSED.search(line)
+        named = _PEER.search(next(filter(None, match.groups()))) if match else None
         if named:
             return f"{named[1]}/{named[2]}"
     return ""
@@ -216,7 +216,7 @@ def last(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def excerpt(lines: Sequence[str]) -> tuple[str, ...]:
-    """What to show of a log's end: its last traceback when that is what ended it, else its last lines.
+    """Choose the lines to show: the last traceback where that ended the task, else the last lines.
 
     Of one that is very long the middle is left out.
     """

@@ -1,4 +1,4 @@
-"""What is known of why one task ended: what it reported itself, else what its log says. Pure."""
+"""Statements of tasks about their end: their own report, else the last lines of the log. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 class How(StrEnum):
-    """What an exception in a chain is to the one before it; as orchestrator/node/hook/site_errors.py says."""
+    """Relation of an exception in a chain to the one before it, in the words of node/hook/site_errors.py."""
 
     CAUSE = "cause"  # that was raised from it
     CONTEXT = "context"  # that was raised while it was handled
@@ -67,7 +67,7 @@ class Raised:
 
     @property
     def is_exit(self) -> bool:
-        """Whether it is `sys.exit("...")` and no exception that somebody made."""
+        """Return True if it is `sys.exit("...")` and no exception that somebody made."""
         return self.type == "SystemExit"
 
     @property
@@ -91,8 +91,8 @@ class Raised:
     def inner(self) -> str:
         """The exception of another process or of a data set's function, whose traceback is its message."""
         rows = self.message.split("\n")
-        found = tracebacks.last(rows)
-        return lastwords.told(rows, found) if found is not None and found.file else ""
+        raised = tracebacks.last(rows)
+        return lastwords.told(rows, raised) if raised is not None and raised.file else ""
 
     @property
     def told(self) -> str:
@@ -137,12 +137,12 @@ class Statement:
 
     @cached_property
     def rule(self) -> Rule | None:
-        found = rules.classify(self.words, self.name, self._inner) or self._rule_of_chain
-        if found is None or found.kind is not FailureKind.PORT or not self.port:
-            return found
+        rule = rules.classify(self.words, self.name, self._inner) or self._rule_of_chain
+        if rule is None or rule.kind is not FailureKind.PORT or not self.port:
+            return rule
         wanted = lastwords.port_wanted(self.lines)
         if wanted in (0, self.port):
-            return found
+            return rule
         return rules.PORT_OF_ANOTHER if wanted in self.others else rules.PORT_OF_NOBODY
 
     @property
@@ -156,7 +156,7 @@ class Statement:
 
     @property
     def _rule_of_chain(self) -> Rule | None:
-        """What it was raised from may be known where its own words are the program's."""
+        """Find the rule of an exception that it was raised from: its own words may be the program's."""
         return next(filter(None, (rules.classify(one.words, one.type) for one in self._chain)), None)
 
     @cached_property
@@ -172,7 +172,7 @@ class Statement:
 
     @property
     def raised(self) -> bool:
-        """Whether it ends in an exception of its own making."""
+        """Return True if the task ended with an exception of its own making."""
         return (
             bool(self.exception)
             and not self.blames_peer
@@ -182,7 +182,7 @@ class Statement:
 
     @property
     def why(self) -> str:
-        """Where the exception was raised, from which other one, and what had failed before it."""
+        """Tell where the exception was raised, from which other one, and what had failed before it."""
         if self.report is not None and self.report.why:
             return self.report.why
         return "; ".join(filter(None, (self._origin, self.report.note if self.report else "", self._before)))
@@ -215,9 +215,9 @@ class Statement:
 
     @cached_property
     def alike(self) -> str:
-        """The same for tasks that failed of the same thing: numbers and addresses may differ."""
-        said = self.exception or lastwords.complaint(self.lines) or lastwords.closing(self.lines)
-        return _NUMBER.sub("#", said)
+        """Text that is equal for tasks with equal failures: numbers and addresses may differ."""
+        text = self.exception or lastwords.complaint(self.lines) or lastwords.closing(self.lines)
+        return _NUMBER.sub("#", text)
 
 
 def _text(value: object, longest: int, *, lines: bool = False) -> str:

@@ -52,19 +52,19 @@ def last(lines: Sequence[str]) -> PrintedException | None:
     lines = shortened(lines)
     plain = [bare(line) for line in lines]
     chains: list[PrintedException] = []
-    for one in _all(lines, plain):
-        if chains and _is_chained(plain, chains[-1], one):
+    for each in _all(lines, plain):
+        if chains and _is_chained(plain, chains[-1], each):
             before = chains.pop()
-            one = replace(one, begins=before.begins, cause=before)  # noqa: PLW2901
-        chains.append(one)
-    deadly = [one for one in chains if not _is_aside(plain, one.begins)]
-    found = deadly[-1] if deadly else chains[-1] if chains else None
+            each = replace(each, begins=before.begins, cause=before)  # noqa: PLW2901
+        chains.append(each)
+    deadly = [each for each in chains if not _is_aside(plain, each.begins)]
+    raised = deadly[-1] if deadly else chains[-1] if chains else None
     named = [place for place, line in enumerate(plain) if _NAMED.match(line)]
-    if named and (found is None or _stands_alone(plain, chains, named[-1])):
+    if named and (raised is None or _stands_alone(plain, chains, named[-1])):
         match = _NAMED.match(plain[named[-1]])
         assert match is not None
         return PrintedException(match["name"], named[-1], named[-1])
-    return found
+    return raised
 
 
 def before(lines: Sequence[str], ending: PrintedException) -> tuple[PrintedException, bool] | None:
@@ -74,12 +74,12 @@ def before(lines: Sequence[str], ending: PrintedException) -> tuple[PrintedExcep
     """
     lines = shortened(lines)
     plain = [bare(line) for line in lines[: ending.begins]]
-    found = list(_all(lines[: ending.begins], plain))
-    threads = [one for one in found if "Exception in thread" in _above(plain, one.begins)]
+    earlier = list(_all(lines[: ending.begins], plain))
+    threads = [each for each in earlier if "Exception in thread" in _above(plain, each.begins)]
     if threads:
         return threads[-1], True
-    near = found and not any(line.strip() for line in plain[found[-1].ends + 1 :])
-    return (found[-1], False) if near and not _is_aside(plain, found[-1].begins) else None
+    near = earlier and not any(line.strip() for line in plain[earlier[-1].ends + 1 :])
+    return (earlier[-1], False) if near and not _is_aside(plain, earlier[-1].begins) else None
 
 
 def shortened(lines: Sequence[str]) -> Sequence[str]:
@@ -108,22 +108,22 @@ def _all(lines: Sequence[str], plain: Sequence[str]) -> Iterator[PrintedExceptio
     while place < len(plain):
         header = _HEADER.match(_COLOUR.sub("", lines[place]).rstrip()) or _HEADER.match(plain[place])
         lone = not header and _is_lone_syntax_error(plain, place)
-        one = None
+        each = None
         if header:
             group = "+" in header["before"]
-            one = _read(plain, place, place + 1, 0 if group else len(header["before"]))
-            if one is not None and group:
-                one = _with_parts(lines, one)
+            each = _read(plain, place, place + 1, 0 if group else len(header["before"]))
+            if each is not None and group:
+                each = _with_parts(lines, each)
         elif lone:
-            one = _read(plain, place, place, 0)
-        if one is not None:
-            yield one
-            place = one.ends
+            each = _read(plain, place, place, 0)
+        if each is not None:
+            yield each
+            place = each.ends
         place += 1
 
 
 def _with_parts(lines: Sequence[str], group: PrintedException) -> PrintedException:
-    """What a group holds stands in a frame below it; the first of it is the cause."""
+    """Add the first part of a group as its cause; the parts stand in a frame below it."""
     end = group.at
     while end + 1 < len(lines) and _COLOUR.sub("", lines[end + 1]).lstrip().startswith(("|", "+-")):
         end += 1
@@ -176,8 +176,8 @@ def _above(lines: Sequence[str], begins: int) -> str:
 
 
 def _stands_alone(lines: Sequence[str], chains: Sequence[PrintedException], place: int) -> bool:
-    """Whether that line is no part of a traceback nor of its message: a message may quote others."""
-    last_line = max((one.ends for one in chains), default=-1)
+    """Return True if that line is no part of a traceback or of its message, which may quote others."""
+    last_line = max((each.ends for each in chains), default=-1)
     return place > last_line and not lines[place].startswith((" ", "\t"))
 
 

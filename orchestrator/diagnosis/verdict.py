@@ -77,28 +77,28 @@ def judge(exits: Sequence[TaskExited], hear: Hear) -> Verdict:
     their host is silent.
     """
     exits = [one for one in exits if one.attempt == exits[-1].attempt] if exits else []
-    known = {one.task: hear(one.task, one.attempt) for one in exits}
+    statements = {one.task: hear(one.task, one.attempt) for one in exits}
     by_time = sorted(exits, key=lambda one: one.ended)
     bad = [one for one in by_time if failed(one)]
-    first = _first([one for one in bad if not _is_consequence(one, known[one.task])])
+    first = _first([one for one in bad if not _is_consequence(one, statements[one.task])])
     if first is None:
-        first = next((one for one in by_time if one.stopped and known[one.task].raised), None)
+        first = next((one for one in by_time if one.stopped and statements[one.task].raised), None)
     if first is None and bad:
         first = next((one for one in by_time if one.loss is Loss.UNREACHABLE), None)
     if first is None:  # the kill may have been another's: the kernel counts them by machine
         first = _first([one for one in bad if one.oom_kills])
     if first is not None:
-        return _verdict(first, known, _alike(first, exits, known))
+        return _verdict(first, statements, _alike(first, exits, statements))
     if bad:
-        return _by_hearsay(bad[0], {one.task: one for one in exits}, known)
+        return _by_hearsay(bad[0], {one.task: one for one in exits}, statements)
     return NOBODY
 
 
 def _alike(
-    first: TaskExited, exits: Sequence[TaskExited], known: Mapping[str, Statement]
+    first: TaskExited, exits: Sequence[TaskExited], statements: Mapping[str, Statement]
 ) -> list[TaskExited]:
     """All tasks that ended as this one did, of the same exception; a stop may have come in between."""
-    words = known[first.task].alike
+    words = statements[first.task].alike
     if first.lost or first.oom_kills:
         return [first]
     if first.signal is not None or not words:  # an end without words says most where all have it
@@ -106,8 +106,10 @@ def _alike(
         return (
             same if len(same) == len(exits) and not any(one.stopped or one.lost for one in same) else [first]
         )
-    ended = (one for one in exits if one.code == first.code or (one.stopped and known[one.task].exception))
-    return [one for one in ended if known[one.task].alike == words]
+    ended = (
+        one for one in exits if one.code == first.code or (one.stopped and statements[one.task].exception)
+    )
+    return [one for one in ended if statements[one.task].alike == words]
 
 
 def _first(roots: list[TaskExited]) -> TaskExited | None:
@@ -115,19 +117,21 @@ def _first(roots: list[TaskExited]) -> TaskExited | None:
     return min(roots, key=lambda one: (bool(one.lost), one.ended), default=None)
 
 
-def _is_consequence(exited: TaskExited, said: Statement) -> bool:
+def _is_consequence(exited: TaskExited, statement: Statement) -> bool:
     """TensorFlow ends with an exception, or aborts, when a peer is gone; nothing else is the peer's doing."""
     by_itself = exited.lost or exited.signal not in (None, _ABORT)
-    return not by_itself and said.blames_peer
+    return not by_itself and statement.blames_peer
 
 
-def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[str, Statement]) -> Verdict:
+def _by_hearsay(
+    first: TaskExited, exits: dict[str, TaskExited], statements: Mapping[str, Statement]
+) -> Verdict:
     """All that failed name a peer: the peer they name, if it is one of ours and did not fail itself."""
-    said = known[first.task]
-    peer = exits.get(said.accused)
+    statement = statements[first.task]
+    peer = exits.get(statement.accused)
     if peer is None or failed(peer):
-        return _verdict(first, known, [first])
-    rule = said.rule
+        return _verdict(first, statements, [first])
+    rule = statement.rule
     kind = rule.kind if rule and rule.kind in OF_A_PEER else FailureKind.PEER
     if rule and kind is FailureKind.INCARNATION:
         what, hint = "was started again alone", rule.advice
@@ -144,29 +148,29 @@ def _by_hearsay(first: TaskExited, exits: dict[str, TaskExited], known: Mapping[
         what = "stopped answering"
         hint = f"`orchestrate preflight`, which tests every pair; {peer.task} may also have been frozen"
     cause = f"{peer.task} on {peer.host} {what}, says {first.task} on {first.host}"
-    last_lines = lastwords.excerpt(known[peer.task].lines)
-    why = f"{first.task} waited for it at {said.where}" if said.where else ""
+    last_lines = lastwords.excerpt(statements[peer.task].lines)
+    why = f"{first.task} waited for it at {statement.where}" if statement.where else ""
     return Verdict(kind, peer.task, peer.host, cause, last_lines, hint, why)
 
 
-def _verdict(exited: TaskExited, known: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:
-    said = known[exited.task]
-    kind = _kind(exited, said)
+def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Sequence[TaskExited]) -> Verdict:
+    statement = statements[exited.task]
+    kind = _kind(exited, statement)
     number = exited.signal or shell_signal(exited.code)
     general = _KIND_HINTS.get(kind) or _SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
-    rule = next(filter(_knows_the_port, (known[one.task].rule for one in alike)), said.rule)
+    rule = next(filter(_knows_the_port, (statements[one.task].rule for one in alike)), statement.rule)
     special = rule.advice if rule and kind is rule.kind else ""
     hint = special or general.format(host=exited.host)
     if kind is FailureKind.MISMATCH and exited.attempt != "1":
         hint += _AFTER_A_RESTART
-    cause = _cause(exited, kind, said, _who(exited, alike, len(known)))
-    why = "\n".join(filter(None, (said.why, _advice(exited, said)))) if _speaks(exited) else ""
-    return Verdict(kind, exited.task, exited.host, cause, _shown(exited, said), hint, why)
+    cause = _cause(exited, kind, statement, _who(exited, alike, len(statements)))
+    why = "\n".join(filter(None, (statement.why, _advice(exited, statement)))) if _speaks(exited) else ""
+    return Verdict(kind, exited.task, exited.host, cause, _shown(exited, statement), hint, why)
 
 
-def _advice(exited: TaskExited, said: Statement) -> str:
+def _advice(exited: TaskExited, statement: Statement) -> str:
     """The program's own: its host could have put any words into its mouth."""
-    return advised(exited.task, said.report.hint) if said.report else ""
+    return advised(exited.task, statement.report.hint) if statement.report else ""
 
 
 def _knows_the_port(rule: Rule | None) -> bool:
@@ -175,20 +179,20 @@ def _knows_the_port(rule: Rule | None) -> bool:
 
 
 def _speaks(exited: TaskExited) -> bool:
-    """Whether its last exception can be why it ended."""
+    """Return True if the task's last exception can be why it ended."""
     return not exited.lost and exited.signal in (None, _INTERRUPT, _ABORT)
 
 
-def _kind(exited: TaskExited, said: Statement) -> FailureKind:
+def _kind(exited: TaskExited, statement: Statement) -> FailureKind:
     if exited.oom_kills and exited.loss is Loss.NONE:
         return FailureKind.OUT_OF_MEMORY
     if exited.lost:
         return _LOSSES[exited.loss]
     if exited.signal not in (None, _ABORT) and not exited.stopped:
         return FailureKind.SIGNAL
-    if said.rule is not None:
-        return said.rule.kind
-    if said.exception and not (said.report and said.report.is_exit):
+    if statement.rule is not None:
+        return statement.rule.kind
+    if statement.exception and not (statement.report and statement.report.is_exit):
         return FailureKind.EXCEPTION
     return FailureKind.SIGNAL if exited.signal or shell_signal(exited.code) else FailureKind.EXIT
 
@@ -202,30 +206,30 @@ def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
     return f"{ranges.fold(one.task for one in alike)} ({len(alike)} of {total} tasks)"
 
 
-def _cause(exited: TaskExited, kind: FailureKind, said: Statement, who: str) -> str:
+def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str) -> str:
     """`worker/2 on gpu-03 was killed by SIGKILL after 41 s`, and the exception where there is one."""
     if kind in (FailureKind.REBOOTED, FailureKind.HOST_LOST):
         return f"{exited.host}: {exited.lost}, and {exited.task} is lost with it"
     how = f"{who} {end_after(exited)}"
     if who != f"{exited.task} on {exited.host}":
         how = how.replace(" was ", " were ", 1)
-    raised = said.exception if exited.signal is None or (said.report and _speaks(exited)) else ""
+    raised = statement.exception if exited.signal is None or (statement.report and _speaks(exited)) else ""
     if exited.oom_kills and kind is FailureKind.OUT_OF_MEMORY:
         return _out_of_memory(exited, exited.lost or raised)
     if exited.lost:
         return f"{how}: {exited.lost}"
     if (number := shell_signal(exited.code)) and not raised:
         return f"{how} (128 + {number}: killed by {signal_name(number)})"
-    native = lastwords.native(said.lines) if exited.signal == _ABORT else ""
-    if because := raised or exited.note or native or lastwords.complaint(said.lines):
+    native = lastwords.native(statement.lines) if exited.signal == _ABORT else ""
+    if because := raised or exited.note or native or lastwords.complaint(statement.lines):
         return f"{how}: {because}"
     ended = (exited.code or exited.signal == _ABORT) and not exited.stopped
-    closing = lastwords.closing(said.lines) if ended else ""
+    closing = lastwords.closing(statement.lines) if ended else ""
     return f"{how}; its last line: {closing}" if closing else how
 
 
 def _out_of_memory(exited: TaskExited, why: str) -> str:
-    """What the kernel killed: the task itself, or one of its processes, of which it then failed."""
+    """Word a kill by the kernel: of the task itself, or of one of its processes, after which it failed."""
     limit = f" (limit {size(exited.oom_limit)})" if exited.oom_limit else ""
     who = f"{exited.task} on {exited.host}"
     itself = exited.signal == _KILL or exited.code == 128 + _KILL
@@ -236,7 +240,7 @@ def _out_of_memory(exited: TaskExited, why: str) -> str:
     return f"{who} ran out of memory{after}: the kernel killed a process of it{limit}, and it {how}"
 
 
-def _shown(exited: TaskExited, said: Statement) -> tuple[str, ...]:
+def _shown(exited: TaskExited, statement: Statement) -> tuple[str, ...]:
     """No traceback of long ago where a signal ended it."""
     by_signal = exited.signal not in (None, _INTERRUPT, _ABORT)
-    return lastwords.last(said.lines) if by_signal else lastwords.excerpt(said.lines)
+    return lastwords.last(statement.lines) if by_signal else lastwords.excerpt(statement.lines)

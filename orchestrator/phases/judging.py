@@ -1,4 +1,4 @@
-"""What a failed attempt, or one that could not start, is called: by people, and by the rules of restarts."""
+"""Verdicts on an attempt that failed or could not start, for people and for the rules of restarts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def attempt_failed(
 
 
 def doubt(finished: Finished, folder: RunFolder, attempt: str) -> Verdict:
-    """Why a good end is not a plain success: a loss that is not finite; NOBODY where nothing is odd."""
+    """Tell why a good end is no plain success: a loss that is not finite; NOBODY where nothing is odd."""
     for exited in finished.exits:
         if exited.code != 0 or exited.stopped:
             continue
@@ -95,7 +95,7 @@ def never_started(failed: PhaseFailed, *, host_lost: bool) -> tuple[Verdict, Fai
 
 
 def of_phase(error: PhaseFailed | OrchestrateError) -> PhaseFailed:
-    """What went wrong on this machine (no room, say) ends a phase as well."""
+    """Take what went wrong on this machine (no room, say) for the failure of a phase."""
     if isinstance(error, PhaseFailed):
         return error
     return PhaseFailed(Phase.STAGE, error.in_one_line, error.hint)

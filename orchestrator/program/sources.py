@@ -49,7 +49,7 @@ class SourceFile:
 
     @cached_property
     def _values(self) -> dict[str, list[ast.expr | None]]:
-        """What each name is bound to: None where that is no plain assignment."""
+        """Values of each name; None for one that no plain assignment gave."""
         bound: dict[str, list[ast.expr | None]] = {}
         plain: set[int] = set()
         for node in self.nodes:

@@ -203,7 +203,7 @@ class Cluster:
         self._watcher.stdout.readline()
 
     def _listening(self) -> bool:
-        """Whether all of them listen, as their logs say; False as soon as one has given up.
+        """Return True once all servers listen, as their logs say; False as soon as one has given up.
 
         Not by connecting: whatever else has the port would answer that.
         """

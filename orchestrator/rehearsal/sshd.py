@@ -46,7 +46,7 @@ class SshServer:
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
     def complaint(self) -> str:
-        """Why it does not listen, in its own words; empty while nothing is wrong."""
+        """Return why it does not listen, in its own words; "" while nothing is wrong."""
         lines = self.log().splitlines()
         return next(
             (line for line in lines if "Cannot bind" in line or "fatal" in line or "failed" in line), ""
@@ -117,7 +117,7 @@ def _settings(server: SshServer, authorized_keys: Path) -> list[tuple[str, str]]
 
 @cache
 def _knows(option: str) -> bool:
-    """Whether this sshd has an option: those from 9.8 on punish sources that fail to log in."""
+    """Return True if this sshd has an option: those from 9.8 on punish sources that fail to log in."""
     argv = [binary(), "-T", "-f", "/dev/null", "-h", "/dev/null", "-o", option]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return "Bad configuration option" not in done.stderr

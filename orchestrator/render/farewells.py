@@ -53,10 +53,10 @@ class Farewells:
         return self._held.pop(task, (0.0, []))[1]
 
     def overdue(self, now: float) -> list[LogLine]:
-        """Those that were held long enough, which are held no more."""
+        """Release the lines that were held long enough."""
         late = [task for task, (since, _) in self._held.items() if now - since >= PATIENCE]
         return [line for task in late for line in self.of(task)]
 
     def all(self) -> list[LogLine]:
-        """All of them; nothing is held then."""
+        """Release all lines."""
         return [line for task in list(self._held) for line in self.of(task)]

@@ -46,7 +46,7 @@ def summary(view: View) -> list[str]:
 
 
 def _earlier(view: View) -> list[str]:
-    """How the attempts before the last one failed, a line each."""
+    """Lines that tell how the attempts before the last one failed."""
     return [plain(f"  attempt {one.attempt} failed: {one.cause}") for one in view.failures]
 
 
@@ -123,7 +123,7 @@ def _unproven(ended: RunEnded) -> list[str]:
 
 
 def _said(view: View, ended: RunEnded) -> bool:
-    """Whether the cause was told already, host by host, when its phase ended."""
+    """Return True if the cause was told already, host by host, when its phase ended."""
     failed = (host.failed.what for host in view.hosts.values() if host.failed)
     checks = (
         check.found for host in view.hosts.values() for check in host.checks if check.level is Level.FAIL

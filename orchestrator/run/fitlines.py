@@ -1,4 +1,4 @@
-r"""How far `model.fit` has come, read from what Keras prints of it: for scripts that report nothing. Pure.
+r"""Progress of `model.fit`, read from what Keras prints of it: for scripts that report nothing. Pure.
 
 The lines are those of `Progbar` in Keras 2 (tf_keras) and Keras 3, with verbose=1 and 2:
 
@@ -34,7 +34,7 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 @dataclass(frozen=True)
 class Fit:
-    """Where a `model.fit` stands; what its lines do not say is None."""
+    """Progress of a `model.fit`; None stands for what its lines do not say."""
 
     epoch: int | None = None
     epochs: int | None = None

@@ -1,4 +1,4 @@
-"""What a node says of a task, read: the records of its report, and its final state. Pure."""
+"""Records of a task, as a node sends them: the lines of its report, and its final state. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TaskPlace:
 
 
 def final(at: TaskPlace, state: wire.TaskRecord, clock_offset: float, now: float) -> TaskExited:
-    """How the task of a place ended, by its final state.
+    """Read the end of a task from its final state.
 
     `clock_offset` is how far the node's clock is ahead of ours, in seconds; `now` the time of an end that
     the node did not see.
@@ -166,7 +166,7 @@ def reported(task: TaskId, line: bytes) -> Event | None:
 
 
 def _seconds(state: wire.TaskRecord) -> float:
-    """How long a task took: by a clock that does not jump, where its supervisor saw the end."""
+    """Return how long a task took: by a clock that does not jump, where its supervisor saw the end."""
     if state.seconds is not None:
         return state.seconds
     started, ended = state.started_ns, state.ended_ns
@@ -186,7 +186,7 @@ def last_error(report: bytes) -> Raised | None:
 
 
 def _bounded(error: Raised) -> dict[str, Any]:
-    """What the events of a run keep of an error."""
+    """Return the part of an error that the events of a run keep."""
     return {key: value for key, value in asdict(error).items() if value}
 
 
@@ -199,5 +199,5 @@ def _share(value: object) -> float | None:
 
 
 def number(value: object) -> float | None:
-    """What a stranger says is a number, if it is one that can be told on."""
+    """Return a stranger's number, if it is one that can be passed on."""
     return float(value) if isinstance(value, int | float) and abs(value) < _MOST else None

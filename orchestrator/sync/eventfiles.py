@@ -31,7 +31,7 @@ _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass
 class EventMirror:
-    """What one host has written, below `folder`."""
+    """Copy of what one host has written, below `folder`."""
 
     folder: Path
     root: str  # on the host

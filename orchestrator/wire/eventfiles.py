@@ -1,4 +1,4 @@
-"""What tasks write for TensorBoard, as far as it has come."""
+"""Pieces of the files that tasks write for TensorBoard."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EventFiles(Reply, frozen=True):
 
 
 class EventFilesOf(Request[EventFiles], frozen=True, kw_only=True):
-    """What is new below `root` to whom has `known` (path -> size)."""
+    """Asks for what is new below `root` to a controller that has `known` (path -> size)."""
 
     OP = "event_files"
     HEAD = LARGE
