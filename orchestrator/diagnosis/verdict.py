@@ -9,7 +9,7 @@ from typing import TypeAlias
 from orchestrator import ranges
 from orchestrator.diagnosis import lastwords
 from orchestrator.diagnosis.ends import end, end_after, failed
-from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOBODY, Rule
+from orchestrator.diagnosis.rules import OF_A_PEER, PORT_OF_ANOTHER, PORT_OF_NOBODY
 from orchestrator.diagnosis.statement import Statement
 from orchestrator.events import FailureKind, Loss, TaskExited
 from orchestrator.text import advised, duration, shell_signal, signal_name, size
@@ -158,24 +158,18 @@ def _verdict(exited: TaskExited, statements: Mapping[str, Statement], alike: Seq
     kind = _kind(exited, statement)
     number = exited.signal or shell_signal(exited.code)
     general = _KIND_HINTS.get(kind) or _SIGNAL_HINTS.get(number) or _CODE_HINTS.get(exited.code or 0, "")
-    rule = next(filter(_knows_the_port, (statements[one.task].rule for one in alike)), statement.rule)
+    # The task whose port another one took by mistake cannot tell; the other can.
+    ports = (PORT_OF_ANOTHER, PORT_OF_NOBODY)
+    rule = next((rule for one in alike if (rule := statements[one.task].rule) in ports), statement.rule)
     special = rule.advice if rule and kind is rule.kind else ""
     hint = special or general.format(host=exited.host)
     if kind is FailureKind.MISMATCH and exited.attempt != "1":
         hint += _AFTER_A_RESTART
     cause = _cause(exited, kind, statement, _who(exited, alike, len(statements)))
-    why = "\n".join(filter(None, (statement.why, _advice(exited, statement)))) if _speaks(exited) else ""
+    # The program's own advice: its host could have put any words into its mouth.
+    advice = advised(exited.task, statement.report.hint) if statement.report else ""
+    why = "\n".join(filter(None, (statement.why, advice))) if _speaks(exited) else ""
     return Verdict(kind, exited.task, exited.host, cause, _shown(exited, statement), hint, why)
-
-
-def _advice(exited: TaskExited, statement: Statement) -> str:
-    """The program's own: its host could have put any words into its mouth."""
-    return advised(exited.task, statement.report.hint) if statement.report else ""
-
-
-def _knows_the_port(rule: Rule | None) -> bool:
-    """The task whose port another one took by mistake cannot tell; the other can."""
-    return rule in (PORT_OF_ANOTHER, PORT_OF_NOBODY)
 
 
 def _speaks(exited: TaskExited) -> bool:
