@@ -118,7 +118,6 @@ class Order(StrEnum):
 
     STOP = "stop"
     KILL = "kill"  # without grace
-    STACKS = "stacks"
     VITALS = "vitals"  # what the tasks do now: somebody looks
 
 

@@ -239,6 +239,29 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         )
         setattr(sys, name, made)
         setattr(sys, f"__{name}__", made)
+    keeping = importlib.import_module("orchestrator.launching.keeping")
+    vars(keeping)["spawn"] = _fork_keeper
+
+
+def _fork_keeper(data: bytes, descriptors: tuple[int, ...], run: str) -> None:
+    """Stand in for `keeping.spawn`: what it would import is imported here, and there are no threads."""
+    del run
+    from orchestrator.launching import keeping
+    from orchestrator.node.base.descriptors import close_others
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as errand:
+        errand.write(data)
+        errand.seek(0)
+        if pid := os.fork():
+            os.waitpid(pid, 0)
+            return
+        os.setsid()
+        os.dup2(errand.fileno(), 0)
+        close_others({0, 1, 2, *descriptors})
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+        keeping.main()
 
 
 _PROGRAM = "from tests.command import serve; serve(); from orchestrator.cli.main import run; run()"

@@ -14,7 +14,7 @@ from orchestrator.node.base.fault import reason
 if TYPE_CHECKING:
     from orchestrator import wire
     from orchestrator.model import RunPlan, TaskId
-    from orchestrator.phases.stacks import RunStacks
+    from orchestrator.phases.hang import RunStacks
 
 SUMMARY = "show where a run's tasks stand: their Python stacks, equal ones folded, the odd one named"
 _SECONDS = 45.0
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.finding import find_run
     from orchestrator.cli.desk.history import history
-    from orchestrator.phases.stacks import keep
+    from orchestrator.phases.hang import keep
     from orchestrator.run.stacks import living
     from orchestrator.run.view import replay
 

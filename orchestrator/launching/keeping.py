@@ -6,31 +6,34 @@ import contextlib
 import getpass
 import logging
 import os
+import pickle
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orchestrator
 from orchestrator import timings
 from orchestrator.errors import ExitStatus, RunError
 from orchestrator.launching.debuglog import log_to_stderr, open_debug_log
 from orchestrator.model import Order, RunPlan
-from orchestrator.node.base.descriptors import close_others
 from orchestrator.store import RunFolder
 
 if TYPE_CHECKING:
     from orchestrator.launching.code import Project
-    from orchestrator.phases.context import CodeSource, Run
+    from orchestrator.phases.context import CodeSource
     from orchestrator.ssh.keys import Secrets
 
 
 # Open files that a keeper wants: a few for each task and host. macOS allows 256, and where it names no upper
 # bound it may still refuse more than the second.
 _FILES = (65_536, 10_240)
-_kept: list[object] = []
 _GLANCE = 0.1  # seconds; whoever only looks whether there is a keeper holds the lock for less
 
 
@@ -43,6 +46,19 @@ def owner() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+@dataclass(frozen=True)
+class Errand:
+    """What a keeper is to do, and what it cannot read in the run's folder."""
+
+    folder: RunFolder
+    plan: RunPlan
+    key: bytes | None  # with which the user's plans are sealed
+    logins: Secrets | None
+    secrets: Mapping[str, str]
+    source: CodeSource | None = None  # of a new run; None: a run is taken over
+    stop: Order | None = None  # STOP or KILL: asked for from the start
+
+
 def keep_new(
     folder: RunFolder,
     plan: RunPlan,
@@ -52,17 +68,12 @@ def keep_new(
     key: bytes | None,
     asked: Secrets | None,
 ) -> None:
-    """Fork the keeper of a new run; its folder is all that connects it with us."""
+    """Start the keeper of a new run; its folder is all that connects it with us."""
+    from orchestrator.phases.context import CodeSource
 
-    def work(control: int) -> int:
-        from orchestrator.phases import keeper
-        from orchestrator.phases.context import CodeSource
-
-        source = CodeSource() if project is None else project.source()
-        with _run(folder, plan, source, secrets, key=key, asked=asked) as run:
-            return keeper.keep_new(run, control)
-
-    _fork(folder, work)
+    source = CodeSource() if project is None else project.source()
+    if not _start(Errand(folder, plan, key, asked, secrets, source)):
+        raise RunError(f"run {folder.run} has a keeper already")
 
 
 def keep_adopted(
@@ -73,41 +84,83 @@ def keep_adopted(
     *,
     stop: Order | None = None,
 ) -> bool:
-    """Fork a keeper that takes over a run; False when it has one already.
-
-    `stop` (STOP or KILL) is what it is asked for from the start.
-    """
+    """Start a keeper that takes over a run; return False when the run has one already."""
     # A restart needs them; what this machine does not have is said then. A plan that is not ours could name
     # whatever this environment holds.
     names = () if plan.hearsay else plan.secrets
     secrets = {name: os.environ[name] for name in names if name in os.environ}
-
-    def work(control: int) -> int:
-        from orchestrator.phases import keeper
-        from orchestrator.phases.context import CodeSource
-
-        with _run(folder, plan, CodeSource(), secrets, key=key, asked=asked) as run:
-            if stop is not None:
-                run.stop.ask(kill=stop is Order.KILL)
-            return keeper.keep_adopted(run, control)
-
-    return _fork(folder, work, required=False)
+    return _start(Errand(folder, plan, key, asked, secrets, stop=stop))
 
 
-@contextlib.contextmanager
-def _run(
-    folder: RunFolder,
-    plan: RunPlan,
-    source: CodeSource,
-    secrets: Mapping[str, str],
-    *,
-    key: bytes | None,
-    asked: Secrets | None,
-) -> Iterator[Run]:
-    """The run in the hands of its keeper; at the end its events are on disk."""
+def _start(errand: Errand) -> bool:
+    """Start a keeper; return False when the run has one."""
+    folder = errand.folder
+    lock = folder.take_lock()
+    deadline = time.monotonic() + _GLANCE
+    while lock is None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+        lock = folder.take_lock()
+    control = folder.open_control()
+    spawn(pickle.dumps((errand, lock, control)), (lock, control), folder.run)
+    os.close(lock)
+    os.close(control)
+    return True
+
+
+def spawn(data: bytes, descriptors: tuple[int, ...], run: str) -> None:
+    """Have a Python of its own call `main`: this process may have threads, so none of it is forked.
+
+    What the keeper needs comes by a pipe, since it holds secrets.
+    """
+    code = Path(orchestrator.__file__).parents[1]
+    argv = [sys.executable, "-P", "-c", _PROGRAM, str(code), f"keeper of {run}"]
+    subprocess.run(argv, input=data, pass_fds=descriptors, start_new_session=True, check=False)
+
+
+_PROGRAM = (
+    "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]);"
+    " from orchestrator.launching.keeping import main; main()"
+)
+
+
+def main() -> None:
+    """Leave whoever started us, do the errand that stdin holds, and leave; never return."""
+    if os.fork() > 0:
+        os._exit(0)  # the keeper is nobody's child: no zombie, no controlling terminal
+    status = int(ExitStatus.BUG)
+    try:
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Sent by the process that started us, over a pipe that nobody else has.
+        errand, lock, control = pickle.loads(sys.stdin.buffer.read())  # noqa: S301
+        for descriptor in (lock, control):
+            os.set_inheritable(descriptor, False)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        debug = open_debug_log(errand.folder.debug_log)
+        os.dup2(debug, 1)
+        os.dup2(debug, 2)
+        _allow_files()
+        log_to_stderr()
+        # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+        status = _keep(errand, control)
+    except BaseException:
+        logging.getLogger("orchestrate").exception("the keeper failed")
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _keep(errand: Errand, control: int) -> int:
+    """Keep a run to its end; then its events are on disk."""
     from orchestrator.connectors import connectors
     from orchestrator.fleet import Fleet
-    from orchestrator.phases.context import Inbox, Run
+    from orchestrator.phases import keeper
+    from orchestrator.phases.context import CodeSource, Inbox, Run
     from orchestrator.store.bus import Bus
     from orchestrator.store.eventlog import EventLog
     from orchestrator.store.known import state_root
@@ -115,80 +168,28 @@ def _run(
 
     inbox = Inbox()
     patience = timings.read(os.environ)
-    fleet = Fleet(connectors(asked), inbox.put, patience)
-    who = f"{owner()}, pid {os.getpid()}"
-    log = EventLog(folder)
+    log = EventLog(errand.folder)
     try:
-        yield Run(
-            folder,
-            plan,
+        run = Run(
+            errand.folder,
+            errand.plan,
             Bus(log),
-            fleet,
+            Fleet(connectors(errand.logins), inbox.put, patience),
             inbox,
-            who,
-            source,
-            secrets,
+            f"{owner()}, pid {os.getpid()}",
+            errand.source or CodeSource(),
+            errand.secrets,
             patience,
-            key,
+            errand.key,
             Validations(state_root() / "validated"),
         )
+        if errand.source is not None:
+            return keeper.keep_new(run, control)
+        if errand.stop is not None:
+            run.stop.ask(kill=errand.stop is Order.KILL)
+        return keeper.keep_adopted(run, control)
     finally:
         log.finish()
-
-
-def _fork(folder: RunFolder, work: Callable[[int], int], *, required: bool = True) -> bool:
-    lock = folder.take_lock()
-    deadline = time.monotonic() + _GLANCE
-    while lock is None:
-        if time.monotonic() > deadline:
-            if required:
-                raise RunError(f"run {folder.run} has a keeper already")
-            return False
-        time.sleep(0.01)
-        lock = folder.take_lock()
-    control = folder.open_control()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        _become_keeper(folder, lock, control, work)
-    os.close(lock)
-    os.close(control)
-    os.waitpid(child, 0)
-    return True
-
-
-def _become_keeper(folder: RunFolder, lock: int, control: int, work: Callable[[int], int]) -> None:
-    """Leave the terminal and the viewer behind, do the work, and leave; never returns."""
-    status = int(ExitStatus.BUG)
-    try:
-        os.setsid()
-        if os.fork() > 0:
-            os._exit(0)  # the keeper is nobody's child: no zombie, no controlling terminal
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        null = os.open(os.devnull, os.O_RDONLY)
-        debug = open_debug_log(folder.debug_log)
-        os.dup2(null, 0)
-        os.dup2(debug, 1)
-        os.dup2(debug, 2)
-        close_others({0, 1, 2, lock, control})
-        # Ours may have been others, whose numbers are free now and soon somebody else's.
-        _kept.extend((sys.stdout, sys.stderr))  # let go of, they might close 1 and 2
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
-        sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
-        _allow_files()
-        log_to_stderr()
-        # It logs a traceback for every host that cannot be reached, which is told as an error anyway.
-        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-        status = work(control)
-    except BaseException:
-        logging.getLogger("orchestrate").exception("the keeper failed")
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
-        os._exit(status)
 
 
 def _allow_files() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 from orchestrator import wire
 from orchestrator.diagnosis import lastwords
@@ -24,15 +25,12 @@ from orchestrator.events import (
 from orchestrator.model import TaskId
 from orchestrator.phases import stop
 from orchestrator.phases.adopt import Adopted
-from orchestrator.phases.context import Run
-from orchestrator.phases.follow import Follower
-from orchestrator.phases.gauge import Gauge
-from orchestrator.phases.hang import Hung, Watch
-from orchestrator.phases.reach import LinkTester
-from orchestrator.phases.states import on_nodes
-from orchestrator.run import hang, leavers, restarts
+from orchestrator.phases.context import Run, log
+from orchestrator.phases.follow import Follower, on_nodes
+from orchestrator.phases.hang import Hung, LinkTester, Watch
+from orchestrator.run import restarts, vitals
 from orchestrator.run.fetching import Fetching
-from orchestrator.run.gang import GangDecision, decide, succeeded
+from orchestrator.run.gang import GangDecision, decide, essential, succeeded
 from orchestrator.store.tail import last_lines
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
@@ -64,8 +62,6 @@ class Attempt:
         self._looked = 0  # stopped tasks of which the nodes were asked who stopped them
         self._exits = list(known)
         self._steps: dict[str, int] = {}
-        self._left: dict[TaskId, float] = {}  # when each of those that ended well did so
-        self._missed = ""  # what was said of those that wait for them
         self._fetching = Fetching()
         self._diverged: dict[str, str] = {}  # what each task's last loss is, where it is not a number
         placed = {spec.id: spec.host for spec in run.plan.tasks}
@@ -78,32 +74,12 @@ class Attempt:
     def _told(self, event: Event) -> None:
         if isinstance(event, TaskExited):
             self._exits.append(event)
-            if event.code == 0 and not event.stopped:
-                self._left[TaskId.parse(event.task)] = time.monotonic()
         elif isinstance(event, TaskProgressed):
             self._steps[event.task] = event.step
             self._look_at_loss(event)
         elif isinstance(event, FetchStepped) and not self._fetching.is_news(event):
             return
         self._run.bus.emit(event)
-
-    def _look_at_leavers(self) -> None:
-        """Say once who left while others, which may need it, stand still."""
-        if self._missed or not self._left:
-            return
-        trainers = hang.watched(self._follower.tasks)
-        lives = {task: self._follower.lives[task] for task in self._follower.waiting() if task in trainers}
-        self._missed = leavers.missed(lives, self._left, time.monotonic(), self._run.plan.completion)
-        if self._missed:
-            self._run.bus.emit(Noted(self._missed))
-
-    def _explained(self, hung: Hung) -> Hung:
-        """A hang in which no task stands out is that of those who wait for one that has left."""
-        if hung.task or not self._missed:
-            return hung
-        first = min(self._left, key=lambda task: self._left[task])
-        host = self._follower.host(first)
-        return replace(hung, cause=self._missed, task=str(first), host=host, hint=leavers.HINT)
 
     def _look_at_loss(self, event: TaskProgressed) -> None:
         """A loss that is not finite is said once, when it is first reported."""
@@ -130,8 +106,6 @@ class Attempt:
             stopper = self._stop(by, "as its last keeper began to", grace)
         while True:
             follower.step(0.5 if stopper is None else 0.1)
-            if stopper is None:
-                self._look_at_leavers()
             elsewhere = self._stopped_elsewhere() if stopper is None else None
             if (run.stop.asked or elsewhere) and asked is None:
                 asked = elsewhere or time.time()
@@ -154,7 +128,6 @@ class Attempt:
                 case GangDecision.STOP_COMPLETE if stopper is None:
                     stopper = self._stop(StopBy.COMPLETION, "the chief is done", run.plan.grace)
                 case GangDecision.GO_ON if stopper is None and (hung := watch.look()) is not None:
-                    hung = self._explained(hung)
                     stopper = self._stop(StopBy.FAILURE, "the tasks hang", run.plan.failure_grace)
                 case _:
                     pass
@@ -165,8 +138,7 @@ class Attempt:
                 follower.give_up("it has not ended, and nothing tells why")
                 break
             gauge.look()
-            if stopper is None:
-                links.look()
+            links.look()
         if asked is None and self._failed() and self._blames_peer():
             links.begin()  # where all have ended at once there was no time for it
         cut = links.result()
@@ -176,7 +148,14 @@ class Attempt:
         run.bus.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
         # What fails after the stop was asked for may fail because of it: a peer was killed a moment earlier.
         failed = asked is None or any(one.ended < asked for one in self._failed())
-        stopped = not failed and hung is None
+        # What matters was done before anybody was told to stop: the run has succeeded.
+        done = good and not any(
+            follower.ends[task].stopped for task in essential(follower.tasks, run.plan.completion)
+        )
+        stopped = not failed and not done and hung is None
+        for task, lines in follower.fits.items():
+            if lines.fit is not None and lines.fit.diverged:
+                self._diverged.setdefault(str(task), lines.fit.diverged)
         return Finished(tuple(self._exits), good, stopped, self._steps, unproven, hung, self._diverged, cut)
 
     def _leave_behind(self) -> None:
@@ -235,3 +214,82 @@ class Attempt:
             silent=now - follower.heard,
             patience=run.plan.restarts.host_timeout,
         )
+
+
+_WRITE_EVERY = 1.0
+_ASK_EVERY = 5.0
+_WATCHED = 15.0  # seconds after a viewer's last word in which somebody looks
+
+
+class Gauge:
+    """`look` never waits, and does nothing while nobody looks: no node is asked then."""
+
+    def __init__(
+        self, run: Run, follower: Follower, said: Callable[[TaskId], str] = lambda _task: ""
+    ) -> None:
+        self._run = run
+        self._follower = follower
+        self._said = said
+        self._wrote = self._asked = 0.0
+        self._answers: dict[str, Future[wire.Measured]] = {}  # by host
+        self._known: dict[str, _Use] = {}  # by task
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now - self._run.watched > _WATCHED or now - self._wrote < _WRITE_EVERY:
+            return
+        self._wrote = now
+        self._take(now)
+        if now - self._asked >= _ASK_EVERY:
+            self._asked = now
+            self._ask()
+        try:
+            self._run.folder.write_vitals(vitals.encode(self._made(now)))
+        except OSError as error:  # no room: a board without these numbers is still one
+            log.debug("vitals: %s", error)
+
+    def _made(self, now: float) -> vitals.Vitals:
+        wall = time.time()
+        tasks = {}
+        for task in self._follower.waiting():
+            use = self._known.get(str(task))
+            last = use.last if use else None
+            tasks[str(task)] = vitals.Vital(
+                heard=wall - max(0.0, now - self._follower.lives[task].heard),
+                fit=self._follower.fits[task].fit,
+                said=self._said(task),
+                cpu=use.busy if use else None,
+                memory=last.memory if last else None,
+                gpu_memory=last.gpu_memory or None if last else None,
+                gpu_busy=last.gpu_busy if last and last.gpu_memory else None,
+            )
+        return vitals.Vitals(wall, self._follower.attempt, tasks)
+
+    def _ask(self) -> None:
+        wanted = {self._follower.host(task) for task in self._follower.waiting()}
+        for name, session in list(self._run.fleet.sessions.items()):
+            if name in wanted and name not in self._answers:
+                request = wire.VitalsAsk(run=self._run.id, attempt=self._follower.attempt, gpus=True)
+                self._answers[name] = session.submit(request)
+
+    def _take(self, now: float) -> None:
+        for name, future in list(self._answers.items()):
+            if not future.done():
+                continue
+            del self._answers[name]
+            if future.cancelled() or future.exception() is not None:
+                continue
+            for told in future.result().tasks:
+                if self._follower.speaks_for(name, told.task):
+                    self._known[told.task] = _Use(told, now, self._known.get(told.task))
+
+
+class _Use:
+    """What a task used by its last answer, and how busy it was since the one before."""
+
+    def __init__(self, told: wire.TaskVitals, at: float, before: _Use | None) -> None:
+        self.last = told
+        self.at = at
+        self.busy: float | None = None
+        if before is not None and at > before.at and told.cpu >= before.last.cpu:
+            self.busy = (told.cpu - before.last.cpu) / (at - before.at)

@@ -90,8 +90,7 @@ def plan_text(run: Run) -> str | None:
     """
     if run.plan.hearsay:
         return None
-    text = msgspec.json.encode(for_nodes(run.plan))
-    return text.decode() if run.key is None else seal(text, run.key)
+    return seal(msgspec.json.encode(for_nodes(run.plan)), run.key)
 
 
 def for_nodes(plan: RunPlan) -> RunPlan:

@@ -140,7 +140,6 @@ class Run:
     leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
     unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
-    wants_stacks: threading.Event = field(default_factory=threading.Event)  # a viewer does
 
     @property
     def id(self) -> str:

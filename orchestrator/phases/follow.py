@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -18,14 +18,12 @@ from orchestrator.phases.connect import keep_again
 from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, log
 from orchestrator.phases.restart import recovery
 from orchestrator.phases.room import PutOff
-from orchestrator.phases.states import ended_on_nodes
+from orchestrator.planning.takeover import speaks_for
 from orchestrator.run import fitlines, hang
-from orchestrator.run.flood import Flow
 from orchestrator.run.records import ReportLines, TaskPlace, final, reported, vanished
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_bytes
-from orchestrator.text import size
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
 _HOLES = 3  # in what a host sends of its files, after which nobody believes it: an honest one leaves none
@@ -44,10 +42,12 @@ class Follower:
         self._attempt = attempt
         self._placed = dict(placed)
         self._told = told
+        self._on: dict[str, list[TaskId]] = {}  # host -> its tasks
+        for task, name in placed.items():
+            self._on.setdefault(name, []).append(task)
         now = time.monotonic()
         self.lives = {task: hang.Life(now) for task in placed}  # when each was heard of last
         self._mirrors = {task: Mirror(run.folder, attempt, task.slug) for task in placed}
-        self._flows = {task: Flow() for task in placed}
         self.fits = {task: fitlines.Lines(several=len(placed) > 1) for task in placed}
         self._reports = {task: ReportLines() for task in placed}
         self._gaps: dict[TaskId, int] = {}
@@ -81,15 +81,15 @@ class Follower:
 
     def attach(self, hosts: Iterable[str] | None = None) -> None:
         """Ask the agents for everything that is not on our disk yet."""
-        for name in set(self._placed.values()) if hosts is None else hosts:
+        for name in self._on if hosts is None else hosts:
             session = self._run.fleet.sessions.get(name)
             if session is None:
                 self._lose(name, "there was no connection")
                 continue
             tasks = [
-                wire.From(str(task), mirror.log_size, mirror.report_size)
-                for task, mirror in self._mirrors.items()
-                if self._placed[task] == name and task not in self.ends
+                wire.From(str(task), self._mirrors[task].log_size, self._mirrors[task].report_size)
+                for task in self._on.get(name, ())  # a host that was replaced has none
+                if task not in self.ends
             ]
             answer = session.submit(wire.Follow(run=self._run.id, attempt=self._attempt, tasks=tasks))
             answer.add_done_callback(partial(self._answered, session))
@@ -103,8 +103,8 @@ class Follower:
         asked = self._take(timeout)
         self._keep_again()
         recovery.try_again(self._run)
-        for task, name in self._placed.items():
-            if name in self._put_off.hosts:  # it may print: nothing here can tell
+        for name in self._put_off.hosts:  # its tasks may print: nothing here can tell
+            for task in self._on.get(name, ()):
                 hang.heard(self.lives, task, time.monotonic())
         if again := self._put_off.again():
             self.attach(again)
@@ -212,7 +212,6 @@ class Follower:
             case wire.LogNews(offset=offset, times=times):
                 here = mirror.log_size
                 mirror.add_log(offset, frame.payload, times)
-                self._watch_flow(task, times)
                 self._read_fit(task, frame.payload[max(0, here - offset) :], here)
             case wire.ReportNews(offset=offset):
                 known = mirror.report_size
@@ -243,13 +242,6 @@ class Follower:
     def speaks_for(self, host: str, task: str) -> bool:
         """Whether it is the task of that host."""
         return self._task_on(host, task) is not None
-
-    def _watch_flow(self, task: TaskId, times: Sequence[tuple[int, int]]) -> None:
-        rate = self._flows[task].add(times)
-        if rate is not None:
-            where = f"{self._placed[task]} and this machine"
-            kept = f"{where} keep up to {size(LOG_CAP)} of it"
-            self._told(Noted(f"{task} prints {size(rate)} a second: {kept}"))
 
     def leave_behind(self, told: Mapping[TaskId, tuple[wire.TaskStatus, float]]) -> None:
         """End tasks whose ends are known though their output is not all here, and say how much is not.
@@ -329,3 +321,60 @@ def _gaps_said(run: Run, attempt: str) -> dict[TaskId, int]:
             case _:
                 pass
     return missing
+
+
+def on_nodes(
+    run: Run, attempt: str, timeout: float = 10.0
+) -> dict[tuple[str, TaskId], tuple[wire.TaskStatus, float]]:
+    """What each host that answers tells of each task, and how far its clock is ahead."""
+    answers = run.fleet.ask(wire.States(run=run.id), timeout=timeout)
+    clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
+    return {
+        (name, TaskId.parse(one.task)): (one, clocks.get(name, 0.0))
+        for name, reply in answers.good.items()
+        for one in reply.tasks
+        if one.attempt == attempt
+    }
+
+
+def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, wire.TaskRecord]:
+    """The final states of an attempt's tasks, as their nodes know them."""
+    return {
+        task: one.state
+        for (name, task), (one, _) in on_nodes(run, attempt).items()
+        if one.state.state.final and speaks_for(run.plan, name, attempt, one.task)
+    }
+
+
+_PATIENCE = 30.0  # seconds for what is on the nodes to come here
+
+
+def collect(run: Run, attempt: str) -> None:
+    """Bring their output here and tell how they ended, of those that ended where hosts answer.
+
+    Also of tasks that nobody told of: their keeper may have been killed over it.
+    """
+    there = {key: told for key, told in on_nodes(run, attempt).items() if not told[0].alive}
+    placed = {spec.id: spec.host for spec in run.plan.tasks if (spec.host, spec.id) in there}
+    if not placed:
+        return
+    history = [stamped.event for stamped in events_of(run.folder)]
+    started = {event.task for event in history if isinstance(event, TaskStarted) and event.attempt == attempt}
+    for task, host in placed.items():
+        if str(task) not in started:
+            run.bus.emit(TaskStarted(str(task), host, attempt, there[host, task][0].state.started_as))
+    follower = Follower(run, attempt, placed, run.bus.emit)
+    for event in history:
+        if isinstance(event, TaskExited) and event.attempt == attempt and TaskId.parse(event.task) in placed:
+            follower.know(event)
+    follower.attach()
+    deadline = time.monotonic() + _PATIENCE
+    while _awaited(run, follower) and time.monotonic() < deadline:
+        if follower.step(0.2) and run.stop.kill:
+            break  # a user has no more patience
+    follower.leave_behind({task: there[host, task] for task, host in placed.items()})
+    follower.close()
+
+
+def _awaited(run: Run, follower: Follower) -> bool:
+    return any(follower.host(task) not in run.lost for task in follower.waiting())

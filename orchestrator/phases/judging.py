@@ -15,16 +15,17 @@ from orchestrator.model import TaskSpec
 from orchestrator.phases.attempt import Finished
 from orchestrator.phases.context import PhaseFailed
 from orchestrator.ranges import fold
-from orchestrator.run import losses, restarts
+from orchestrator.run import restarts
 from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
 from orchestrator.store import RunFolder
 from orchestrator.store.tail import last_bytes, last_lines
 
-_TRAINED = 200  # lines of a log's end in which a loss is searched
 _FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of a graph is long
 
 _OF_A_CUT = "look at the switch and the firewalls between them; `orchestrate preflight` tests every pair"
+
+_OF_A_LOSS = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
 
 
 def attempt_failed(
@@ -54,17 +55,12 @@ def attempt_failed(
     return verdict, restarts.failure(blamed, verdict.last_lines, steps)
 
 
-def doubt(finished: Finished, folder: RunFolder, attempt: str) -> Verdict:
-    """Tell why a good end is no plain success: a loss that is not finite; NOBODY where nothing is odd."""
+def doubt(finished: Finished) -> Verdict:
+    """Return why a good end is not a plain success: a task's last loss is not finite; else NOBODY."""
     for exited in finished.exits:
-        if exited.code != 0 or exited.stopped:
-            continue
-        told = finished.diverged.get(exited.task, "")
-        lines = last_lines(folder.log(attempt, exited.task.replace("/", "-")), _TRAINED)
-        odd = f"its last loss is {told}" if told else losses.diverged(lines)
-        if odd:
-            cause = f"{exited.task} on {exited.host}: {odd}"
-            return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), losses.HINT)
+        if exited.task in finished.diverged and exited.code == 0 and not exited.stopped:
+            cause = f"{exited.task} on {exited.host}: its last loss is {finished.diverged[exited.task]}"
+            return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), _OF_A_LOSS)
     return NOBODY
 
 

@@ -1,8 +1,15 @@
-"""The keeper: the one process that owns a run, from the first connection to the verdict."""
+"""The keeper: the one process that owns a run, from the first connection to the verdict.
+
+Viewers ask it for something by a FIFO in the run's folder, which a thread of its own reads.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import select
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,19 +20,85 @@ from orchestrator.diagnosis.verdict import NOBODY, Verdict
 from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.events import AttemptFailed, FailureKind, Noted, Outcome, Phase, RunEnded, RunLeft, StopBy
 from orchestrator.fleet import Cancelled, problems
-from orchestrator.phases import launch, stage, steps, stop, validate
+from orchestrator.model import Order
+from orchestrator.phases import launch, stage, stop, validate
 from orchestrator.phases.adopt import Adopted, adopt, announce
 from orchestrator.phases.attempt import Attempt
-from orchestrator.phases.collect import collect
-from orchestrator.phases.context import PhaseFailed, Run, log
-from orchestrator.phases.control import Control
+from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, log
+from orchestrator.phases.follow import collect
 from orchestrator.phases.judging import attempt_failed, doubt, never_started, of_phase, warnings
 from orchestrator.phases.notify import notify
-from orchestrator.phases.restart.again import CannotSeatError, rest, start_again
+from orchestrator.phases.restart.again import CannotSeatError, prepare, rest, start_again
 from orchestrator.phases.restart.seats import connect_or_replace
 from orchestrator.planning.takeover import FIRST
 from orchestrator.run import restarts
 from orchestrator.run.restarts import FailedAttempt
+
+_LOOK = 2.0  # seconds between two looks at whether the run's folder is still there
+
+
+class Control:
+    """Takes requests for as long as the keeper lives; while `cancels`, one ends whatever is waited for."""
+
+    def __init__(self, run: Run, fifo: int) -> None:
+        self.cancels = True
+        self._run = run
+        self._fifo = fifo
+
+    def listen(self) -> None:
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+
+    def _listen(self) -> None:
+        buffer = b""
+        while True:
+            if not self._run.folder.is_control(self._fifo):
+                self._open_again()
+            if select.select([self._fifo], [], [], _LOOK)[0]:
+                *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
+                for line in lines:
+                    self._hear(line)
+            elif self._is_removed():
+                # Nobody can see or stop what we keep. The nodes continue, and a new folder can keep the run.
+                log.error("the run's folder was removed: its keeper leaves")
+                os._exit(ExitStatus.BUG)
+
+    def _is_removed(self) -> bool:
+        """A disk that does not answer for a while takes no folder away."""
+        try:
+            self._run.folder.lock.lstat()
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            log.warning("the run's folder cannot be looked at: %s", error)
+        return False
+
+    def _open_again(self) -> None:
+        """Viewers write to another FIFO, or to none: make it again."""
+        try:
+            fifo = self._run.folder.open_control()
+        except OrchestrateError as error:
+            log.warning("%s: %s", error.what, error.why)
+            return
+        os.dup2(fifo, self._fifo, inheritable=False)
+        os.close(fifo)
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            order = Order(json.loads(line).get("want"))
+        except (ValueError, AttributeError):
+            return
+        match order:
+            case Order.VITALS:
+                self._run.watched = time.monotonic()
+            case Order.STOP | Order.KILL:
+                self._stop(kill=order is Order.KILL)
+
+    def _stop(self, *, kill: bool) -> None:
+        # Cancelled first: whoever sees that it was asked for may wait for hosts again.
+        if self.cancels and not self._run.stop.asked:
+            self._run.fleet.cancel()
+        self._run.stop.ask(kill=kill)
+        self._run.inbox.put(ViewerRequest(kill=kill))
 
 
 def keep_new(run: Run, control: int) -> ExitStatus:
@@ -87,7 +160,7 @@ class _Keeper:
         self._control.listen()
         stage.begin(run)
         connect_or_replace(run)
-        steps.prepare(run)
+        prepare(run)
         return self._attempts(lambda: launch.launch(run, str(FIRST)))
 
     def adopted(self) -> RunEnded | RunLeft:
@@ -135,7 +208,7 @@ class _Keeper:
                 if finished.by_user or self._over is not None:
                     return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
                 if finished.good:
-                    odd = doubt(finished, run.folder, str(self._number))
+                    odd = doubt(finished)
                     cause = odd.cause if odd.task else ""
                     ended = self._ended(
                         Outcome.SUCCEEDED, ExitStatus.OK, cause=cause, verdict=odd, hint=odd.hint

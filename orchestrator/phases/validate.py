@@ -30,9 +30,9 @@ from orchestrator.events import (
 )
 from orchestrator.fleet import Cancelled
 from orchestrator.model import TaskSpec
+from orchestrator.phases.attempt import Gauge
 from orchestrator.phases.context import Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.gauge import Gauge
 from orchestrator.phases.launch import start_all
 from orchestrator.phases.restart import recovery
 from orchestrator.planning.plan import is_builtin, resolve

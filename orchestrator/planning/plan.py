@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from orchestrator.model import (
     TaskSpec,
 )
 from orchestrator.planning import environ as env_rules
-from orchestrator.planning import tfconfig
 from orchestrator.program import keras
 from orchestrator.text import endpoint
 
@@ -33,7 +33,7 @@ CHECKPOINTS = ("--checkpoint-dir", "checkpoints")  # in the run's own folder
 
 @dataclass(frozen=True)
 class _Seat:
-    """One task's place: its host, its port and its share of the devices there."""
+    """One task's host, its port and its share of the devices there."""
 
     task: TaskId
     host: Host
@@ -149,7 +149,7 @@ def seat(
             recipe.job_env,
             one.host.env,
             recipe.env,
-            tf_config=tfconfig.render(cluster, one.task) if several or recipe.tf_config else None,
+            tf_config=tf_config(cluster, one.task) if several or recipe.tf_config else None,
         )
         stood += [(default, one.task) for default in defaults]
         tasks.append(TaskSpec(one.task, one.host.name, one.port, argv, full, recipe.setup))
@@ -202,6 +202,23 @@ def cluster_of(seats: tuple[_Seat, ...]) -> dict[str, tuple[str, ...]]:
     roles = [role for role in Role if role is not Role.EVALUATOR]
     found = {role.value: tuple(seat.address for seat in seats if seat.task.role is role) for role in roles}
     return {role: peers for role, peers in found.items() if peers}
+
+
+def tf_config(cluster: Mapping[str, tuple[str, ...]], task: TaskId) -> str:
+    """One line of JSON, cluster before task, with the roles that exist in the order of `Role`."""
+    roles = {role.value: list(cluster[role.value]) for role in Role if cluster.get(role.value)}
+    return json.dumps({"cluster": roles, "task": {"type": task.role.value, "index": task.index}})
+
+
+def parse_tf_config(text: str) -> tuple[dict[str, tuple[str, ...]], TaskId]:
+    """Read what `tf_config` was given; raise ValueError for anything else."""
+    try:
+        config = json.loads(text)
+        cluster = {Role(role).value: tuple(map(str, peers)) for role, peers in config["cluster"].items()}
+        task = TaskId(Role(config["task"]["type"]), int(config["task"]["index"]))
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"not a TF_CONFIG: {text[:200]!r}") from error
+    return cluster, task
 
 
 def completion(cluster: Mapping[str, tuple[str, ...]]) -> Completion:

@@ -21,7 +21,6 @@ from orchestrator.events import (
     TaskReported,
 )
 from orchestrator.model import TaskId
-from orchestrator.run import losses
 from orchestrator.text import moment
 
 _WORD = 100  # characters of what it does about its data
@@ -155,7 +154,7 @@ def reported(task: TaskId, line: bytes) -> Event | None:
                 step if isinstance(step, int) and abs(step) < _MOST else 0,
                 number(record.get("loss")),
                 number(record.get("steps_per_second")),
-                losses.word(record.get("loss")),
+                _not_finite(record.get("loss")),
                 _share(record.get("waiting")),
             )
         case Last.RESULT:
@@ -192,6 +191,12 @@ def _bounded(error: Raised) -> dict[str, Any]:
 
 def _bytes(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < _MOST else 0
+
+
+def _not_finite(value: object) -> str:
+    """Return `nan` or `inf` for a loss that a task reports in this word: JSON has no number for it."""
+    word = value.lower() if isinstance(value, str) else ""
+    return word if word.lstrip("+-") in ("nan", "inf") else ""
 
 
 def _share(value: object) -> float | None:

@@ -20,7 +20,7 @@ from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch
 from orchestrator.phases.context import CodeSource, Inbox, PhaseFailed, Run
-from orchestrator.phases.control import Control
+from orchestrator.phases.keeper import Control
 from orchestrator.phases.restart import recovery
 from orchestrator.phases.roll_call import RollCall
 from orchestrator.store import RunFolder

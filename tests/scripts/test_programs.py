@@ -78,7 +78,6 @@ def test_a_training_that_diverged_is_no_plain_success(desk: Desk) -> None:
     assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
     said = viewer.stdout + viewer.stderr
     assert "succeeded, with a loss that is not finite," in said
-    assert "TerminateOnNaN ended its training" in said
 
 
 @pytest.mark.timeout(300)

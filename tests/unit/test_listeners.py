@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator import wire
 from orchestrator.events import TermUnheard
-from orchestrator.phases.listeners import unheard
+from orchestrator.phases.stop import unheard
 
 
 def vitals(task: str, term: str, *, tensorflow: bool = False, saved: Any = None) -> wire.TaskVitals:

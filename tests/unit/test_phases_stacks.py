@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator import wire
 from orchestrator.names import RunId
-from orchestrator.phases.stacks import keep
+from orchestrator.phases.hang import keep
 from orchestrator.store import RunFolder
 from tests.unit.plans import host, make
 

@@ -9,15 +9,14 @@ from hypothesis import given
 
 from orchestrator.errors import UsageError
 from orchestrator.model import Completion, Inventory, Job, Role, RunPlan, TaskId
-from orchestrator.planning import tfconfig
-from orchestrator.planning.plan import choose_command, resolve
+from orchestrator.planning.plan import choose_command, parse_tf_config, resolve, tf_config
 from tests.unit.plans import host, inventories, make, plans
 
 
 @given(plans())
 def test_every_task_reads_back_what_was_planned_for_it(plan: RunPlan) -> None:
     for task in plan.tasks:
-        cluster, read = tfconfig.parse(task.env["TF_CONFIG"])
+        cluster, read = parse_tf_config(task.env["TF_CONFIG"])
         assert (cluster, read) == (dict(plan.cluster), task.id)
         assert list(task.env)[-1] == "TF_CONFIG"
         in_cluster = [*cluster.get(read.role.value, ())]
@@ -127,12 +126,12 @@ def test_the_plan_keeps_what_the_job_says() -> None:
 )
 def test_what_is_no_tf_config(text: str) -> None:
     with pytest.raises(ValueError, match="not a TF_CONFIG"):
-        tfconfig.parse(text)
+        parse_tf_config(text)
 
 
 def test_roles_come_in_tensorflows_order_whatever_the_order_given() -> None:
     cluster = {"ps": ("c:1",), "worker": ("b:1",), "chief": ("a:1",)}
-    assert list(json.loads(tfconfig.render(cluster, TaskId(Role.PS, 0)))["cluster"]) == [
+    assert list(json.loads(tf_config(cluster, TaskId(Role.PS, 0)))["cluster"]) == [
         "chief",
         "worker",
         "ps",

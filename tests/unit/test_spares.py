@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.events import CheckReported, Level
-from orchestrator.phases.spares import unfit, with_spares
+from orchestrator.phases.restart.seats import unfit, with_spares
 from tests.unit import plans
 
 CHECKS = [

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.model import Role, TaskId
-from orchestrator.planning.tfconfig import render
+from orchestrator.planning.plan import tf_config as render
 from worker_entry.cluster import ALONE, Chosen, Cluster, Task, choose, parse
 from worker_entry.failure import UsageError
 

@@ -1,19 +1,26 @@
-"""The next attempt after a failed one: its hosts, what they must have, and proof that they are free."""
+"""From hosts to the start of their tasks: the steps of a first attempt, and those of a later one.
+
+Before another attempt it is proven that the last one holds nothing: processes, ports, GPU memory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from orchestrator.events import Noted, Phase
+from orchestrator import wire
+from orchestrator.errors import HostError
+from orchestrator.events import Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing
-from orchestrator.phases import connect, ports, steps
+from orchestrator.phases import connect, data, ports, preflight, setup, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.launch import launch
+from orchestrator.phases.mesh import listen
 from orchestrator.phases.restart import recovery, seats
-from orchestrator.phases.restart.free import prove_free
+from orchestrator.phases.restart.backup import carry_backup, shared_now
 from orchestrator.run import restarts
 from orchestrator.run.restarts import NoSeatError, fits, unseat
 
@@ -77,7 +84,7 @@ def _prepare(run: Run, joined: list[str]) -> None:
         # What was lost over the proof, or before, was not asked: nothing is proven there.
         fail_on(run.bus, Phase.CONNECT, recovery.losses(run))
         ports.move_away(run)
-    steps.prepare(run, joined)
+    prepare(run, joined)
 
 
 def _set_aside(run: Run, where: Phase, unfit: Mapping[str, str]) -> None:
@@ -118,3 +125,115 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
             return lost | unfit
         recovery.gather(run, _LOOK)
     return unfit
+
+
+def prove_free(run: Run) -> None:
+    """Raise PhaseFailed naming what still runs, or holds a port or a GPU's memory; Cancelled when a user
+    asks for the end.
+
+    A host that was lost when the last attempt was ended may still run its tasks.
+    """
+    stop.EndAll(run, kill=True, grace=0.0, by=StopBy.FAILURE).wait()
+    stop.sweep(run)
+    deadline = time.monotonic() + run.timings.release
+    while busy := _busy(run):
+        if time.monotonic() > deadline:
+            fail_on(run.bus, Phase.CONNECT, busy)
+        if run.stop.wait(_LOOK):
+            raise Cancelled
+
+
+def _busy(run: Run) -> dict[str, HostError]:
+    """What is held on which host, and by whom."""
+    nonce = secrets.token_hex(8)
+    ports = listen(
+        run.fleet,
+        {
+            name: wire.Listen(
+                run=run.id,
+                ports=[spec.port for spec in run.plan.tasks_on(name)],
+                nonce=nonce,
+                host=name,
+            )
+            for name in run.names
+        },
+    )
+    run.fleet.ask(wire.Unlisten(), hosts=run.names)
+    gpus = run.fleet.ask(wire.GpuHeld(run=run.id), hosts=run.names)
+    swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
+    fail_on(run.bus, Phase.CONNECT, {**ports.bad, **gpus.bad, **swept.bad})
+    taken = {
+        name: reply.busy or (wire.Busy(port=0, holder=f"a preflight of {reply.waits_for}"),)
+        for name, reply in ports.good.items()
+        if reply.busy or reply.waits_for
+    }
+    held = {name: reply.held for name, reply in gpus.good.items() if reply.held}
+    alive = {name: reply.alive for name, reply in swept.good.items() if reply.alive}
+    return {
+        **{name: _gpu(name, found[0]) for name, found in held.items()},
+        **{name: _port(name, found[0]) for name, found in taken.items()},
+        **{name: _alive(name, found) for name, found in alive.items()},
+    }
+
+
+def _alive(name: str, tasks: Sequence[str]) -> HostError:
+    return HostError(
+        name,
+        f"still runs {', '.join(tasks)} of the last attempt",
+        kind="orphan",
+        why="SIGKILL has not ended it: it waits in the kernel, for a disk or a driver, or is stopped there",
+        hint=f"`ps -eo pid,stat,wchan:30,args` on {name}: state D is ended by what it waits for, or a reboot",
+    )
+
+
+def _port(name: str, first: wire.Busy) -> HostError:
+    return HostError(
+        name,
+        f"has task port {first.port} taken",
+        kind="port",
+        why=f"{first.words} has it, and nothing of this run is left there",
+        hint="end it, then launch again",
+    )
+
+
+def _gpu(name: str, first: wire.GpuProcess) -> HostError:
+    return HostError(
+        name,
+        "has not got back the GPU memory of the last attempt",
+        kind="gpu",
+        why=f"nvidia-smi shows pid {first.pid} ({first.name}), whose end was proven",
+        hint=f"`nvidia-smi` on {name}; a driver that keeps it needs `nvidia-smi --gpu-reset`, or a reboot",
+    )
+
+
+def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
+    """Bring the hosts to where their tasks can be started; raise PhaseFailed.
+
+    `joined` are the hosts that the attempt before did not have. None: this is the first attempt, all are new.
+    """
+    first, admission = joined is None, run.plan.admission
+    are_new = first or bool(joined)
+    setup.setup(run, None if joined is None else [run.plan.host(name) for name in joined])
+    # Nodes say what they are while they are examined, and get their code; with [data], once that is there.
+    validates = are_new and admission.validate
+    validation = validate.begin(run, joined) if validates and run.plan.data is None else None
+    shared: Mapping[str, str] = {}
+    if are_new and admission.preflight:
+        shared = preflight.preflight(run)
+        if first:
+            seats.examine_spares(run)
+        else:
+            run.shared = shared_now(run, shared)
+    have_data = run.data_env.keys() == {host.name for host in run.hosts}
+    data.place(run, joined if have_data else None)
+    if validates and validation is None:
+        validation = validate.begin(run, joined)
+    if joined is None:
+        stage.stage(run, shared)
+    else:
+        stage.stage_again(run, joined)
+    run.started = True
+    if validation is not None:
+        validation()
+    if not first and run.plan.restarts.backup is not None:
+        carry_backup(run, run.plan.preparing.leader, run.plan.restarts.backup)

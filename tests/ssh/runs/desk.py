@@ -205,7 +205,8 @@ class Desk:
         process: subprocess.Popen[bytes] | command.Forked
         with Path(os.devnull).open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
             if shell or self.patch:
-                code = f"{self.patch or 'pass'}; from orchestrator.cli.main import run; run()"
+                code = "from orchestrator.cli.main import run; run()"
+                env["PYTHONPATH"] = f"{self._patched()}:{env['PYTHONPATH']}"
                 process = subprocess.Popen(
                     ["sh", "-c", shell or 'exec "$@"', "sh", sys.executable, "-c", code, *words],
                     stdin=stdin,
@@ -220,6 +221,13 @@ class Desk:
         viewer = Viewer(process, out, err)
         self._viewers.append(viewer)
         return viewer
+
+    def _patched(self) -> Path:
+        """A folder whose `sitecustomize` runs the patch: in the command, and in a keeper that it starts."""
+        folder = self.folder / "patched"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(self.patch)
+        return folder
 
     def launch(self, *words: str, fast: bool = True, shell: str = "", **environ: str) -> Viewer:
         options = ("--skip-preflight", "--no-validate") if fast else ()

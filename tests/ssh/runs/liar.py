@@ -16,6 +16,7 @@ from orchestrator import config
 from orchestrator.model import Host
 from orchestrator.phases.connect import for_nodes
 from orchestrator.planning import plan
+from orchestrator.planning.seal import seal
 from tests.ssh.runs.desk import Desk
 
 RUN = "20991231-235959-evil"  # the newest of all
@@ -69,12 +70,17 @@ def keep_on(host: Host, fields: Mapping[str, Any], run: str | None = None) -> No
     folder = state / "runs" / (run or fields["run"])
     for path in (state, state / "runs", folder):
         path.mkdir(mode=0o700, exist_ok=True)
-    (folder / "run.json").write_text(json.dumps(fields))
+    (folder / "run.json").write_text(packed(fields))
+
+
+def packed(fields: Mapping[str, Any]) -> str:
+    """A plan as a node keeps it, without a seal."""
+    return seal(json.dumps(fields).encode(), None)
 
 
 def listed(run: Any, fields: Mapping[str, Any] | None) -> dict[str, Any]:
     """A run in the answer to `states`."""
-    text = None if fields is None else json.dumps(fields)
+    text = None if fields is None else packed(fields)
     return {"run": run, "plan": text, "keeper": None, "stopped": False, "tasks": []}
 
 

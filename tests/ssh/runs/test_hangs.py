@@ -104,6 +104,20 @@ def test_a_hang_can_only_be_reported_and_passes(desk: Desk) -> None:
     assert not desk.named("StopRequested")
 
 
+def test_nobody_connects_to_the_port_of_a_program_that_is_not_tensorflow(desk: Desk) -> None:
+    desk.script(
+        "t.py",
+        "import json, os, socket\n"
+        "config = json.loads(os.environ['TF_CONFIG'])\n"
+        "own = config['cluster']['worker'][config['task']['index']]\n"
+        "server = socket.create_server(('', int(own.rpartition(':')[2])))\n"
+        "server.accept()\n",
+    )
+    viewer = desk.launch("--hang-timeout", "2", "--", "t.py")
+    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stdout + viewer.stderr
+    assert not any(end["code"] == 0 for end in desk.named("TaskExited"))
+
+
 def test_stacks_by_hand_from_any_machine(desk: Desk) -> None:
     desk.script("t.py", TRAINER)
     viewer = desk.launch("--name", "night", "--", "t.py", "deadlock")

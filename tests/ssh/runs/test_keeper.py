@@ -112,6 +112,19 @@ def test_stop_ends_a_run_without_a_keeper(desk: Desk) -> None:
     assert desk.named("RunEnded", run)[0]["outcome"] == "stopped"
 
 
+def test_stop_of_a_run_that_was_done_without_a_keeper_tells_of_its_success(desk: Desk) -> None:
+    viewer = desk.launch(*counting(desk))
+    viewer.shows("line 5")
+    run = desk.run_id()
+    kill_all([viewer.process.pid, desk.keeper(run)])
+    let_it_end(desk)
+    desk.hosts_are_quiet(run)
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    (ended,) = desk.named("RunEnded", run)
+    assert (ended["outcome"], ended["status"]) == ("succeeded", ExitStatus.OK)
+
+
 def test_stop_asks_the_keeper(desk: Desk) -> None:
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
     viewer = desk.launch(*counting(desk))

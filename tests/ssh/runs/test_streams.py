@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import signal
 from pathlib import Path
@@ -151,17 +150,11 @@ def test_a_reader_that_leaves_does_not_end_the_run(desk: Desk) -> None:
     assert desk.named("RunEnded", run)[0]["outcome"] == "succeeded"
 
 
-def test_a_flood_is_named_with_its_rate_and_a_stop_does_not_wait_for_all_of_it(desk: Desk) -> None:
+def test_a_stop_does_not_wait_for_all_of_a_flood(desk: Desk) -> None:
     viewer = desk.launch("--", "yes", "a line of a flood that nobody will ever read")
     run = desk.run_id()
-
-    def named() -> list[str]:
-        return [event["text"] for event in desk.named("Noted", run) if "a second" in event["text"]]
-
-    until("the flood is named", named)
-    assert re.match(
-        r"worker/[01] prints [\d.]+ [MG]B a second: rehearsal-0\d and this machine keep", named()[0]
-    )
+    log = desk.run_folder(run) / "logs" / "1" / "worker-0.log"
+    until("much has come", lambda: log.exists() and log.stat().st_size > 1 << 22)
     viewer.signal(signal.SIGINT)
     until("the run is over", lambda: desk.named("RunEnded", run), 30.0)
     viewer.signal(signal.SIGKILL)  # how fast a viewer is, is its own affair
