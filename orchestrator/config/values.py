@@ -87,7 +87,19 @@ def path(value: Any) -> str:
     return given.rstrip("/") or "/"
 
 
-_SYSTEM = ("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib64/", "/proc/", "/sbin/", "/sys/", "/usr/bin/")
+_SYSTEM = (
+    "/bin/",
+    "/boot/",
+    "/dev/",
+    "/etc/",
+    "/lib/",
+    "/lib64/",
+    "/proc/",
+    "/sbin/",
+    "/sys/",
+    "/usr/bin/",
+    "/usr/lib/",
+)
 _SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # where everybody's folders are
 _MEMORY = "/dev/shm"  # noqa: S108 - a disk like another, below a folder of the system
 

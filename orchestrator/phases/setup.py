@@ -175,11 +175,11 @@ class _Maker:
         deadline = time.monotonic() + _LIMIT
         while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
             steps = session.request(wire.EnvProgress(workdir=self._workdir, name=self._plan.name))
-            self._emit(
-                EnvironmentStepped(
-                    self._session.host.name, steps.step, steps.done, total if steps.step == "unpack" else 0
-                )
-            )
+            fetches = steps.step == "fetch" and request.wheels is None
+            step = "unpack" if steps.step == "fetch" and not fetches else steps.step
+            done = steps.done if fetches or steps.step == "unpack" else 0
+            of = total if step == "unpack" else 0
+            self._emit(EnvironmentStepped(self._session.host.name, step, done, of))
         return session.wait(future, wire.EnvMake.OP, 1.0)
 
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:

@@ -87,7 +87,7 @@ class Steps:
         if step == "fetch here":  # once for all of them
             names = names[:1]
             done = self._now[names[0]][1]
-        rate = sum(self._rate(name) for name in names)
+        rate = 0.0 if total and done >= total else sum(self._rate(name) for name in names)
         return (
             f"{size(done)}{f' of {size(total)}' if total else ''}{f', {size(int(rate))}/s' if rate else ''}"
         )

@@ -40,14 +40,12 @@ def answer() -> None:
         for action in sub._actions:  # noqa: SLF001 - argparse has no other way to list them
             if completer := _COMPLETERS.get(f"{verb} {action.dest}", _COMPLETERS.get(action.dest)):
                 vars(action)["completer"] = completer
-    known = {verb for verb, sub in verbs.items() if any(not one.option_strings for one in sub._actions)}  # noqa: SLF001
     # Where a word of another kind may stand, an option is offered when a dash was typed.
-    wanted = False if known.intersection(words[1:2]) else "long"
-    argcomplete.autocomplete(ours, always_complete_options=wanted, default_completer=_Nothing())
+    argcomplete.autocomplete(ours, always_complete_options=False, default_completer=_Nothing())
 
 
 def words_before(line: str, point: str) -> list[str]:
-    """The words before the cursor."""
+    """Split the line before the cursor into words."""
     part = line.encode()[: int(point)].decode(errors="replace") if point.isdigit() else line
     with contextlib.suppress(ValueError):
         return shlex.split(part)
@@ -67,11 +65,10 @@ def quietly(completer: Completer) -> Completer:
 
 @quietly
 def run_ids(prefix: str = "", **_: object) -> Iterator[str]:
-    """Ids, the newest first, and the names of the last ones."""
-    found = list(runs())[:_MOST]
-    fits = [folder.run for folder in found if folder.run.startswith(prefix)]
-    yield from fits
-    for folder in found[:_NAMED]:
+    """Offer ids, the newest first, and the names of the last ones."""
+    folders = list(runs())[:_MOST]
+    yield from (folder.run for folder in folders if folder.run.startswith(prefix))
+    for folder in folders[:_NAMED]:
         with contextlib.suppress(OrchestrateError):
             name = folder.read_plan().name  # of a run that was taken over: a node's word
             if name and name.startswith(prefix) and name == plain(name):
@@ -90,15 +87,13 @@ def host_names(parsed_args: argparse.Namespace, prefix: str = "", **_: object) -
 
 @quietly
 def task_names(parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
-    plan = _plan(parsed_args)
-    yield from (str(spec.id) for spec in plan.tasks)
+    yield from (str(spec.id) for spec in _plan(parsed_args).tasks)
 
 
 @quietly
 def task_or_host(parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
     plan = _plan(parsed_args)
-    yield from (str(spec.id) for spec in plan.tasks)
-    yield from (host.name for host in plan.hosts)
+    yield from (*(str(spec.id) for spec in plan.tasks), *(host.name for host in plan.hosts))
 
 
 @quietly
@@ -117,7 +112,7 @@ def _plan(parsed_args: argparse.Namespace) -> RunPlan:
 
 
 class _Nothing(BaseCompleter):
-    """Of a word that is the user's own."""
+    """The completer of a word that is the user's own."""
 
     def __call__(self, **_: object) -> tuple[str, ...]:
         return ()
