@@ -42,11 +42,8 @@ def setup(run: Run, hosts: Sequence[Host] | None = None) -> None:
                 "`orchestrate launch`, here",
             )
         wanted = [host for host in (hosts or run.hosts) if host.name in run.fleet.sessions]
-        fail_on(
-            run.bus,
-            Phase.SETUP,
-            make_environments(run.fleet, wanted, plan, Lock(text, plan.name), run.bus.emit),
-        )
+        bad = make_environments(run.fleet, wanted, plan, Lock(text, plan.name), run.bus.emit)
+        fail_on(run.bus, Phase.SETUP, bad)
 
 
 def make_environments(
@@ -87,13 +84,11 @@ def _make(
         if platform is not None:
             places, failed = bring_wheels(fleet, group, _fetching(group, lock, platform, plan, emit), emit)
             bad.update(failed)
-            supplied = [host for host in group if host.name in places]
-            bad.update(_errors(fleet, supplied, functools.partial(_finish, makers, places)))
+            for host in group:
+                makers[host.name].wheels = places.get(host.name, "")
+    supplied = [host for host in rest if makers[host.name].wheels]
+    bad.update(_errors(fleet, supplied, lambda host: makers[host.name].finish()))
     return bad
-
-
-def _finish(makers: Mapping[str, _Maker], places: Mapping[str, str], host: Host) -> None:
-    makers[host.name].finish(places[host.name])
 
 
 def _fetching(
@@ -118,6 +113,7 @@ class _Maker:
     def __init__(self, session: Session, plan: EnvironmentPlan, lock: Lock, emit: Emit) -> None:
         self.program: Path | None = None  # here: the uv that runs there
         self.lacks: Platform | None = None  # whose wheels it needs
+        self.wheels = ""  # the folder of data there that has them
         self._platform = "", ""  # machine and libc
         self._request: wire.EnvMake | None = None
         self._session = session
@@ -160,10 +156,10 @@ class _Maker:
                     raise
         self.lacks = Platform(*self._platform, python.version)
 
-    def finish(self, data: str) -> None:
-        """Make it of wheels in a data folder there; raise HostError."""
+    def finish(self) -> None:
+        """Make it of the wheels that were brought; raise HostError."""
         assert self._request is not None
-        wheels = f"{data}/{FOLDER}"
+        wheels = f"{self.wheels}/{FOLDER}"
         self._made(
             self._build(msgspec.structs.replace(self._request, wheels=wheels, ask_first=False)).versions
         )
@@ -175,11 +171,8 @@ class _Maker:
         deadline = time.monotonic() + _LIMIT
         while wait([future], _GLANCE).not_done and time.monotonic() < deadline:
             steps = session.request(wire.EnvProgress(workdir=self._workdir, name=self._plan.name))
-            fetches = steps.step == "fetch" and request.wheels is None
-            step = "unpack" if steps.step == "fetch" and not fetches else steps.step
-            done = steps.done if fetches or steps.step == "unpack" else 0
-            of = total if step == "unpack" else 0
-            self._emit(EnvironmentStepped(self._session.host.name, step, done, of))
+            of = total if steps.step == "unpack" else 0
+            self._emit(EnvironmentStepped(session.host.name, steps.step, steps.done, of))
         return session.wait(future, wire.EnvMake.OP, 1.0)
 
     def _made(self, versions: Mapping[str, str], *, reused: bool = False) -> None:

@@ -24,6 +24,7 @@ from ..serve.agent import Agent, Request
 from . import uv
 
 MAKING = ".making-"
+_CACHE = ".cache"  # in it, of wheels that were sent
 _IMPORTING = "import"  # in the log, once uv is done
 LOCK = "lock.txt"
 _SECONDS = 30.0  # for a Python to start, from a cold disk
@@ -101,7 +102,9 @@ def progress(agent: Agent, request: Request) -> dict[str, Any]:
         return {"step": "import", "done": 0}
     if "\nInstalled " in log:
         return {"step": "compile", "done": 0}
-    return {"step": "unpack", "done": installed} if installed else {"step": "fetch", "done": _written(making)}
+    if installed or os.path.isdir(os.path.join(making, _CACHE)):
+        return {"step": "unpack", "done": installed}
+    return {"step": "fetch", "done": _written(making)}
 
 
 def _written(making: str) -> int:
@@ -144,7 +147,7 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
         settings = {"UV_HTTP_RETRIES": "0"} if request.get("ask_first") else {}
         _step(request, making, [*install, *_sources(request, making), "--requirement", lock], **settings)
         versions = _check(making, request.payload, path)
-        remove(os.path.join(making, ".cache"))
+        remove(os.path.join(making, _CACHE))
         os.rename(lock, os.path.join(making, LOCK))
         if os.path.lexists(path):  # it does not run any more: its interpreter was replaced, say
             os.rename(path, f"{making}.old")
@@ -163,7 +166,7 @@ def _sources(request: Request, making: str) -> list[str]:
     if wheels:
         # A cache beside the environment, on the same file system: files are linked and not copied twice.
         folder = absolute(wheels)  # uv takes `~` for a name
-        return ["--no-index", "--find-links", folder, "--cache-dir", os.path.join(making, ".cache")]
+        return ["--no-index", "--find-links", folder, "--cache-dir", os.path.join(making, _CACHE)]
     return ["--default-index", str(index)] if index else []
 
 
