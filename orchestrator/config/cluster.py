@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from orchestrator import ranges
 from orchestrator.config.hosts import HostTable
 from orchestrator.config.mistakes import Report
-from orchestrator.config.targets import is_address, is_loopback
+from orchestrator.config.targets import is_loopback
 from orchestrator.model import Host, Role
 
 
@@ -66,19 +66,7 @@ def _check_loopback(entries: tuple[HostTable, ...], report: Report) -> None:
         inner = next((host for host in entry.hosts if is_loopback(host.address)), None)
         if inner is not None:
             what = f"{inner.address} means every machine itself, so {others[0]} cannot reach this host there"
-            report.add(entry.place, "address", what, _outer(inner, entry))
-
-
-def _outer(host: Host, entry: HostTable) -> str:
-    """Which `address` to write in place of a loopback one, as far as the file tells."""
-    if not is_loopback(host.ssh) and is_address(host.ssh):
-        names = ranges.fold(one.ssh for one in entry.hosts)
-        return f'write `address = "{names}"`'
-    where = "of this machine" if host.is_local else f"of {host.name}"
-    return (
-        f'write `address = "..."` with the address {where} that the others reach: `hostname -I` there shows'
-        " it"
-    )
+            report.add(entry.place, "address", f"{what}; write the one that `hostname -I` shows on it")
 
 
 def _check_at_most_one(entries: tuple[HostTable, ...], role: Role, report: Report) -> None:

@@ -107,7 +107,6 @@ class Mistake:
     place: Place
     key: str
     what: str
-    fix: str = ""  # what to write instead, as something to do
 
     def text(self, line: int | None) -> str:
         """`line 12, [[host]] #3 (gpu-03), prot: is not a key; did you mean port?`"""
@@ -124,8 +123,8 @@ class Report:
         self.lines: Lines = {}
         self._mistakes: dict[Mistake, None] = {}
 
-    def add(self, place: Place, key: str, what: str, fix: str = "") -> None:
-        self._mistakes[Mistake(place, key, what, fix)] = None
+    def add(self, place: Place, key: str, what: str) -> None:
+        self._mistakes[Mistake(place, key, what)] = None
 
     def add_to_file(self, what: str) -> None:
         self.add(FILE, "", what)
@@ -137,15 +136,10 @@ class Report:
         """Make one error of all of them, in the order of the file."""
         mistakes = [(line_of(self.lines, mistake.place, mistake.key), mistake) for mistake in self._mistakes]
         mistakes.sort(key=lambda item: item[0] or 0)
-        mended = all(mistake.fix for _, mistake in mistakes)
-        only = mistakes[0][1].fix if len(mistakes) == 1 else ""
         return UsageError(
             f"{source} has {count(len(mistakes), 'mistake')}",
-            why="\n".join(
-                mistake.text(line) + (f"; {mistake.fix}" if mistake.fix and not only else "")
-                for line, mistake in mistakes
-            ),
-            hint=only or ("" if mended else "`orchestrate init --example` shows every key"),
+            why="\n".join(mistake.text(line) for line, mistake in mistakes),
+            hint="`orchestrate init --example` shows every key",
         )
 
 

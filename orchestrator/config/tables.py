@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -122,16 +121,11 @@ def read_table(table: Mapping[str, Any], name: str, place: Place, report: Report
     return Read(good, frozenset(wrong))
 
 
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")  # as names of the environment are written
-
-
 def _unknown(key: str, name: str) -> str:
     if name == "defaults" and key in IDENTITY_KEYS:
         return "is different for every host; it belongs under [[host]]"
     if homes := belongs(key):
         return f"belongs under {homes}"
-    if _VARIABLE.fullmatch(key) and not nearest(key, TABLES[name][1]):
-        return "is not a key; a variable of the tasks stands under [job.env]"
     return unknown(key, {key: key for key in TABLES[name][1]}, "key")
 
 

@@ -78,9 +78,7 @@ def path(value: Any) -> str:
     """A path on the node, where `~` is expanded."""
     given = text(value)
     if re.search(r"\$\{?[A-Za-z_]", given):  # a folder may well be called $(here)
-        home = re.sub(r"^\$(?:HOME|\{HOME\})(?=/|$)", "~", given)
-        right = f'write "{home}"' if "$" not in home else "write out what it stands for"
-        raise Wrong(f"holds $, and no shell reads it: {show(given)}; {right}")
+        raise Wrong(f"holds $, and no shell reads it: {show(given)}; write out what it stands for")
     if not given.startswith(("/", "~")):
         rest = re.sub(r"^(\.{0,2}/)+|^\.{1,2}$", "", given) or "orchestrate"
         raise Wrong(f'must be a full path or start with ~/, not {show(given)}; write "~/{rest}"')

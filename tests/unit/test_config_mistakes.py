@@ -238,25 +238,6 @@ def test_a_folder_may_have_a_dollar_in_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "fix"),
-    [
-        ('ssh = "train@gpu-02"', 'write `address = "gpu-02"`'),
-        ('ssh = "local"', 'write `address = "..."` with the address of this machine that the others reach'),
-        ('ssh = "localhost:2200"', 'write `address = "..."` with the address of me that the others reach'),
-    ],
-)
-def test_instead_of_a_loopback_address_there_is_a_line_to_write(host: str, fix: str) -> None:
-    entry = f'[[host]]\nname = "me"\naddress = "127.0.0.1"\n{host}\n'
-    with pytest.raises(UsageError) as caught:
-        config.parse(entry + ONE)
-    assert caught.value.hint.startswith(fix)
-    with pytest.raises(UsageError) as caught:
-        config.parse(entry + ONE + "prot = 22\n")
-    assert f"there; {fix}" in caught.value.why  # one hint is not enough for several mistakes
-    assert caught.value.hint == "`orchestrate init --example` shows every key"  # a wheel has no file of it
-
-
-@pytest.mark.parametrize(
     "name", ["localhost", "LocalHost", "ip6-localhost", "node1.localhost", "127.8.8.8", "::1"]
 )
 def test_every_name_of_the_loopback_is_known(name: str) -> None:
