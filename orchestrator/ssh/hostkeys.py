@@ -22,6 +22,8 @@ import paramiko
 
 from orchestrator.ssh.resolve import Strict, Target
 
+_NOT_PLAIN = re.compile(r"[*?!|]")
+
 
 class Trust(Enum):
     KNOWN = "known"
@@ -66,25 +68,43 @@ class HostKeyRefused(paramiko.SSHException):
         self.needs = needs  # of OpenSSH, which may accept it
 
 
+class _Index:
+    """Lines by the names that they say; only lines with patterns or hashes are asked one by one."""
+
+    def __init__(self, keys: Sequence[KnownKey]) -> None:
+        self._keys = keys
+        self._by_name: dict[str, list[int]] = {}
+        self._others: list[int] = []
+        for number, key in enumerate(keys):
+            if any(_NOT_PLAIN.search(pattern) for pattern in key.patterns):
+                self._others.append(number)
+            else:
+                for name in key.patterns:
+                    self._by_name.setdefault(name, []).append(number)
+
+    def about(self, names: Sequence[str]) -> tuple[KnownKey, ...]:
+        """Return the lines that speak of one of these names, in their order."""
+        numbers = {number for name in names for number in self._by_name.get(name, ())}
+        numbers.update(
+            number for number in self._others if any(self._keys[number].covers(name) for name in names)
+        )
+        return tuple(self._keys[number] for number in sorted(numbers))
+
+
 class KnownHosts:
     """The known_hosts files of all targets, each read once. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[tuple[Path, ...], tuple[KnownKey, ...]] = {}
-        self._named: dict[tuple[tuple[Path, ...], tuple[str, ...]], tuple[KnownKey, ...]] = {}
+        self._loaded: dict[tuple[Path, ...], _Index] = {}
 
     def lines_about(self, target: Target) -> tuple[KnownKey, ...]:
         """Return the lines that speak of this target, by one of its names."""
         files = (*target.user_known_hosts, *target.global_known_hosts)
         with self._lock:
             if files not in self._loaded:
-                self._loaded[files] = load(files)
-            if (files, target.key_names) not in self._named:
-                self._named[files, target.key_names] = tuple(
-                    key for key in self._loaded[files] if any(key.covers(name) for name in target.key_names)
-                )
-            return self._named[files, target.key_names]
+                self._loaded[files] = _Index(load(files))
+            return self._loaded[files].about(target.key_names)
 
     def types(self, target: Target) -> tuple[str, ...]:
         """Return the types of the keys that are known for this target."""
@@ -100,7 +120,6 @@ class KnownHosts:
         with self._lock:
             _append(target.user_known_hosts[0], line)
             self._loaded.clear()
-            self._named.clear()
 
 
 class Policy(paramiko.MissingHostKeyPolicy):
@@ -209,11 +228,18 @@ def _append(file: Path, line: str) -> None:
 
 def _matches(pattern: str, name: str) -> bool:
     if pattern.startswith("|1|"):
-        salt = _decode(pattern.split("|")[2]) if pattern.count("|") == 3 else None
-        return salt is not None and hmac.compare_digest(_hash(name, salt), pattern)
+        salt, digest = _hashed(pattern)
+        return bool(salt) and hmac.digest(salt, name.encode(), "sha1") == digest
     if "*" in pattern or "?" in pattern:
         return _wildcards(pattern).fullmatch(name) is not None
-    return pattern == name  # most are: every host asks about every line
+    return pattern == name
+
+
+@cache
+def _hashed(pattern: str) -> tuple[bytes, bytes]:
+    """Return the salt and the digest of `|1|salt|digest`; both empty for a broken one."""
+    parts = [_decode(part) or b"" for part in pattern.split("|")[2:]]
+    return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else (b"", b"")
 
 
 @cache
