@@ -48,6 +48,8 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
      "shows another host key than the one we know", "find out why; then `ssh-keygen -R` its old key"),
     (r"REVOKED HOST KEY|revoked", Trouble.HOSTKEY_REVOKED, "shows a host key that was revoked",
      "do not connect; ask who runs the machine for its new key"),
+    (r"administratively prohibited", Trouble.FORBIDDEN, "may not be reached through its bastion",
+     "allow it in the bastion's sshd_config: AllowTcpForwarding, PermitOpen, DisableForwarding"),
     (r"Host key verification failed|host key is known", Trouble.HOSTKEY_UNKNOWN,
      "shows a host key that we do not know", "compare its fingerprint in {look}"),
     (r"Permission denied|Too many authentication failures|No more authentication methods", Trouble.AUTH,

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.connectors import connectors
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
-from orchestrator.ssh.connect import SshConnector
 from tests.exclusive import exclusive
 from tests.ports import unanswering
 
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def failure(host: Host) -> HostError:
     """What keeps us from the host's agent."""
-    fleet = Fleet(SshConnector(), lambda _frame: None)
+    fleet = Fleet(connectors(), lambda _frame: None)
     try:
         return fleet.connect([host])[host.name]
     finally:
@@ -174,6 +174,7 @@ def test_a_host_behind_a_bastion_that_is_cut_off() -> None:
 
 HOLE = """
 import subprocess, sys
+from orchestrator.connectors import connectors
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
 from orchestrator.rehearsal import Cluster
