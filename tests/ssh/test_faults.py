@@ -159,7 +159,7 @@ def test_a_host_behind_a_bastion_that_is_cut_off() -> None:
             "",
         ]
         own.ssh_config.write_text("\n".join(lines) + own.ssh_config.read_text())
-        fleet = Fleet(SshConnector(), lambda _frame: None)
+        fleet = Fleet(connectors(), lambda _frame: None)
         stack.callback(fleet.close)
         assert fleet.connect([host]) == {}  # its bastion has let us in: all of the time is for the way on
         with pytest.raises(HostError) as caught:
