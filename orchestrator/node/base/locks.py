@@ -30,8 +30,7 @@ def take(fd: int, patience: float = 0.0) -> bool:
 def hold(path: str, patience: float) -> int | None:
     """A descriptor that holds the lock of a file, which is made; None when somebody has it for too long.
 
-    Who cleans may remove the file while nobody holds it (`remove_free`): a lock on one that has no name any
-    more is none.
+    A person may remove the file while nobody holds it: a lock on one that has no name any more is none.
     """
     deadline = time.monotonic() + patience
     while True:
@@ -44,16 +43,6 @@ def hold(path: str, patience: float) -> int | None:
                 return fd
         except FileNotFoundError:
             pass
-        os.close(fd)
-
-
-def remove_free(path: str) -> None:
-    """Remove a lock file, unless somebody holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if take(fd):
-            os.unlink(path)
-    finally:
         os.close(fd)
 
 

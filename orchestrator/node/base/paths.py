@@ -107,10 +107,6 @@ class Paths:
     def leases(self) -> str:
         return os.path.join(self.root, "leases")
 
-    def leased_ports(self) -> list[int]:
-        """The ports that were ever leased here."""
-        return sorted(int(name) for name in _names(self.leases) if name.isdigit())
-
     def site(self, digest: str) -> str:
         """What goes on the PYTHONPATH of tasks, in one version."""
         return os.path.join(self.root, "site", digest)

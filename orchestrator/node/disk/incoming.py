@@ -37,18 +37,13 @@ def give_up(agent: Agent) -> None:
         remove(folder)
 
 
-def dead(paths: Paths) -> list[str]:
-    """The folders that are left of dead receivers."""
-    return [folder for fd, _, folder in _free(paths) if _close(fd) and os.path.lexists(folder)]
-
-
 def remove_dead(paths: Paths) -> None:
     """Remove them, and what was written down of them."""
     for fd, note, folder in _free(paths):
         error = remove(folder) if folder else None
         if error is None:
             discard(note)
-        _close(fd)
+        os.close(fd)
 
 
 def _hold(paths: Paths, folder: str) -> None:
@@ -78,8 +73,3 @@ def _free(paths: Paths) -> Iterator[tuple[int, str, str]]:
             continue
         folder = os.fsdecode(os.read(fd, 1 << 16))
         yield fd, note, folder if folder.startswith("/") else ""
-
-
-def _close(fd: int) -> bool:
-    os.close(fd)
-    return True
