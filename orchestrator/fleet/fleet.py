@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from orchestrator import wire
 from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.fleet import problems
-from orchestrator.fleet.pulse import Pulse
 from orchestrator.fleet.session import Cancelled, Session, Sink, settle
 from orchestrator.model import Host
 from orchestrator.timings import DEFAULT, Timings
@@ -25,6 +25,9 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
 
 CONNECT_TIMEOUT = 15.0
+KEEP_ALIVE = 20.0  # seconds between our own words to an agent, which leaves when it hears none
+_TICK = 0.5
+_FROZEN = 4.0  # seconds between two ticks after which it was us who stood still
 POOL = 32  # threads that connect or push at once
 _PAUSES = (0.2, 0.4, 0.8, 1.6, 2.0, 2.0)  # seconds at most between tries
 _LAST_MOMENTS = 2.0  # seconds that cancelled work has to clean up after itself
@@ -36,6 +39,49 @@ class Answers(Generic[T]):
 
     good: dict[str, T]
     bad: dict[str, HostError]
+
+
+class Pulse:
+    """Watches sessions from a thread of its own, whatever the others wait for."""
+
+    def __init__(self, timings: Timings = DEFAULT) -> None:
+        self._timings = timings
+        self._lock = threading.Lock()
+        self._sessions: set[Session] = set()
+        self._stopped = threading.Event()
+        self._running = False
+
+    def watch(self, session: Session) -> None:
+        """Have the session's agent send heartbeats, and give the session up when they stay away."""
+        session.submit(wire.Beats(every=self._timings.beat))
+        with self._lock:
+            self._sessions.add(session)
+            if not self._running:
+                threading.Thread(target=self._run, name="pulse", daemon=True).start()
+                self._running = True
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        looked = spoke = time.monotonic()
+        while not self._stopped.wait(min(_TICK, self._timings.silence / 4)):
+            now = time.monotonic()
+            with self._lock:
+                self._sessions = {session for session in self._sessions if session.alive}
+                sessions = list(self._sessions)
+            if now - looked > _FROZEN:  # what was said meanwhile is yet to be read
+                for session in sessions:
+                    session.heard = now
+            looked = now
+            for session in sessions:
+                if now - session.heard > self._timings.silence:
+                    session.give_up(f"no word for {self._timings.silence:.0f} s")
+                session.look(now)
+            if now - spoke > KEEP_ALIVE:
+                spoke = now
+                for session in sessions:
+                    session.speak()
 
 
 class Fleet:

@@ -16,7 +16,6 @@ from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import problems
 from orchestrator.fleet.backlog import Backlog
-from orchestrator.fleet.noagent import no_agent
 from orchestrator.model import Host
 from orchestrator.node.serve import bootstrap, frames
 from orchestrator.timings import DEFAULT
@@ -110,7 +109,7 @@ class Session:
             hello = self._greeted.result(timeout)
         except FutureTimeoutError:
             why = f"no answer from our agent within {timeout:.0f} s"
-            error = no_agent(self.host, why, None, self.link.stalled())
+            error = problems.no_agent(self.host, why, None, self.link.stalled())
             self.close()
             raise error from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
@@ -314,7 +313,7 @@ class Session:
         if not self._greeted.done():
             words, status = channel.stderr_tail(), channel.wait(2.0)
             said = problems.noise(self._stream.noise, words)
-            error = self.link.explain(status, channel.stderr_tail() or words) or no_agent(
+            error = self.link.explain(status, channel.stderr_tail() or words) or problems.no_agent(
                 self.host, said, status, self.link.stalled()
             )
             settle(self._greeted, error=error)
