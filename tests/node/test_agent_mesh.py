@@ -136,7 +136,7 @@ def test_sixty_targets_are_asked_at_once(lab: Lab) -> None:
     ("script", "answers"),
     [
         ("exit 0", True),
-        ("exit 1", False),
+        ("echo '2 packets transmitted, 0 received, 100% packet loss'; exit 1", False),
         ("exit 2", None),
         ("echo 'ping: permission denied (are you root?)'; exit 1", None),
         ("sleep 100", None),

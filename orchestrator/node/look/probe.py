@@ -7,6 +7,7 @@ a closed port from a cut network.
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 import struct
@@ -228,12 +229,13 @@ def _reason(error: OSError) -> str:
 def ping(addresses: Iterable[str], seconds: float) -> dict[str, bool]:
     """Say of each address whether it answers a ping; nothing of those where that cannot be measured."""
     running: dict[str, subprocess.Popen[bytes]] = {}
+    env = {**os.environ, "LC_ALL": "C"}
     answers: dict[str, bool] = {}
     for address in addresses:
         argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.3", "-W", str(max(1, round(seconds))), address]
         try:
             running[address] = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except OSError:
             break  # there is no such program
@@ -245,7 +247,8 @@ def ping(addresses: Iterable[str], seconds: float) -> dict[str, bool]:
             process.kill()
             process.wait()  # and not for its pipe, which a child of its own may hold
             continue
-        if process.returncode == 0 or (process.returncode == 1 and b"permi" not in output.lower()):
+        # A ping without the right to do so, or of other options, ends with 1, too.
+        if process.returncode == 0 or (process.returncode == 1 and b"transmitted" in output):
             answers[address] = process.returncode == 0
     return answers
 
