@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.errors import ExitStatus, HostError
+from orchestrator.errors import HostError
 from orchestrator.groups import grouped
 from orchestrator.phases.command import CommandEnded, CommandOutput, CommandStarted, Failed, Word
 from orchestrator.render.fold import names
@@ -87,7 +87,7 @@ class CommandAnswers:
             case Failed(host, error):
                 self.waiting.discard(host)
                 self.errors.append(error)
-                self.status = max(self.status, int(ExitStatus.CLUSTER))
+                self.status = max(self.status, int(error.status))
                 answer = self.running.pop(host, Answer(host, now))
                 return StreamLines([answer.facts(error)]) if self._json else _stream([answer], all_of_it=True)
         return StreamLines()

@@ -176,7 +176,8 @@ def resolve(host: Host) -> Target:
             hint=f"`ssh {flag}-G {host.ssh}`",
         ) from error
     except OSError as error:
-        raise HereError(host.name, reason(error)) from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise HereError(host.name, where + reason(error)) from error
     return replace(target, default_identities=False) if asked.identity else target
 
 
