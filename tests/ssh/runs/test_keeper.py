@@ -118,7 +118,7 @@ def test_stop_of_a_run_that_was_done_without_a_keeper_tells_of_its_success(desk:
     run = desk.run_id()
     kill_all([viewer.process.pid, desk.keeper(run)])
     let_it_end(desk)
-    desk.hosts_are_quiet(run)
+    until("both have ended", lambda: not desk.task_pids(run) and not desk.machinery(run))
     stop = desk.start("stop", run)
     assert stop.wait() == ExitStatus.OK, stop.stderr
     (ended,) = desk.named("RunEnded", run)
