@@ -111,7 +111,7 @@ def test_nothing_is_started_by_a_forged_plan_and_no_secret_leaves(desk: Desk) ->
             task["argv"], task["setup"] = argv, f"env > '{leak}'"
         path.write_text(packed(fields))
     with desk.elsewhere():
-        tail = desk.start("tail", run, "--hosts", str(desk.hosts), AWS_SECRET_ACCESS_KEY=SECRET)
+        tail = desk.start("tail", run, "--notes", "--hosts", str(desk.hosts), AWS_SECRET_ACCESS_KEY=SECRET)
         taken_over(desk, run)
         os.kill(desk.task_pids(run, "worker/1")[0], signal.SIGKILL)
         assert tail.wait() == ExitStatus.RUN_FAILED, tail.stderr
