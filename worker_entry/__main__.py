@@ -9,7 +9,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import NoReturn
 
 from worker_entry import cluster, options
-from worker_entry.failure import EXIT_FAILED, EXIT_SAVED, EXIT_USAGE, ExpectedError, UsageError
+from worker_entry.failure import EXIT_FAILED, EXIT_USAGE, ExpectedError, UsageError
 from worker_entry.report import Reporter
 
 LONGEST = 4000  # characters of an exception that are reported
@@ -65,11 +65,11 @@ def _end(error: ExpectedError, reporter: Reporter, status: int) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """End with this status; a coordinator of parameter servers ends here and now.
+    """End with this status; in a cluster of parameter servers at once.
 
-    After it was stopped, TensorFlow's own way out may abort on a closure that a worker still owed it.
+    TensorFlow's own way out may wait for, or abort on, a closure that a worker still owes its coordinator.
     """
-    if status == EXIT_SAVED and '"ps"' in os.environ.get("TF_CONFIG", ""):
+    if '"ps"' in os.environ.get("TF_CONFIG", ""):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

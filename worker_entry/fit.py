@@ -48,9 +48,8 @@ def _loss(logs: Any) -> float:
 def _callbacks(job: Job, steps: Steps) -> list[Any]:
     """Every task runs every callback; tf_keras gives those other than the chief a temporary folder."""
     folder = job.options.tensorboard_dir
-    if not folder:
-        return [StepCallback(steps)]
-    return [StepCallback(steps), tf.keras.callbacks.TensorBoard(str(Path(folder).expanduser()))]
+    board = [tf.keras.callbacks.TensorBoard(str(Path(folder).expanduser()))] if folder else []
+    return [StepCallback(steps), *board]
 
 
 def run(job: Job) -> Trained:
@@ -71,7 +70,7 @@ def run(job: Job) -> Trained:
         ).history
         model._training_state = None  # noqa: SLF001
     last = {name: logs[name][-1] if logs else None for name in ("loss", "accuracy")}
-    return steps.close(model, last["loss"], last["accuracy"], jobs.score_of(job, model))
+    return steps.close(model, last["loss"], last["accuracy"], lambda: jobs.score_of(job, model))
 
 
 def _settle(job: Job) -> Callable[[], None]:

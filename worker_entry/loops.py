@@ -99,7 +99,7 @@ def _together(job: Job) -> Trained:
             f"Epoch {epoch}, Loss: {loss:.4f}, Accuracy: {accuracy:.4f},"
             f" Test Loss: {score.loss:.4f}, Test Accuracy: {score.accuracy:.4f}"
         )
-    return steps.close(loop.model, loss, accuracy, score or loop.evaluate(test))
+    return steps.close(loop.model, loss, accuracy, lambda: score or loop.evaluate(test))
 
 
 def _epoch(loop: Loop, batches: Iterator[Any], steps: int) -> float:
@@ -135,4 +135,4 @@ def _coordinate(job: Job) -> Trained:
         loss = sum(losses) / count
         accuracy = float(loop.train_accuracy.result())
         print(f"Epoch {epoch}, Loss: {loss:.4f}, Accuracy: {accuracy:.4f}")
-    return loop.steps.close(loop.model, loss, accuracy, jobs.score_of(job, loop.model))
+    return loop.steps.close(loop.model, loss, accuracy, lambda: jobs.score_of(job, loop.model))

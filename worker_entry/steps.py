@@ -64,8 +64,10 @@ class Steps:
             self._stop.close()
             raise Saved(self.done)
 
-    def close(self, model: Any, loss: float | None, accuracy: float | None, score: Score) -> Trained:
-        """No more steps: what came of them."""
+    def close(
+        self, model: Any, loss: float | None, accuracy: float | None, score: Callable[[], Score]
+    ) -> Trained:
+        """No more steps: save, then score what came of them."""
         if self._loss is not None and self._reported < self.done:
             self._report(self._loss)
         if self._backup is not None and self._saved < self.done:
@@ -73,7 +75,7 @@ class Steps:
         if self._stop is not None:
             self._stop.close()
         pace = self.pace
-        return Trained(model, loss, accuracy, score, self.done, pace.steps_per_second, pace.seconds)
+        return Trained(model, loss, accuracy, score(), self.done, pace.steps_per_second, pace.seconds)
 
     def _report(self, loss: Callable[[], float]) -> None:
         self._reported = self.done

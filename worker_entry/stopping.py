@@ -118,8 +118,8 @@ def leave_together(own: str, tasks: Sequence[str], board: Board | None = None) -
     The leader's process holds TensorFlow's coordination service: one that has ended while another task still
     exports or evaluates makes that one print errors of a lost cluster, or fail.
     """
-    board = board or CoordinationService()
     try:
+        board = board or CoordinationService()
         board.put(f"{END}/{own}", "here")
         for task in tasks:
             board.get(f"{END}/{task}")
