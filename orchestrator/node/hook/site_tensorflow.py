@@ -36,6 +36,8 @@ def install() -> None:
         changes["tf_keras.api._v2.keras"] = name_version
         changes["tf_keras.src.saving.saving_lib"] = read_arrays
         changes["keras.src.version"] = tell_of_both
+        if "KERAS_HOME" in os.environ:
+            changes["tf_keras.src.utils.data_utils"] = keep_home
     if "keras" in keras:
         changes["keras.src.backend.tensorflow.trainer"] = repair
         changes["keras.src.layers.layer"] = average
@@ -203,6 +205,18 @@ def _strategy() -> "Any":
 def name_version(keras: "Any") -> None:
     """Give Keras 2 as tf.keras the version that Keras 3 has under this name."""
     keras.__version__ = sys.modules["tf_keras"].__version__
+
+
+def keep_home(data_utils: "Any") -> None:
+    """Have tf_keras keep its files where KERAS_HOME says, as Keras 3 does."""
+    get_file = data_utils.get_file
+
+    def get_at_home(*args: "Any", **named: "Any") -> "Any":
+        if len(args) < 10 and named.get("cache_dir") is None:  # the tenth, where it is given by its place
+            named["cache_dir"] = os.environ["KERAS_HOME"]
+        return get_file(*args, **named)
+
+    data_utils.get_file = get_at_home
 
 
 def read_arrays(saving_lib: "Any") -> None:
