@@ -1,0 +1,81 @@
+"""A task's Python is the user's: each program prints and ends as `python train.py` by hand does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.node.harness import Node
+
+SPAWN = """
+import multiprocessing, sys
+def work(x):
+    return x * x, sys.excepthook is sys.__excepthook__ or "wrapped"
+if __name__ == "__main__":
+    with multiprocessing.get_context("{way}").Pool(2) as pool:
+        print(pool.map(work, [1, 2, 3]))
+"""
+PROGRAMS = {
+    "nothing is frozen": "import gc; print(gc.get_freeze_count(), gc.isenabled(), gc.get_threshold())",
+    "exit is Python's": "import sys; print(sys.exit, sys.exit.__module__); sys.exit(3)",
+    "exit with words": "import sys; sys.exit('usage: train.py DIR')",
+    "an exception": "def f():\n    1 / 0\nf()",
+    "a chain": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise ValueError('no') from error",
+    "a hook of its own": "import sys\nsys.excepthook = lambda *_: print('mine')\n1 / 0",
+    "a hook that hands on": (
+        "import sys\nbefore = sys.excepthook\n"
+        "def hook(*found):\n    print('mine'); before(*found)\n"
+        "sys.excepthook = hook\n1 / 0"
+    ),
+    "Python's own hook": (
+        "import sys\ntry:\n    1 / 0\nexcept Exception:\n    sys.__excepthook__(*sys.exc_info())"
+    ),
+    "a thread's exception": (
+        "import threading\nthreading.excepthook = lambda found: print(found.exc_type)\n"
+        "thread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join()"
+    ),
+    "no profiler or tracer": "import sys; print(sys.getprofile(), sys.gettrace())",
+    "a profiler": (
+        "import cProfile, pstats\nprofile = cProfile.Profile()\n"
+        "profile.runcall(sorted, [2, 1]); print(len(pstats.Stats(profile).stats))"
+    ),
+    "a debugger": (
+        "import pdb\ntry:\n    pdb.run('x = 1')\nexcept BaseException as error:\n    print(type(error))"
+    ),
+    "spawned": SPAWN.format(way="spawn"),
+    "forked by a server": SPAWN.format(way="forkserver"),
+    "pickled": (
+        "import pickle, sys\nclass A:\n    x = 1\n"
+        "print(pickle.dumps(A()), pickle.loads(pickle.dumps(A())).x, pickle.dumps(sys.exit))"
+    ),
+    "a module named as one of Python's": "import json; print(json.mine)",
+    "finders and paths": "import sys; print(len(sys.meta_path), sys.path[1:], sys.flags, sys.argv)",
+    "at exit": "import atexit; atexit.register(print, 'last'); print('first')",
+    "signals": "import signal; print([signal.getsignal(n) for n in (2, 10, 12, 14, 15)])",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_as_by_hand(node: Node, tmp_path: Path, name: str) -> None:
+    if "json" in PROGRAMS[name]:
+        (tmp_path / "json.py").write_text("mine = 1\n")
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAMS[name])
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    plain = subprocess.run(
+        [sys.executable, str(program)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**env, "PYTHONUNBUFFERED": "1"},
+        check=False,
+        timeout=60,
+    )
+    node.start(sys.executable, str(program), env={"PYTHONUNBUFFERED": "1"})
+    final = node.final()
+    assert node.log().decode() == plain.stdout.decode()
+    assert final["exit_code"] == plain.returncode
