@@ -1,7 +1,7 @@
 import data
-import keras
 import tensorflow as tf
-from keras.optimizers import SGD
+from tensorflow import keras
+from tensorflow.keras.optimizers import SGD
 
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):

@@ -1,0 +1,117 @@
+"""The tutorials that people begin with train as they are typed there, launched on one host and on four.
+
+What they would download is made. `custom_loop.py` has a name that TensorFlow has removed: the verdict says
+what it is called today, and with that name it trains.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk
+from tests.training import training_python
+
+HERE = Path(__file__).parent
+SEEDS = HERE / "programs" / "seeds"
+TUTORIAL = (HERE.parents[1] / "docs" / "tutorial.md").read_text()
+PATIENCE = 240.0
+REMOVED, TODAY = "experimental_run_v2", "run"
+
+DIGITS = """
+import numpy as np
+
+def load_digits(return_X_y):
+    labels = np.arange(1797) % 10
+    images = np.zeros((1797, 64))
+    images[np.arange(1797), labels * 6] = 16
+    return images, labels
+"""
+# The program, the hosts, and how often each task must say so at least: an epoch, a score.
+ALL = [
+    (name, many, pattern)
+    for name, pattern in (
+        ("local", r"Epoch 3/3"),
+        ("workers", r"Epoch 3/3"),
+        ("custom_loop", r"Accuracy after restoring"),
+        ("keras_fit", r"Eval loss"),
+        ("mirrored", r"Epoch 5/5"),
+        ("nodes", r"loss: \d"),
+        ("tutorial", r"accuracy: 0"),
+    )
+    for many in (1, 4)
+]
+# Each of another part of ours: one file for four workers; Keras 2 on one host; TF_CONFIG of one task.
+IN_THE_SUITE = [("workers", 4), ("keras_fit", 1), ("tutorial", 1)]
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Cluster]:
+    with Cluster(4, homes=True, python=training_python()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("seeds")
+    subprocess.run([training_python(), HERE / "seed_data.py", folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def desk(machines: Cluster, tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(machines, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def text_of(name: str) -> str:
+    if name == "tutorial":
+        blocks: list[str] = re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
+        return next(block for block in blocks if "fit(" in block)
+    return (SEEDS / f"{name}.py").read_text()
+
+
+def launch(desk: Desk, data: Path, text: str, many: int) -> tuple[int, str]:
+    sets = "few" if "epochs=12" in text else "tfds"
+    desk.write_hosts(desk.cluster.hosts[:many])
+    desk.script("program.py", text)
+    (desk.project / "sklearn").mkdir(exist_ok=True)  # it is large, and the tutorial takes its digits only
+    desk.script("sklearn/__init__.py", "")
+    desk.script("sklearn/datasets.py", DIGITS)
+    env = (f"--env=TFDS_DATA_DIR={data / sets}", f"--env=KERAS_HOME={data / 'keras'}")
+    viewer = desk.launch(*env, "--", "program.py")
+    return viewer.wait(PATIENCE), viewer.stdout + viewer.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "many", "pattern"),
+    [
+        pytest.param(*row, id=f"{row[0]}-{row[1]}", marks=() if row[:2] in IN_THE_SUITE else pytest.mark.soak)
+        for row in ALL
+    ],
+)
+def test_a_tutorial_trains_as_it_is_typed(desk: Desk, data: Path, name: str, many: int, pattern: str) -> None:
+    text = text_of(name)
+    if REMOVED in text:
+        status, shown = launch(desk, data, text, many)
+        assert status == ExitStatus.RUN_FAILED
+        assert f"write `strategy.{TODAY}` for {REMOVED}" in shown, shown
+        text = text.replace(REMOVED, TODAY)
+    status, shown = launch(desk, data, text, many)
+    assert status == ExitStatus.OK, shown
+    assert "so that tf.keras is Keras 2" in shown
+    logs = sorted((desk.run_folder() / "logs" / "1").glob("*.log"))
+    assert len(logs) == many
+    assert all(re.search(pattern, log.read_text()) for log in logs), shown
+    if name == "workers" and many == 4:
+        assert "1 file cannot be shared by 4 workers" in shown
