@@ -46,7 +46,7 @@ BUDGET = {
     "node": Size(2, 57, 359),
     "node/base": Size(17, 1_326, 7_023),
     "node/disk": Size(11, 1_295, 8_538),
-    "node/hook": Size(6, 593, 3_616),
+    "node/hook": Size(6, 594, 3_703),
     "node/look": Size(22, 2_071, 13_817),
     "node/serve": Size(8, 944, 5_959),
     "node/stock": Size(16, 2_471, 17_408),
