@@ -74,8 +74,7 @@ def harmless(text: str) -> str:
 
 def plain(text: str) -> str:
     """The text for a place without colours: harmless, and no escape at all."""
-    text = harmless(text)
-    return _COLOUR.sub("", text) if "\x1b" in text else text
+    return _COLOUR.sub("", harmless(text))
 
 
 def _shown(match: re.Match[str]) -> str:

@@ -26,6 +26,7 @@ class Timings:
     stop_impatient: float = 10.0  # the same, of a user who asked twice, or where nothing is known to live
     last_try: float = 2.0  # to get a host back for the proof that nothing is left
     release: float = 20.0  # in which the kernel and the driver give back what killed processes had
+    quiet: float = 180.0  # without a word from any task that are said, where nobody asked for more
     validation: float = 900.0  # a first import and a data set from a slow disk fit in
     fence_margin: float = 10.0  # that a fenced task may take to be gone
     least_fence: float = 60.0  # a keeper that dies has to be missed and replaced in less

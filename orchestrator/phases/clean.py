@@ -17,8 +17,8 @@ class CleanOptions:
     """Options of `clean`."""
 
     older: float  # seconds
-    work: bool = False  # working folders too
-    dry: bool = False
+    work: bool  # working folders too
+    dry: bool
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ def clean(
     `kept` are runs with a keeper here. While a host is silent nobody knows what it uses of a folder
     that others see too: code and working folders are left alone then.
     """
-    hosts = [name for name in fleet.sessions if name not in seen.unreachable]
     answers = fleet.ask(
         lambda session: wire.Clean(
             workdir=session.host.workdir,
@@ -61,6 +60,6 @@ def clean(
             dry=options.dry,
         ),
         timeout=_SECONDS,
-        hosts=hosts,
+        hosts=[name for name in fleet.sessions if name not in seen.unreachable],
     )
     return answers.good, answers.bad

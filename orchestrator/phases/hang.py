@@ -262,10 +262,11 @@ class Watch:
         waiting = set(self._follower.waiting())
         heard = max((self._follower.lives[task].heard for task in waiting), default=now)
         silent = now - max(self._since, heard)
-        if self._quiet and silent < hang.QUIET:
+        is_quiet = silent >= self._run.timings.quiet
+        if self._quiet and not is_quiet:
             self._quiet = False
             self._run.bus.emit(HangPassed(now - self._quiet_since))
-        elif not self._quiet and silent >= hang.QUIET:
+        elif is_quiet and not self._quiet:
             self._quiet, self._quiet_since = True, now
             self._links.begin()
             self._run.bus.emit(HangSuspected(HangKind.QUIET, tuple(map(str, sorted(waiting))), silent))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from orchestrator.events import HangKind
 from orchestrator.model import Completion, Role, TaskId
 
-QUIET = 180.0  # seconds without a word from any task that are said, where nobody asked for more
 _UNUSUAL = 3.0  # times the longest pause that a task has made between two of its steps
 
 

@@ -32,11 +32,7 @@ printf '\b\b\r 7/20 [=========>....................] - ETA: 0s - loss: 2.0000 - 
 until [ -e "$GO" ]; do sleep 0.1; done
 """
 COMMAND = """#!/bin/sh
-exec '{python}' -c 'import os
-from orchestrator.run import hang
-hang.QUIET = float(os.environ.get("QUIET", "180"))
-from orchestrator.cli.main import run
-run()' "$@"
+exec '{python}' -c 'from orchestrator.cli.main import run; run()' "$@"
 """
 HOST = """[[host]]
 name = "gpu-{number:02}"
@@ -247,7 +243,8 @@ def test_nobody_is_heard_of_and_nobody_listens(house: House, open_screen: Open) 
     screen = open_screen(100, 30)
     screen.run(f"orchestrate {launch(house, 'deaf', '--task worker/4')}")
     screen.shows("error: the run has no task worker/4")
-    screen.run(f"QUIET=1 orchestrate {launch(house, 'deaf', '--other-ports --task worker/1')}")
+    timings = "ORCHESTRATE_TIMINGS='{\"quiet\":1}'"
+    screen.run(f"{timings} orchestrate {launch(house, 'deaf', '--other-ports --task worker/1')}")
 
     def said(lines: list[str]) -> list[str]:
         return [line[:18] for line in lines if " | " in line and line[0] != " "]
