@@ -79,6 +79,7 @@ class Trouble(StrEnum):
     FORBIDDEN = "forbidden"  # its bastion does not forward
     NO_INDEX = "no-index"  # no package index can be reached from it
     TREE = "tree"
+    INCOMPLETE = "incomplete"  # a folder that was sent lacks something
     RSYNC = "rsync"
 
 

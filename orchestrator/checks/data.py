@@ -7,14 +7,14 @@ from orchestrator.events import CheckReported, Level
 from orchestrator.text import count, size
 
 
-def of_data(host: str, looked: wire.DataLooked, total: int, files: int) -> CheckReported:
+def of_data(host: str, looked: wire.StoreLooked, total: int, files: int) -> CheckReported:
     """Judge a host that has the data, all `total` bytes, or has not, and may lack the room."""
     all_of_it = f"{size(total)} in {count(files, 'file')}"
     hint = "`orchestrate push`"
     match looked.state:
-        case wire.DataState.WHOLE | wire.DataState.UNSURE:
+        case wire.StoreState.WHOLE | wire.StoreState.UNSURE:
             return CheckReported(host, "data", Level.OK, size(total))
-        case wire.DataState.DAMAGED:
+        case wire.StoreState.DAMAGED:
             text = f"damaged: {', '.join(looked.wrong)}; launch repairs it"
             return CheckReported(host, "data", Level.WARN, text, hint=hint)
     if looked.free < total:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.events import Event
     from orchestrator.fleet import Fleet
     from orchestrator.model import Data, Inventory
-    from orchestrator.sync import Dataset
+    from orchestrator.sync import Contents
 
 SUMMARY = "bring the data of [data] to every host that lacks it"
 
@@ -95,7 +95,7 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
     return inventory.data
 
 
-def _dataset(inventory: Inventory, data: Data, fleet: Fleet, emit: Callable[[Event], None]) -> Dataset:
+def _dataset(inventory: Inventory, data: Data, fleet: Fleet, emit: Callable[[Event], None]) -> Contents:
     """Read it; a set that is prepared nowhere yet is prepared on a host, in its training environment."""
     from orchestrator.launching.environment import planned_environment
     from orchestrator.phases.data import data_cache, read_sources
@@ -110,14 +110,14 @@ def _dataset(inventory: Inventory, data: Data, fleet: Fleet, emit: Callable[[Eve
     return read_sources(found, emit)
 
 
-def _sum_up(dataset: Dataset, data: Data, placed: dict[str, str]) -> None:
+def _sum_up(dataset: Contents, data: Data, placed: dict[str, str]) -> None:
     from orchestrator.planning.environ import of_data
 
     name, path = next(iter(placed.items()))
     where = f"  (on {name})" if len(set(placed.values())) > 1 else ""
     say(
-        f"{count(len(placed), 'host')} with data {dataset.digest}: {size(dataset.total)} in"
-        f" {count(len(dataset.files), 'file')}"
+        f"{count(len(placed), 'host')} with data {dataset.digest}: {size(dataset.size)} in"
+        f" {count(dataset.files, 'file')}"
     )
     for variable, value in of_data(path, data).items():
         say(f"  {variable}={value}{where}")

@@ -15,6 +15,7 @@ _OF_NODES = frozenset(
         *{
             "data",
             "env",
+            Trouble.INCOMPLETE,
             Trouble.NO_INDEX,
             "piece",
             "no-python",

@@ -12,7 +12,7 @@ from orchestrator.store import runs_root
 
 if TYPE_CHECKING:
     from orchestrator.phases.context import CodeSource
-    from orchestrator.sync import Tree
+    from orchestrator.sync import Contents
     from orchestrator.sync.listing import CodeListing
     from orchestrator.sync.roots import CodeRoot
 
@@ -58,7 +58,7 @@ class Sent:
     """The code as a dry run shows it."""
 
     root: CodeRoot
-    tree: Tree
+    tree: Contents
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -66,8 +66,7 @@ class Sent:
             "cwd": self.root.cwd,
             "bytes": self.tree.size,
             "files": [
-                {"path": entry.path, "bytes": getattr(entry, "size", 0)}
-                for entry in self.tree.manifest.entries
+                {"path": row[0], "bytes": row[2] if len(row) == 4 else 0} for row in self.tree.manifest.rows
             ],
             "left_out": dict(self.tree.left_out),
         }

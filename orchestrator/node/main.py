@@ -9,7 +9,6 @@ import time
 
 from .base import lenient, trust
 from .base.annotations import Any
-from .disk import incoming
 from .serve import frames, ops
 from .serve.agent import Agent
 
@@ -41,7 +40,6 @@ def main(config: dict[str, Any]) -> int:
         agent = Agent(config, stdin, stdout, ops.serve)
         agent.outbox.put(frames.MARKER + frames.encode({"hello": hello(agent)}))
         agent.serve()
-        incoming.give_up(agent)
     except BaseException:  # told to whoever reads stderr
         sys.excepthook(*sys.exc_info())
         return 1

@@ -21,7 +21,7 @@ from orchestrator.model import Host, RunPlan
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.store.validations import Validations
-from orchestrator.sync import Dataset, Tree
+from orchestrator.sync import Contents
 from orchestrator.sync.listing import CodeListing
 from orchestrator.timings import DEFAULT, Timings
 
@@ -126,10 +126,12 @@ class Run:
     work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
     made: set[str] = field(default_factory=set)  # hosts whose cwd was made again, for the coming attempt
     shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
-    reading: Future[Tree] | None = None  # the user's code, while it is read
-    dataset: Dataset | None = None  # what [data] names, once it was read
+    reading: Future[Contents] | None = None  # the user's code, while it is read
+    dataset: Contents | None = None  # what [data] names, once it was read
     data_env: dict[str, dict[str, str]] = field(default_factory=dict)  # host -> where its tasks find that
-    trees: list[Tree] = field(default_factory=list)  # that every host has: the user's code and worker_entry
+    trees: list[Contents] = field(
+        default_factory=list
+    )  # that every host has: the user's code and worker_entry
     synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there
     builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
     started: bool = False  # something of the run may be alive on the nodes

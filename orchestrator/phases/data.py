@@ -21,12 +21,12 @@ from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.transfer import Came, Transfer, TransferOptions
 from orchestrator.plainfile import cache
 from orchestrator.planning.environ import of_data as env_of_data
-from orchestrator.sync import DataPath, Dataset, read_dataset
+from orchestrator.sync import Contents, DataPath, read_data
 
 _LOOK = 3600.0  # seconds that reading all of it may take
 _TOLD = 1.0  # seconds between two words about how much was read
 
-_USABLE = (wire.DataState.WHOLE, wire.DataState.UNSURE)
+_USABLE = (wire.StoreState.WHOLE, wire.StoreState.UNSURE)
 
 
 def data_cache() -> Path:
@@ -69,10 +69,10 @@ def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
         run.data_env[name] = env_of_data(path, data)
 
 
-def _read(run: Run, data: Data) -> Dataset:
+def _read(run: Run, data: Data) -> Contents:
     """Of this machine."""
 
-    def read() -> Dataset:
+    def read() -> Contents:
         maker = prepare.Maker(run.fleet, run.plan.recipe.setup, run.bus.emit)
         return read_sources(prepare.sources(data, run.hosts, data_cache(), maker), run.bus.emit)
 
@@ -82,7 +82,7 @@ def _read(run: Run, data: Data) -> Dataset:
         raise phase_failed(run.bus, Phase.DATA, {error.host: error}) from error
 
 
-def _record(run: Run, dataset: Dataset) -> None:
+def _record(run: Run, dataset: Contents) -> None:
     if run.plan.data_digest == dataset.digest:
         return
     run.plan = dataclasses.replace(run.plan, data_digest=dataset.digest)
@@ -92,7 +92,7 @@ def _record(run: Run, dataset: Dataset) -> None:
         log.warning("%s: %s", error.what, error.why)
 
 
-def read_sources(found: Sequence[DataPath], emit: Emit) -> Dataset:
+def read_sources(found: Sequence[DataPath], emit: Emit) -> Contents:
     """Read them with a word about it once a second; raise UsageError."""
     said = time.monotonic()
 
@@ -102,13 +102,13 @@ def read_sources(found: Sequence[DataPath], emit: Emit) -> Dataset:
             said = time.monotonic()
             emit(DataStepped("", "reads the data", done, total))
 
-    return read_dataset(found, data_cache() / "digests", on_bytes)
+    return read_data(found, data_cache() / "digests", on_bytes)
 
 
 def bring(
     fleet: Fleet,
     hosts: Sequence[Host],
-    dataset: Dataset,
+    dataset: Contents,
     emit: Emit,
     options: TransferOptions,
     *,
@@ -141,7 +141,7 @@ def bring(
     bad.update(seen.bad)
     paths = {name: one.path for name, one in looked.good.items() if name not in bad}
     for host in others:
-        if host.name in seen.good and seen.good[host.name].state is wire.DataState.ABSENT:
+        if host.name in seen.good and seen.good[host.name].state is wire.StoreState.ABSENT:
             bad[host.name] = _unseen(host, dataset)
     seconds = time.monotonic() - began
     for host in hosts:
@@ -153,7 +153,7 @@ def bring(
                 host.name,
                 dataset.digest,
                 paths[host.name],
-                dataset.total,
+                dataset.size,
                 one.sent,
                 one.peers,
                 one.seconds,
@@ -167,11 +167,11 @@ def bring(
 class Looked:
     """What hosts say of some data."""
 
-    good: Mapping[str, wire.DataLooked]
+    good: Mapping[str, wire.StoreLooked]
     bad: Mapping[str, HostError]
 
     def has(self, name: str) -> bool:
-        return name in self.good and self.good[name].state is wire.DataState.WHOLE
+        return name in self.good and self.good[name].state is wire.StoreState.WHOLE
 
 
 def look(
@@ -179,7 +179,7 @@ def look(
 ) -> Looked:
     """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
     answers = fleet.ask(
-        lambda session: wire.DataLook(workdir=session.host.workdir, digest=digest, thorough=thorough),
+        lambda session: wire.StoreLook(path=f"{session.host.workdir}/data/{digest}", thorough=thorough),
         timeout=seconds,
         hosts=[host.name for host in hosts],
     )
@@ -197,7 +197,7 @@ def checks(fleet: Fleet, hosts: Sequence[Host], data: Data) -> list[CheckReporte
     dataset = read_sources(found, lambda _: None)
     connected = [host for host in hosts if host.name in fleet.sessions]
     looked = look(fleet, connected, dataset.digest, thorough=False)
-    return [of_data(name, one, dataset.total, len(dataset.files)) for name, one in looked.good.items()]
+    return [of_data(name, one, dataset.size, dataset.files) for name, one in looked.good.items()]
 
 
 def _shares(host: Host, error: HostError) -> HostError:
@@ -205,7 +205,7 @@ def _shares(host: Host, error: HostError) -> HostError:
     return HostError(host.name, what, kind="data", why=why, hint=error.hint)
 
 
-def _unseen(host: Host, dataset: Dataset) -> HostError:
+def _unseen(host: Host, dataset: Contents) -> HostError:
     return HostError(
         host.name,
         "does not see the data that was sent",

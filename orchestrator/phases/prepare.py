@@ -22,9 +22,8 @@ from orchestrator.model import Data, Host, Role
 from orchestrator.node.base.fault import reason
 from orchestrator.phases.context import Emit
 from orchestrator.plainfile import at_home, make_folder
-from orchestrator.sync import DataPath, fetch, push, put
+from orchestrator.sync import DataPath, fetch, push, read_data, remove
 from orchestrator.sync.builtin import read_builtin
-from orchestrator.sync.files import remove
 from orchestrator.sync.tfds import SetName, fewest_files, find_set, own_data_dir, reshard
 
 ORIGINALS = tuple(
@@ -158,12 +157,14 @@ class Maker:
         host = session.host
         self.emit(DataStepped(host.name, f"prepares {wanted}", 0, 0))
         tree = read_builtin()
-        push(session, tree, host.workdir)
+        push(session, tree, f"{host.workdir}/trees/{tree.digest}")
         made = f"{host.workdir}/data/.incoming-prepare-{secrets.token_hex(6)}"
         try:
             if originals is not None:
-                for name in ORIGINALS:
-                    put(session, originals / name, f"{made}/downloads/manual/{name}")
+                files = read_data(
+                    [DataPath(name, originals / name) for name in ORIGINALS], kept.parent / "digests"
+                )
+                push(session, files, f"{made}/downloads/manual", mutable=True)
             said = self._run(session, wanted, tree.digest, made)
             try:
                 fetch(session, f"{made}/{wanted.name}", kept / wanted.name)

@@ -17,16 +17,7 @@ from orchestrator.phases import have
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.meter import Meter
 from orchestrator.planning.plan import is_builtin
-from orchestrator.sync import (
-    ChangedError,
-    Links,
-    Tree,
-    TreeResult,
-    fetch,
-    push,
-    read_folder,
-    read_tree,
-)
+from orchestrator.sync import ChangedError, Contents, Links, Sent, fetch, push, read_folder, read_tree
 from orchestrator.sync.builtin import read_builtin
 
 _ROUNDS = 5  # readings of a tree in which something changes all the time
@@ -92,7 +83,7 @@ def stage_again(run: Run, joined: Collection[str]) -> None:
         _stage(run, run.trees, run.shared, needs)
 
 
-def _trees_of_a_host(run: Run) -> list[Tree]:
+def _trees_of_a_host(run: Run) -> list[Contents]:
     """The run's code from a host where it is verified, and our own worker_entry for a validation."""
     builtin = read_builtin()
     if builtin.digest == run.plan.tree:
@@ -116,7 +107,7 @@ def _trees_of_a_host(run: Run) -> list[Tree]:
     )
 
 
-def _trees(run: Run, pinned: Collection[str]) -> list[Tree]:
+def _trees(run: Run, pinned: Collection[str]) -> list[Contents]:
     """What every host needs, the user's code first; the contents of `pinned`, which change, are held."""
     builtin = read_builtin()
     if is_builtin(run.plan.command):
@@ -126,7 +117,7 @@ def _trees(run: Run, pinned: Collection[str]) -> list[Tree]:
 
 
 def _stage(
-    run: Run, trees: list[Tree], shared: Mapping[str, str], needs: Mapping[str, wire.JobNeeds]
+    run: Run, trees: list[Contents], shared: Mapping[str, str], needs: Mapping[str, wire.JobNeeds]
 ) -> None:
     leaders = [host.name for host in run.hosts if shared.get(host.name, host.name) == host.name]
     others = [host.name for host in run.hosts if host.name not in leaders]
@@ -143,7 +134,7 @@ def begin(run: Run) -> None:
     """Read the user's code while the hosts are connected to and examined."""
     if is_builtin(run.plan.command):
         return
-    source, reading = run.source, Future[Tree]()
+    source, reading = run.source, Future[Contents]()
 
     def read() -> None:
         try:
@@ -156,11 +147,11 @@ def begin(run: Run) -> None:
     run.reading = reading
 
 
-def _read(run: Run, pinned: Collection[str]) -> Tree:
+def _read(run: Run, pinned: Collection[str]) -> Contents:
     """The user's code."""
     reading, run.reading, source = run.reading, None, run.source
 
-    def read() -> Tree:
+    def read() -> Contents:
         if reading is not None:
             return reading.result()
         return read_tree(source.root, source.ignore, source.own, pinned=pinned)
@@ -169,8 +160,11 @@ def _read(run: Run, pinned: Collection[str]) -> Tree:
 
 
 def _make_work(
-    run: Run, trees: list[Tree], hosts: list[str], needs: Mapping[str, wire.JobNeeds] = MappingProxyType({})
-) -> dict[str, list[Tree]]:
+    run: Run,
+    trees: list[Contents],
+    hosts: list[str],
+    needs: Mapping[str, wire.JobNeeds] = MappingProxyType({}),
+) -> dict[str, list[Contents]]:
     """Make the run's folder from the first tree where all trees are there; return what is missing where.
 
     Along with it every host is asked for what it needs; raise PhaseFailed where one lacks it.
@@ -191,7 +185,7 @@ def _make_work(
     )
     fail_on(run.bus, Phase.STAGE, answers.bad)
     have.check(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})
-    missing: dict[str, list[Tree]] = {}
+    missing: dict[str, list[Contents]] = {}
     for name in hosts:
         reply = answers.good[name]
         _take_work(run, name, reply)
@@ -217,7 +211,7 @@ def _take_work(run: Run, name: str, made: wire.Work) -> None:
         run.made.add(name)
 
 
-def _unseen(run: Run, name: str, trees: list[Tree]) -> HostError:
+def _unseen(run: Run, name: str, trees: list[Contents]) -> HostError:
     return HostError(
         name,
         "does not see the code that was synced",
@@ -227,19 +221,20 @@ def _unseen(run: Run, name: str, trees: list[Tree]) -> HostError:
     )
 
 
-def _push(run: Run, trees: list[Tree], missing: Mapping[str, list[Tree]]) -> set[str]:
+def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]) -> set[str]:
     """Send what is missing; return the hosts that made the run's folder along with it."""
     meter, done = Meter(run.bus.emit), set[str]()
     first, *others = trees
     for_run = wire.ForRun(run=run.id, also=[tree.digest for tree in others], data=_data(run))
 
-    def one(item: tuple[Session, Tree]) -> TreeResult:
+    def one(item: tuple[Session, Contents]) -> Sent:
         session, tree = item
         name, work = session.host.name, for_run if tree is first else None
-        result = push(session, tree, session.host.workdir, progress=meter, work=work)
+        path = f"{session.host.workdir}/trees/{tree.digest}"
+        result = push(session, tree, path, progress=meter, work=work)
         run.synced.setdefault(name, set()).add(tree.digest)
         if tree is first:
-            synced = TreeSynced(name, tree.digest, tree.files, result.sent, result.seconds, result.reused)
+            synced = TreeSynced(name, tree.digest, tree.files, result.bytes, result.seconds, result.reused)
             run.bus.emit(synced)
         return result
 

@@ -17,7 +17,7 @@ from orchestrator.model import Host
 from orchestrator.phases.context import Emit
 from orchestrator.phases.data import bring, data_cache, look
 from orchestrator.phases.transfer import TransferOptions
-from orchestrator.sync import DataPath, Dataset, read_dataset
+from orchestrator.sync import Contents, DataPath, read_data
 
 FOLDER = "wheels"  # in the folder of data on a host
 UV = "tools/uv"  # in another one, which stays
@@ -50,9 +50,9 @@ def _bring(
     words: str,
     emit: Emit,
 ) -> Placed:
-    def read() -> Dataset:
+    def read() -> Contents:
         try:
-            return read_dataset(sources(), data_cache() / "digests")
+            return read_data(sources(), data_cache() / "digests")
         except ClusterError as error:
             raise HostError("", error.what, kind="env", why=error.why, hint=error.hint) from error
 

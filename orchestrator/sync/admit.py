@@ -7,25 +7,24 @@ else of it is used. What is only unwelcome is left out and named; what cannot be
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 from orchestrator.errors import HostError
 from orchestrator.node.base.fault import NodeError
-from orchestrator.node.disk import archive
-from orchestrator.node.disk.archive import Entry
+from orchestrator.node.disk import listing
 from orchestrator.node.disk.below import parts_of, shortened, stays_inside
-from orchestrator.node.disk.tarstream import FILE, FOLDER, LINK
+from orchestrator.node.disk.listing import FILE, FOLDER, LINK, ODD, Entry
 
-_MOST_BYTES = 256 << 20
+_MOST_ROW = 64 << 10  # bytes; names and targets have 4,095 each, and escapes
 _MOST_SIZE = 1 << 53
 _MOST_TIME = 1 << 63
 _FIELDS = (str, str, int, int, int, str)
 # git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
 _EXECUTED = ".git"
-_KINDS = {FILE, FOLDER, LINK, archive.ODD}
+_KINDS = {FILE, FOLDER, LINK, ODD}
 LEFT_OUT = "links that lead out of the folder, folders named .git, FIFOs, sockets, devices"
 
 
@@ -44,10 +43,9 @@ class Admitted:
 
 def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> Admitted:
     """The entries of a listing; raise HostError for one that no honest host sends."""
-    rows = _rows(host, payload)
     entries: dict[str, Entry] = {}
     left_out: dict[str, None] = {}
-    for row in rows:
+    for row in _rows(host, payload):
         one = _entry(host, row)
         parts = _parts(host, one.path)
         above = "/".join(parts[:-1])
@@ -57,7 +55,7 @@ def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> 
             continue
         if above and (above not in entries or entries[above].kind != FOLDER):
             raise unasked(host, one.path, "it is listed below something that is not a folder")
-        if one.kind == archive.ODD or (links is Links.INSIDE and is_unwelcome(one)):
+        if one.kind == ODD or (links is Links.INSIDE and is_unwelcome(one)):
             left_out[one.path] = None
         else:
             entries[one.path] = one
@@ -71,7 +69,7 @@ def is_unwelcome(one: Entry) -> bool:
     """Whether it is what LEFT_OUT says; a link that *may* lead out of its folder is one that does."""
     parts = parts_of(one.path)
     leads_out = one.kind == LINK and not stays_inside(parts, one.target)
-    return one.kind == archive.ODD or leads_out or parts[-1].casefold() == _EXECUTED
+    return one.kind == ODD or leads_out or parts[-1].casefold() == _EXECUTED
 
 
 def unasked(host: str, name: str, why: str) -> HostError:
@@ -95,18 +93,21 @@ def garbled(host: str, why: str) -> HostError:
     )
 
 
-def _rows(host: str, payload: bytes) -> Sequence[Any]:
-    if len(payload) > _MOST_BYTES:
-        raise garbled(host, f"a list of files of {len(payload):,} bytes")
-    try:
-        rows = json.loads(payload)
-    except (ValueError, RecursionError):
-        raise garbled(host, "its list of files is no JSON") from None
-    if not isinstance(rows, list):
-        raise garbled(host, "its list of files is not a list")
-    if len(rows) > archive.MOST_ENTRIES:
-        raise garbled(host, f"a list of {len(rows):,} files")
-    return rows
+def _rows(host: str, payload: bytes) -> Iterator[Any]:
+    """Read line by line, so that what a host makes up takes no more memory than what it may list."""
+    start = number = 0
+    while start < len(payload):
+        end = payload.find(b"\n", start) % (len(payload) + 1)
+        number += 1
+        if end - start > _MOST_ROW or number > listing.MOST_ENTRIES:
+            raise garbled(
+                host, f"a list of more than {listing.MOST_ENTRIES:,} files, or of names without end"
+            )
+        try:
+            yield json.loads(payload[start:end])
+        except (ValueError, RecursionError):
+            raise garbled(host, "its list of files is no JSON") from None
+        start = end + 1
 
 
 def _entry(host: str, row: object) -> Entry:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from orchestrator.errors import HostError, Trouble
 from orchestrator.node.disk.removing import remove as discard
+from orchestrator.sync.contents import Contents, read_folder
 from orchestrator.sync.conversation import Conversation
-from orchestrator.sync.files import Fetched, alike, fetch, look, look_here, our_disk, put, remove
+from orchestrator.sync.files import fetch, our_disk
+from orchestrator.sync.sending import Sent, push, remove
 
 _AT_ONCE = 8  # hosts; the line of this machine is shared by all of them
 
@@ -34,7 +36,7 @@ class BackupOrigin(StrEnum):
 class Carried:
     origin: BackupOrigin
     giver: str  # the host it came from: the source, or one that sees its disk; "" for none
-    sent: Mapping[str, Fetched]  # host -> what crossed; 0 files: it had the same already
+    sent: Mapping[str, Sent]  # host -> what crossed, or that it had the same already
     failed: Mapping[str, HostError]
     left_out: tuple[str, ...] = ()  # of the giver's folder, and nowhere else now: see `admit`
 
@@ -72,7 +74,7 @@ def carry(
         return Carried(BackupOrigin.NOWHERE, "", {}, {})
     others = _others(sessions, giver or source, remote, groups)
     origin = BackupOrigin.HOST if giver else BackupOrigin.COPY
-    return Carried(origin, giver, *_spread(sessions, others, copy), left_out)
+    return Carried(origin, giver, *_spread(sessions, others, read_folder(copy)), left_out)
 
 
 def _mate(
@@ -91,11 +93,10 @@ def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], cop
     if not copy.exists():
         return Carried(BackupOrigin.NOWHERE, "", {}, {})
     failed: dict[str, HostError] = {}
-    known = look_here(copy)
+    contents = read_folder(copy)
     for name, path in others.items():
         try:
-            if alike(look(sessions[name], path), known):
-                remove(sessions[name], path)
+            remove(sessions[name], path, contents)
         except HostError as error:
             failed[name] = error
     if not failed:  # else it is asked for again, and has to be known then
@@ -121,12 +122,15 @@ def _others(
 
 
 def _spread(
-    sessions: Mapping[str, Conversation], paths: Mapping[str, str], copy: Path
-) -> tuple[dict[str, Fetched], dict[str, HostError]]:
-    sent: dict[str, Fetched] = {}
+    sessions: Mapping[str, Conversation], paths: Mapping[str, str], contents: Contents
+) -> tuple[dict[str, Sent], dict[str, HostError]]:
+    sent: dict[str, Sent] = {}
     failed: dict[str, HostError] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        flying = {name: pool.submit(put, sessions[name], copy, path) for name, path in paths.items()}
+        flying = {
+            name: pool.submit(push, sessions[name], contents, path, mutable=True)
+            for name, path in paths.items()
+        }
         try:
             for name, future in flying.items():
                 try:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import orchestrator
-from orchestrator.sync.tree import Tree, read_package
+from orchestrator.sync.contents import Contents, read_package
 
 
 def builtin_home() -> Path:
@@ -21,7 +21,7 @@ def builtin_home() -> Path:
     return shipped if shipped.is_dir() else package.parent
 
 
-def read_builtin() -> Tree:
+def read_builtin() -> Contents:
     """It as a tree, to be sent."""
     return read_package(builtin_home() / "worker_entry")
 

@@ -1,34 +1,41 @@
-"""Folders and files between a host and this machine, whole or not at all; what is there is not sent again.
+"""Folders and files of a host, brought to this machine; what is here already is not sent again.
 
-Both sides list names, sizes and times; what differs crosses as one tar stream (`streams`) into a hidden
-sibling, which then takes the name. rsync would save no byte here but parts of a changed file, for a login
-shell per host more.
+A host lists names, sizes and times; what differs is asked for in parts, and comes into a hidden folder, which
+stays when it is interrupted: the next time goes on there. A host may be anybody's: see `admit`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
+import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
 
 from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError, Trouble
 from orchestrator.node.base.fault import NodeError, reason
-from orchestrator.node.disk import archive, replace
-from orchestrator.node.disk.archive import Entry
-from orchestrator.node.disk.below import shortened
+from orchestrator.node.disk import listing
+from orchestrator.node.disk.below import Below, is_no_folder, parts_of, shortened
+from orchestrator.node.disk.listing import CHUNK, FILE, FOLDER, LINK, Entry
 from orchestrator.node.disk.removing import remove as discard
-from orchestrator.node.disk.tarstream import FILE, FOLDER
-from orchestrator.sync.admit import Links, admit, is_unwelcome
-from orchestrator.sync.conversation import Conversation
-from orchestrator.sync.streams import Told, receive, send
+from orchestrator.node.stock.manifest import BLOB, blobs_of
+from orchestrator.sync.admit import Links, admit, unasked
+from orchestrator.sync.conversation import Conversation, RequestWindow
 
 _PATIENCE = 600.0
-_REPLACE = 3600.0
+_WINDOW = 4  # questions that are on their way at once
+_TOGETHER = 500  # files in one question
+
+Told: TypeAlias = Callable[[int], None]  # bytes that have come, part by part
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ def work_folder(workdir: str, run: str, cwd: str = "") -> str:
 
 
 def look(session: Conversation, remote: str, links: Links = Links.INSIDE) -> HostListing:
-    """What is at a path (`~` is expanded there); raise HostError, also for what no honest host says."""
+    """List what is at a path (`~` is expanded there); raise HostError, also for what no honest host says."""
     reply = session.request(wire.FilesList(path=remote), timeout=_PATIENCE)
     if reply.kind is wire.PathKind.NOTHING:
         return HostListing("", reply.root, (), reply.near)
@@ -64,83 +71,47 @@ def look(session: Conversation, remote: str, links: Links = Links.INSIDE) -> Hos
     return HostListing(reply.kind, reply.root, admitted.entries, None, admitted.left_out)
 
 
-def look_here(local: Path) -> HostListing:
-    """As `look`, for this machine; raise ClusterError."""
-    real = Path(os.path.realpath(local))
-    with our_disk(local, writes=False):
-        if real.is_dir():
-            # Hosts take no other links than we do.
-            found = tuple(one for one in archive.entries(str(real)) if not is_unwelcome(one))
-            return HostListing(FOLDER, str(real), found)
-        return HostListing(FILE, str(real.parent), (archive.entry(str(real), real.name),))
-
-
-def alike(one: HostListing, other: HostListing) -> bool:
-    """Whether nothing has to cross to make one from the other."""
-    return one.kind == other.kind and _Plan(one.entries, _like(other, one)).nothing
-
-
-def fetch(
-    session: Conversation,
-    remote: str,
-    local: Path,
-    told: Told = lambda _: None,
-    links: Links = Links.INSIDE,
-) -> Fetched:
-    """Make `local` what `remote` is; raise HostError (kind "missing" when nothing is there), or
+def fetch(session: Conversation, remote: str, local: Path, links: Links = Links.INSIDE) -> Fetched:
+    """Make the folder `local` what `remote` is; raise HostError (kind "missing" when nothing is there), or
     ClusterError when it cannot be written here. What was at `local` is replaced at the end, or not at all.
     """
     began = time.monotonic()
     there = look(session, remote, links)
     if not there.kind:
         raise missing(session, remote, there)
+    if there.kind != FOLDER:
+        raise HostError(session.host.name, f"has a file at {remote}", kind="files", why="a folder was meant")
     local = Path(os.path.realpath(local))
-    have = _like(look_here(local), there) if os.path.lexists(local) else {}
-    plan = _Plan(there.entries, have)
-    if plan.nothing:
-        return Fetched(0, 0, time.monotonic() - began, there.left_out)
-    with our_disk(local, writes=True), _sibling(local) as incoming:
-        gone = receive(session, there.root, plan.send, incoming, told=told, links=links)
-        if gone:
-            raise HostError(
-                session.host.name,
-                f"cannot give {remote} as a whole",
-                kind="changed",
-                why=f"{shortened(gone[0])} vanished or changed while it was read: something writes there",
-                hint="try again",
-            )
-        if there.kind == FILE:
-            replace.swap_file(str(incoming), there.entries[0].path, str(local))
-        else:
-            replace.keep(str(local), str(incoming), plan.keep)
-            replace.swap(str(incoming), str(local))
-    return Fetched(plan.files, plan.size, time.monotonic() - began, there.left_out)
-
-
-def put(session: Conversation, local: Path, remote: str, told: Told = lambda _: None) -> Fetched:
-    """Make `remote` what `local` is; raise HostError, or ClusterError when it cannot be read here.
-
-    What was at `remote` is replaced at the end, or not at all.
-    """
-    began = time.monotonic()
-    here = look_here(local)
-    there = look(session, remote)
-    plan = _Plan(here.entries, _like(there, here))
-    if plan.nothing:
-        return Fetched(0, 0, time.monotonic() - began)
-    begun = session.request(wire.FilesBegin(target=remote), timeout=_PATIENCE)
-    with our_disk(local, writes=False):
-        send(session, here.root, plan.send, begun.incoming, told)
-    single = here.entries[0].path if here.kind == FILE else None
-    kept = json.dumps(plan.keep).encode()
-    swap = wire.FilesSwap(target=begun.target, incoming=begun.incoming, single=single)
-    session.request(swap, kept, timeout=_REPLACE)
-    return Fetched(plan.files, plan.size, time.monotonic() - began)
-
-
-def remove(session: Conversation, remote: str) -> None:
-    """Take away what is at a path, if anything is; raise HostError."""
-    session.request(wire.FilesRemove(target=remote), timeout=_REPLACE)
+    with our_disk(local, writes=True):
+        have = {one.path: one for one in listing.entries(str(local))} if local.is_dir() else {}
+        differ = [one for one in there.entries if one.path not in have or not one.same(have[one.path])]
+        if not differ and len(have) == len(there.entries):
+            return Fetched(0, 0, time.monotonic() - began, there.left_out)
+        local.parent.mkdir(parents=True, exist_ok=True)
+        with Staging(local.with_name(f".{local.name}.incoming")) as staging:
+            staging.keep_only(there.entries)
+            differing = {one.path for one in differ}
+            for one in there.entries:
+                if one.kind != FOLDER and one.path not in differing and not staging.has(one):
+                    staging.link(local, one)
+            gone = receive(session, there.root, there.entries, staging)
+            if gone:
+                raise HostError(
+                    session.host.name,
+                    f"cannot give {remote} as a whole",
+                    kind="changed",
+                    why=f"{shortened(gone[0])} vanished or changed while it was read: something writes there",
+                    hint="try again",
+                )
+            aside = local.with_name(f".{local.name}.outgoing")
+            discard(str(aside))
+            if os.path.lexists(local):
+                local.rename(aside)
+            staging.path.rename(local)
+            discard(str(aside))
+    files = [one for one in differ if one.kind != FOLDER]
+    size = sum(one.size for one in files)
+    return Fetched(len(files), size, time.monotonic() - began, there.left_out)
 
 
 def missing(session: Conversation, remote: str, there: HostListing) -> HostError:
@@ -156,36 +127,181 @@ def missing(session: Conversation, remote: str, there: HostListing) -> HostError
     )
 
 
-class _Plan:
-    """What has to cross so that `have` becomes `want`."""
+class Staging:
+    """A hidden folder of ours that is filled; in a `with`. It stays until it is renamed or removed.
 
-    def __init__(self, want: Sequence[Entry], have: dict[str, Entry]) -> None:
-        differ = [one for one in want if not (one.path in have and one.same(have[one.path]))]
-        alike = {one.path for one in want} - {one.path for one in differ}
-        self.nothing = not differ and set(have) == alike
-        self.send = [one for one in want if one.kind == FOLDER or one.path not in alike]
-        self.keep = [one.path for one in want if one.kind != FOLDER and one.path in alike]
-        self.files = sum(one.kind != FOLDER for one in differ)
-        self.size = sum(one.size for one in differ)
+    A file in it is complete when it has the size and the time that the host listed; one with the time and a
+    smaller size is the beginning of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(exist_ok=True)
+        self.top = Below(str(self.path), made=True)
+        try:
+            fcntl.flock(self.top.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.top.__exit__(None, None, None)
+            raise ClusterError(
+                f"{self.path} is being filled by another command", hint="try again when that is over"
+            ) from None
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, HostError) and error.kind in ("unasked", Trouble.PROTOCOL):
+            discard(str(self.path))  # nothing of a host that lies is to be gone on with
+        self.top.__exit__(None, None, None)
+
+    def keep_only(self, wanted: Sequence[Entry]) -> None:
+        """Remove what an interrupted transfer of something else has left."""
+        kinds = {one.path: one.kind for one in wanted}
+        for one in listing.entries(str(self.path)):
+            if kinds.get(one.path) != one.kind:
+                discard(str(self.path / one.path))
+
+    def size_of(self, one: Entry) -> int:
+        """How many bytes of a file are here; -1 for none of it."""
+        try:
+            *above, last = parts_of(one.path)
+            found = os.stat(last, dir_fd=self.top.folder(above), follow_symlinks=False)
+        except OSError:
+            return -1
+        same = stat.S_ISREG(found.st_mode) and listing.time_of(found) == one.mtime_ns
+        return found.st_size if same and found.st_size <= one.size else -1
+
+    def has(self, one: Entry) -> bool:
+        return one.kind == FILE and self.size_of(one) == one.size
+
+    def make(self, one: Entry) -> None:
+        """Make a folder or a link, or nothing but the place of a file; never over something."""
+        *above, last = parts_of(one.path)
+        folder = self.top.folder([*above, last] if one.kind == FOLDER else above, make=True)
+        if one.kind == LINK:
+            try:
+                os.symlink(one.target, last, dir_fd=folder)
+            except FileExistsError:
+                if os.readlink(last, dir_fd=folder) != one.target:
+                    raise
+
+    def write(self, one: Entry, at: int, data: bytes) -> None:
+        """Add a part to a file; the first one begins it anew."""
+        *above, last = parts_of(one.path)
+        folder = self.top.folder(above, make=True)
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        if at == 0:
+            try:
+                os.unlink(last, dir_fd=folder)
+            except FileNotFoundError:
+                pass
+            flags |= os.O_CREAT | os.O_EXCL
+        fd = os.open(last, flags, one.mode & 0o777 | 0o600, dir_fd=folder)
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            file.seek(at)
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            os.utime(file.fileno(), ns=(one.mtime_ns, one.mtime_ns))
+
+    def link(self, local: Path, one: Entry) -> None:
+        """Take an unchanged file from what is there; where that cannot be, it is fetched."""
+        *above, last = parts_of(one.path)
+        with Below(str(local)) as old:
+            try:
+                source, target = old.folder(above), self.top.folder(above, make=True)
+                os.link(last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+            except OSError:
+                pass
 
 
-def _like(have: HostListing, want: HostListing) -> dict[str, Entry]:
-    """The entries of one, by the names that the other gives them; nothing where the kinds differ."""
-    if have.kind != want.kind:
-        return {}
-    if have.kind == FILE:
-        name = want.entries[0].path
-        return {name: have.entries[0]._replace(path=name)}
-    return {one.path: one for one in have.entries}
+def receive(
+    session: Conversation,
+    root: str,
+    wanted: Sequence[Entry],
+    staging: Staging,
+    *,
+    told: Told = lambda _: None,
+    growing: bool = False,
+) -> list[str]:
+    """Bring what `admit` took of a listing of `root`; return the names of what has changed.
 
-
-@contextmanager
-def _sibling(local: Path) -> Iterator[Path]:
-    incoming = replace.beside(str(local))
+    With `growing`, of a file that has grown as much is taken as was listed. Not a byte more is taken than was
+    asked for. Raise HostError, ClusterError, or OSError of our disk.
+    """
+    files = [one for one in wanted if one.kind == FILE and not staging.has(one)]
+    _check_room(session.host.name, sum(one.size for one in files), staging.path)
+    gone: dict[str, None] = {}
     try:
-        yield Path(incoming)
-    finally:
-        discard(incoming)
+        for one in wanted:
+            staging.make(one)
+        window = RequestWindow(session, wire.FilesGet, _WINDOW, _PATIENCE)
+        flying: deque[list[tuple[Entry, int, int]]] = deque()
+        for parts in _together(files, staging):
+            if window.full:
+                told(_take(session.host.name, window.take(), flying.popleft(), staging, gone))
+            asked = [(one.path, at, length, one.size, one.mtime_ns) for one, at, length in parts]
+            window.submit(
+                wire.FilesGet(root=root, parts=len(parts), growing=growing), json.dumps(asked).encode()
+            )
+            flying.append(parts)
+        while flying:
+            told(_take(session.host.name, window.take(), flying.popleft(), staging, gone))
+    except OSError as error:
+        if isinstance(error, FileExistsError) or is_no_folder(error):
+            raise unasked(session.host.name, str(error.filename), "something else is in its place") from None
+        raise
+    return sorted(gone)
+
+
+def _together(files: Sequence[Entry], staging: Staging) -> Iterator[list[tuple[Entry, int, int]]]:
+    """Parts of files (offset, length) that are asked for in one question."""
+    parts, size = list[tuple[Entry, int, int]](), 0
+    for one in files:
+        here = max(0, staging.size_of(one)) // BLOB * BLOB
+        for at in blobs_of(one.size) if one.size else (0,):
+            length = min(BLOB, one.size - at)
+            if at < here:
+                continue
+            if parts and (size + length > CHUNK or len(parts) == _TOGETHER):
+                yield parts
+                parts, size = [], 0
+            parts.append((one, at, length))
+            size += length
+    if parts:
+        yield parts
+
+
+def _take(
+    host: str,
+    reply: wire.Parts,
+    parts: Sequence[tuple[Entry, int, int]],
+    staging: Staging,
+    gone: dict[str, None],
+) -> int:
+    """Write what came; return its size."""
+    gone.update({parts[place][0].path: None for place in reply.gone})
+    came = [part for place, part in enumerate(parts) if place not in set(reply.gone)]
+    if len(reply.payload) != sum(length for _, _, length in came):
+        raise unasked(host, "a part of a file", "it is not as long as what was asked for")
+    start = 0
+    for one, at, length in came:
+        if one.path not in gone:
+            staging.write(one, at, reply.payload[start : start + length])
+        start += length
+    return start
+
+
+def _check_room(host: str, size: int, target: Path) -> None:
+    free = shutil.disk_usage(target).free
+    if size > free:
+        raise ClusterError(
+            f"not enough room for {size / 1e6:,.0f} MB of {host}",
+            why=f"{free / 1e6:,.0f} MB are free in {target.parent}",
+            hint="make room, or take another folder",
+        )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from orchestrator.sync.manifest import File, Manifest
+from orchestrator.node.stock.manifest import File, Manifest
 from orchestrator.sync.private import Reason
 from orchestrator.text import size
 
@@ -46,19 +46,13 @@ def special(paths: Iterable[str]) -> Iterator[str]:
 
 def weight(manifest: Manifest) -> Iterator[str]:
     """What a large tree consists of; nothing about a small one."""
-    if manifest.size < WARN_SIZE:
+    if manifest.total < WARN_SIZE:
         return
     largest = ", ".join(f"{path} {size(many)}" for path, many, _ in folders(manifest)[:_LARGEST])
     yield (
-        f"the code has {size(manifest.size)}, sent to every host: {largest}; list what the tasks do not need"
+        f"the code has {size(manifest.total)}, sent to every host: {largest}; list what the tasks do not need"
         " in .orchestrateignore, and keep data on the hosts"
     )
-
-
-def sparse(manifest: Manifest) -> Iterator[str]:
-    for entry in manifest.entries:
-        if isinstance(entry, File) and entry.sparse:
-            yield f"{entry.path}: {size(entry.size)}, {size(entry.stored)} of them stored; its holes stay"
 
 
 def folders(manifest: Manifest) -> list[tuple[str, int, int]]:
@@ -66,9 +60,9 @@ def folders(manifest: Manifest) -> list[tuple[str, int, int]]:
 
     A folder that holds nearly all of a tree is opened, so that what is large in it is seen.
     """
-    files = [entry for entry in manifest.entries if isinstance(entry, File)]
+    files = manifest.files
     rows = _below(files, "")
-    while rows and rows[0][0].endswith("/") and rows[0][1] > 0.8 * manifest.size:
+    while rows and rows[0][0].endswith("/") and rows[0][1] > 0.8 * manifest.total:
         inner = _below([entry for entry in files if entry.path.startswith(rows[0][0])], rows[0][0])
         if len(inner) < 2 or not inner[0][0].endswith("/"):
             break

@@ -59,8 +59,7 @@ def send(
     *,
     incoming: str,
     base: str | None,
-    compress: bool = False,
-    on_bytes: Callable[[int], None] = lambda _: None,
+    on_bytes: Callable[[int], object] = lambda _: None,
 ) -> int:
     """Bring these files into `incoming` on the host, as changes to those in `base`; return the bytes sent.
 
@@ -69,7 +68,6 @@ def send(
     program = here()
     assert program is not None
     options = [f"--link-dest={base}"] if base else []
-    options += ["--compress"] if compress else []
     with contextlib.ExitStack() as stack:
         names = stack.enter_context(tempfile.TemporaryFile())
         names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
@@ -147,7 +145,7 @@ class _Words:
 class _Bridge:
     """Joins the bridge's socket to a channel of the connection."""
 
-    def __init__(self, link: Link, sock: socket.socket, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, link: Link, sock: socket.socket, on_bytes: Callable[[int], object]) -> None:
         self._link = link
         self._sock = sock
         self._on_bytes = on_bytes

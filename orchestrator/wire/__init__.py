@@ -4,35 +4,10 @@ The controller's side only; a node is shipped with the standard library alone an
 """
 
 from orchestrator.wire.command import CommandEnd, Exec, ExecEnd, Pipe
-from orchestrator.wire.data import (
-    DataBegin,
-    DataBegun,
-    DataDrop,
-    DataHave,
-    DataLook,
-    DataLooked,
-    DataPeers,
-    DataPiece,
-    DataSeal,
-    DataSource,
-    DataState,
-)
 from orchestrator.wire.envs import EnvFind, EnvLook, EnvMade, EnvMake, EnvProgress
 from orchestrator.wire.eventfiles import EventFiles, EventFilesOf, Grown
 from orchestrator.wire.fields import Reply, printable
-from orchestrator.wire.files import (
-    FilesBegin,
-    FilesClose,
-    FilesList,
-    FilesMore,
-    FilesOpen,
-    FilesPut,
-    FilesRemove,
-    FilesSwap,
-    Near,
-    PathKind,
-    Piece,
-)
+from orchestrator.wire.files import FilesGet, FilesList, Near, Parts, PathKind
 from orchestrator.wire.glance import (
     Measured,
     StackProcess,
@@ -79,6 +54,20 @@ from orchestrator.wire.request import (
     header,
     read,
 )
+from orchestrator.wire.store import (
+    StoreBegin,
+    StoreBegun,
+    StoreDrop,
+    StoreHave,
+    StoreHeld,
+    StoreLook,
+    StoreLooked,
+    StorePut,
+    StoreSeal,
+    StoreSealed,
+    StoreSource,
+    StoreState,
+)
 from orchestrator.wire.stream import AgentStream
 from orchestrator.wire.tasks import (
     NEWS_PAYLOAD,
@@ -108,14 +97,4 @@ from orchestrator.wire.tasks import (
     news,
 )
 from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuHeld, GpuProcess, Orphan
-from orchestrator.wire.trees import (
-    ForRun,
-    Had,
-    JobNeeds,
-    TreeBegin,
-    TreeDrop,
-    TreeSeal,
-    TreeTar,
-    Work,
-    WorkMake,
-)
+from orchestrator.wire.work import ForRun, Had, JobNeeds, Work, WorkMake

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from orchestrator.node.base.fault import NodeError
 from orchestrator.node.disk.below import parts_of
-from orchestrator.node.disk.tarstream import CHUNK
+from orchestrator.node.disk.listing import CHUNK
 from orchestrator.node.look.eventfiles import MARK, MOST
 from orchestrator.wire.fields import Count, Offset, Reply
 from orchestrator.wire.request import LARGE, Request, expect

@@ -1,13 +1,14 @@
-"""Folders and files of a node: listed, out as a tar stream, and back in."""
+"""Folders and files of a node: listed, and given in parts."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from orchestrator.node.disk.tarstream import CHUNK, FILE, FOLDER, LINK
-from orchestrator.node.serve.frames import MAX_PAYLOAD
+from orchestrator.node.disk.files import MOST_LISTED
+from orchestrator.node.disk.listing import FILE, FOLDER, LINK
+from orchestrator.node.stock.manifest import BLOB
 from orchestrator.wire.fields import Count, Folder, Reply, Words
-from orchestrator.wire.request import LARGE, Nothing, Request, expect
+from orchestrator.wire.request import Request, expect
 
 
 class PathKind(StrEnum):
@@ -40,77 +41,32 @@ class Listed(Reply, frozen=True):
 
 
 class FilesList(Request[Listed], frozen=True, kw_only=True):
-    """What is at a path (`~` is expanded there)."""
+    """Ask what is at a path (`~` is expanded there)."""
 
     OP = "files_list"
-    PAYLOAD = MAX_PAYLOAD
+    PAYLOAD = MOST_LISTED
     path: str
 
 
-class Opened(Reply, frozen=True):
-    stream: Count
+class Parts(Reply, frozen=True):
+    """Parts of files, one after the other, but for those that are not what was listed any more."""
+
+    gone: tuple[Count, ...]
+    payload: bytes
 
 
-class FilesOpen(Request[Opened], frozen=True, kw_only=True):
-    """Begin to pack entries (a JSON list of name and size, as payload) below `root`.
+class FilesGet(Request[Parts], frozen=True, kw_only=True):
+    """Ask for parts of files below `root`: a JSON list of name, offset, length, and size and time as listed.
 
-    `growing`: of a file that is longer by now as much is packed as was listed.
+    With `growing` a file may be longer by now.
     """
 
-    OP = "files_open"
+    OP = "files_get"
+    PAYLOAD = BLOB
     root: str
+    parts: int
     growing: bool
 
-
-class Piece(Reply, frozen=True):
-    """A piece of a tar stream; with the end comes what was gone by then."""
-
-    end: bool
-    payload: bytes
-    gone: tuple[str, ...] = ()
-
-
-class FilesMore(Request[Piece], frozen=True, kw_only=True):
-    OP = "files_more"
-    HEAD = LARGE
-    PAYLOAD = CHUNK
-    stream: int
-
-
-class FilesClose(Request[Nothing], frozen=True, kw_only=True):
-    OP = "files_close"
-    stream: int
-
-
-class Begun(Reply, frozen=True):
-    target: Folder
-    incoming: Folder
-
-
-class FilesBegin(Request[Begun], frozen=True, kw_only=True):
-    """Make the hidden folder that is to become `target`."""
-
-    OP = "files_begin"
-    target: str
-
-
-class FilesPut(Request[Nothing], frozen=True, kw_only=True):
-    """A piece of a tar stream, as payload."""
-
-    OP = "files_put"
-    incoming: str
-    more: bool
-
-
-class FilesSwap(Request[Nothing], frozen=True, kw_only=True):
-    """Put the incoming folder (or the `single` file in it) in its place, with what is kept (payload)."""
-
-    OP = "files_swap"
-    target: str
-    incoming: str
-    single: str | None
-
-
-class FilesRemove(Request[Nothing], frozen=True, kw_only=True):
-    OP = "files_remove"
-    target: str
+    def check(self, reply: Parts) -> None:
+        expect(all(place < self.parts for place in reply.gone), "it has lost what it was not asked for")
+        expect(len(set(reply.gone)) == len(reply.gone), "it has lost something twice")

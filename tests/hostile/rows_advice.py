@@ -13,13 +13,13 @@ _REFUSED = f"header, payload = {{'id': header['id'], 'ok': False, 'error': {_ERR
 # Who is asked last is told of by a line that has no room for advice.
 _OPS: Mapping[Verb, tuple[tuple[str, int], ...]] = {
     Verb.PREFLIGHT: (("facts", 3), ("listen", 3)),
-    Verb.LAUNCH: (("keep", 3), ("lease", 3), ("work_make", 3), ("tree_begin", 3), ("start", 1)),
-    Verb.PUSH: (("data_look", 3), ("data_begin", 3)),
+    Verb.LAUNCH: (("keep", 3), ("lease", 3), ("work_make", 3), ("store_begin", 3), ("start", 1)),
+    Verb.PUSH: (("store_look", 3), ("store_begin", 3)),
     Verb.STATUS: (("states", 0),),
     Verb.STACKS: (("stacks", 3),),
     Verb.EXEC: (("exec", 3),),
     Verb.CLEAN: (("clean_look", 3), ("clean", 3)),
-    Verb.PULL: (("files_list", 3), ("files_open", 3)),
+    Verb.PULL: (("files_list", 3), ("files_get", 3)),
     Verb.SETUP: (("env_look", 3), ("env_find", 3)),
     Verb.AWAY_STATUS: (("states", 0),),
 }

@@ -11,18 +11,18 @@ _MISSING = "pieces are missing"
 
 def rows() -> Iterator[Row]:
     for name, op, what, status, words in (
-        ("pieces beyond the last one", "data_have", "result['bits'] = 'ffff'", 3, PROTOCOL),
-        ("pieces that are no number", "data_begin", "result['bits'] = 'all'", 3, PROTOCOL),
-        ("a piece below zero", "data_begin", "result['bits'] = '-1'", 3, PROTOCOL),
-        ("all pieces at once", "data_begin", "result['bits'] = '3'", 3, _MISSING),
-        ("pieces that come and go", "data_have", _COMES_AND_GOES, 3, "has lost what it had"),
-        ("a port of somebody else", "data_begin", "result['port'] = 1", 0, ""),
-        ("a port beyond all", "data_begin", "result['port'] = 70_000", 3, PROTOCOL),
-        ("that it has what it has not", "data_begin", "result['present'] = True", 0, ""),
-        ("a state that is none", "data_look", "result['state'] = 'mine'", 3, PROTOCOL),
-        ("that all is there", "data_look", "result['state'] = 'whole'", 0, ""),
-        ("a folder to be printed", "data_look", "result['path'] = '/\\x1b[2J' + 'x' * 1000", 0, ""),
-        ("trouble with everybody", "data_have", _TROUBLE, 0, ""),
+        ("pieces beyond the last one", "store_have", "result['bits'] = 'ffff'", 3, PROTOCOL),
+        ("pieces that are no number", "store_begin", "result['bits'] = 'all'", 3, PROTOCOL),
+        ("a piece below zero", "store_begin", "result['bits'] = '-1'", 3, PROTOCOL),
+        ("all pieces at once", "store_begin", "result['bits'] = '3'", 3, _MISSING),
+        ("pieces that come and go", "store_have", _COMES_AND_GOES, 3, "has lost what it had"),
+        ("a port of somebody else", "store_begin", "result['port'] = 1", 0, ""),
+        ("a port beyond all", "store_begin", "result['port'] = 70_000", 3, PROTOCOL),
+        ("that it has what it has not", "store_begin", "result['present'] = True", 0, ""),
+        ("a state that is none", "store_look", "result['state'] = 'mine'", 3, PROTOCOL),
+        ("that all is there", "store_look", "result['state'] = 'whole'", 0, ""),
+        ("a folder to be printed", "store_look", "result['path'] = '/\\x1b[2J' + 'x' * 1000", 0, ""),
+        ("trouble with everybody", "store_have", _TROUBLE, 0, ""),
     ):
         yield Row(f"{name} ({op})", Verb.PUSH, when(op, what), status, words)
 

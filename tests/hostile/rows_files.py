@@ -1,12 +1,11 @@
-"""Listings and tar streams of a host that wants to write beside the target, and more than it announced."""
+"""Listings and contents of a host that wants to write beside the target, and more than it announced."""
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 
 from tests.hostile.row import PROTOCOL, Row, Verb, when
-from tests.sync.liar import file, folder, link, member, tar
+from tests.sync.liar import file, folder, link, listing
 
 UNASKED = "sent files that were not asked for"
 
@@ -14,7 +13,7 @@ UNASKED = "sent files that were not asked for"
 def rows() -> Iterator[Row]:
     """In the place of what the liar has below `kept`: a folder, a file and a link."""
     yield from _listings()
-    yield from _streams()
+    yield from _contents()
     for name, what, status, words in (
         ("a kind that is none", "result['kind'] = 'device'", 3, PROTOCOL),
         ("a link for a folder", "result['kind'] = 'link'", 3, PROTOCOL),
@@ -27,11 +26,6 @@ def rows() -> Iterator[Row]:
         ("rows that are short", 'payload = b\'[["x", "file"]]\'', 3, "liar"),
     ):
         yield Row(f"{name} (files_list)", Verb.PULL, when("files_list", what), status, words)
-    for name, what, status, words in (
-        ("a stream below zero", "result['stream'] = -1", 3, PROTOCOL),
-        ("a stream that is a path", "result['stream'] = '../../x'", 3, PROTOCOL),
-    ):
-        yield Row(f"{name} (files_open)", Verb.PULL, when("files_open", what), status, words)
 
 
 def _listings() -> Iterator[Row]:
@@ -53,52 +47,22 @@ def _listings() -> Iterator[Row]:
         ("a mode of 2^40", [folder("kept"), file("kept/a", mode=2**40)], 0, ""),
         ("300 levels", [folder("/".join("a" * depth)) for depth in range(1, 300)], 3, "liar"),
     ):
-        what = f"payload = json.dumps({listed!r}).encode()"
+        what = f"payload = {listing(listed)!r}"
         yield Row(f"{name} (files_list)", Verb.PULL, when("files_list", what), status, words)
 
 
-def _streams() -> Iterator[Row]:
+def _contents() -> Iterator[Row]:
     """Of a listing that is good: a file of one byte and a folder."""
-    listed = when(
-        "files_list", f"payload = json.dumps({[folder('kept'), file('kept/a'), folder('kept/d')]!r}).encode()"
-    )
-    one, d = member("kept/a"), member("kept/d", b"", type=tarfile.DIRTYPE, mode=0o755)
-    endless = (
-        f"[{one!r}] + [bytes(10**6)] * 50"  # as it is written: its 200 MB of text would be in every worker
-    )
-    for name, pieces, status, words in (
-        ("another name", [tar(member("kept/b"))], 3, UNASKED),
-        ("a name that leads out", [tar(one, d, member("kept/d/../../owned"))], 3, UNASKED),
-        ("an absolute name", [tar(member("/tmp/owned"))], 3, UNASKED),
-        ("a link in the place of a file", [tar(member("kept/a", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"))], 3, UNASKED),
-        ("a hard link", [tar(member("kept/a", b"", type=tarfile.LNKTYPE, linkname="/etc/passwd"))], 3, UNASKED),
-        ("a device", [tar(member("kept/a", b"", type=tarfile.CHRTYPE))], 3, UNASKED),
-        ("a pipe", [tar(member("kept/a", b"", type=tarfile.FIFOTYPE))], 3, UNASKED),
-        ("a link in the place of a folder", [tar(member("kept/d", b"", type=tarfile.SYMTYPE, linkname="/tmp"))], 3, UNASKED),
-        ("a file twice", [tar(one, d, one)], 3, UNASKED),
-        ("more than was listed", [tar(member("kept/a", b"xx"), d)], 3, UNASKED),
-        ("less than was listed", [tar(member("kept/a", b""), d)], 3, UNASKED),
-        ("without end", endless, 3, "liar"),
-        ("of noise", [b"\xff" * 5120], 3, "liar"),
-        ("of nothing", [], 3, "liar"),
-        ("cut in a header", [one[:100]], 3, "liar"),
-    ):  # fmt: skip
-        told = (
-            f"pieces = kept.setdefault('pieces', {pieces if isinstance(pieces, str) else repr(pieces)})\n"
-            "payload = pieces.pop(0) if pieces else b''\n"
-            "result = {'end': not payload, 'gone': []}"
-        )
-        lie = listed + when(
-            "files_open", "header.update(ok=True)\nheader.pop('error', None)\nresult = {'stream': 1}"
-        )
-        lie += when(
-            "files_more", "header.update(ok=True)\nheader.pop('error', None)\nheader['result'] = {}\n" + told
-        )
-        yield Row(f"{name} (files_more)", Verb.PULL, lie, status, words)
-    for name, gone in (("gone with a path", ["/etc/passwd", "../x"]), ("all gone", ["kept/a", "kept/d"])):
-        what = (
-            "header.update(ok=True)\nheader.pop('error', None)\nheader['result'] = {}\n"
-            f"result, payload = {{'end': True, 'gone': {gone!r}}}, b''"
-        )
-        lie = listed + when("files_more", what)
-        yield Row(f"{name} (files_more)", Verb.PULL, lie, 3, "liar")
+    rows = listing([folder("kept"), file("kept/a"), folder("kept/d")])
+    for name, what, status, words in (
+        ("more than was asked for", "payload = b'xx'", 3, UNASKED),
+        ("less than was asked for", "payload = b''", 3, UNASKED),
+        ("more than may come", "payload = bytes(5 << 20)", 3, PROTOCOL),
+        ("gone and there", "result['gone'], payload = [0], b'x'", 3, UNASKED),
+        ("gone with a path", "result['gone'] = ['/etc/passwd', '../x']", 3, PROTOCOL),
+        ("gone what was not asked for", "result['gone'] = [7]", 3, PROTOCOL),
+        ("gone twice", "result['gone'], payload = [0, 0], b''", 3, PROTOCOL),
+    ):
+        answered = "header.update(ok=True)\nheader.pop('error', None)\nresult = {'gone': []}\nheader['result'] = result\n"
+        lie = when("files_list", f"payload = {rows!r}") + when("files_get", answered + what)
+        yield Row(f"{name} (files_get)", Verb.PULL, lie, status, words)

@@ -41,22 +41,22 @@ _OPS: Mapping[Verb, tuple[str, ...]] = {
         "keep",
         "lease",
         "work_make",
-        "tree_begin",
-        "tree_tar",
-        "tree_seal",
+        "store_begin",
+        "store_put",
+        "store_seal",
         "start",
         "follow",
     ),
-    Verb.PUSH: ("data_look", "data_begin", "data_piece", "data_peers", "data_have", "data_seal"),
+    Verb.PUSH: ("store_look", "store_begin", "store_put", "store_have", "store_seal"),
     Verb.STATUS: ("states",),
     Verb.STACKS: ("stacks",),
     Verb.EXEC: ("exec",),
     Verb.CLEAN: ("clean_look", "clean"),
-    Verb.PULL: ("files_list", "files_open", "files_more"),
+    Verb.PULL: ("files_list", "files_get"),
     Verb.STOP: ("states", "stop", "sweep"),
-    Verb.RESTART: ("gpu_held", "files_begin", "files_put", "files_swap"),
+    Verb.RESTART: ("gpu_held",),
 }
-_ENDS_WITH = {"start": 1, "follow": 1, "gpu_held": 1, "files_begin": 1, "files_put": 1, "files_swap": 0}
+_ENDS_WITH = {"start": 1, "follow": 1, "gpu_held": 1}
 _ANSWER_ANYWAY = {Verb.STATUS: 0}
 
 

@@ -140,10 +140,10 @@ def _launch() -> Iterator[Row]:
         ("a place before all paths", "result['had']['paths'] = [-1]", 3, PROTOCOL),
         ("a program or not", "result['had']['program'] = words", 3, PROTOCOL),
     )
-    alone = "".join(when(op, "result.pop('work', None)") for op in ("tree_begin", "tree_seal"))
+    alone = "".join(when(op, "result.pop('work', None)") for op in ("store_begin", "store_seal"))
     hostile, never = f"{_ESCAPES}\nresult['work'] = '/' + words", "result['missing'] = ask['digests']"
     of_tree = f"{_ESCAPES}\nresult['work']['work'] = '/' + words"
-    lacking = "result['work']['missing'] = [ask['digest']]"
+    lacking = "result['work']['missing'] = [ask['path'].split('/')[-1]]"
     for name, lie, status, told in (
         ("a folder of hostile words (work_make)", alone + when("work_make", hostile), 1, ""),
         (
@@ -152,8 +152,8 @@ def _launch() -> Iterator[Row]:
             3,
             "does not see the code",
         ),
-        ("a folder of hostile words (tree_seal)", when("tree_seal", of_tree), 1, ""),
-        ("a folder and none (tree_seal)", when("tree_seal", lacking), 0, ""),
+        ("a folder of hostile words (store_seal)", when("store_seal", of_tree), 1, ""),
+        ("a folder and none (store_seal)", when("store_seal", lacking), 0, ""),
     ):
         yield Row(name, launch, lie, status, told)
     yield from _of(
@@ -179,9 +179,7 @@ def _launch() -> Iterator[Row]:
     )
     send = "result.update(missing=ask['digests'], made=False)"
     for name, begun, status, words in (
-        ("places below zero", "'missing': [-1], 'incoming': '/x'", 3, PROTOCOL),
-        ("places out of the manifest", "'missing': [10**6], 'incoming': '/x'", 3, PROTOCOL),
-        ("a place twice", "'missing': [0, 0], 'incoming': '/x'", 3, PROTOCOL),
+        ("pieces beyond the last one", "'bits': 'f' * 99, 'incoming': '/x'", 3, PROTOCOL),
         ("a tree that is there and is not", "'present': True, 'incoming': '/x'", 3, PROTOCOL),
         ("a tree that was made and is not there", "'made': True, 'incoming': '/x'", 3, PROTOCOL),
         ("a folder made of a tree that was not", "'incoming': '/x', 'work': WORK", 3, PROTOCOL),
@@ -189,13 +187,13 @@ def _launch() -> Iterator[Row]:
         ("a folder for a shell with its tree", "'present': True, 'made': True, 'work': {**WORK, 'work': '/x; touch ' + CANARY}", 1, "liar"),
         ("a folder that is no path", "'present': True, 'made': True, 'work': {**WORK, 'work': 7}", 3, PROTOCOL),
         ("an incoming folder that is an option", "'incoming': '--rsh=touch ' + CANARY", 3, PROTOCOL),
-        ("a folder for a shell", "'missing': HOLES, 'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')'", 3, "liar"),
-        ("a base for a shell", "'missing': HOLES, 'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),
+        ("a folder for a shell", "'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')', 'base': '/y'", 3, "liar"),
+        ("a base for a shell", "'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),
     ):  # fmt: skip
-        holes = "[n for n, one in enumerate(ask['manifest']) if 'holes' in json.dumps(one)]"
-        told = begun.replace("HOLES", holes).replace("WORK", "{'work': '/x', 'missing': [], 'made': True}")
-        lie = when("work_make", send) + when("tree_begin", f"result = {{{told}}}")
-        yield Row(f"{name} (tree_begin)", launch, lie, status, words)
+        told = begun.replace("WORK", "{'work': '/x', 'missing': [], 'made': True}")
+        told = f"result = {{'present': False, 'path': '/p', **{{{told}}}}}"
+        lie = when("work_make", send) + when("store_begin", told)
+        yield Row(f"{name} (store_begin)", launch, lie, status, words)
 
 
 _HOLDER = "{'run': words, 'task': words, 'owner': words, 'since': 1e12}"

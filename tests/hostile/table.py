@@ -19,12 +19,9 @@ ELSEWHERE = (
     *(
         "beats",
         "event_files",
-        "data_drop",
+        "store_drop",
         "exec_end",
-        "files_close",
-        "files_remove",
         "ping",
-        "tree_drop",
         "unfollow",
     ),
     *("fingerprint", "vitals"),

@@ -36,14 +36,14 @@ def _rows() -> Iterator[Row]:
     yield Row("gone in an answer", Verb.EXEC, when("exec", "leave()"), 3, LOST)
 
 
-# Those that go another way over SSH: rsync, tar streams, logs in mass, take-over by inventory.
+# Those that go another way over SSH: rsync, logs in mass, take-over by inventory.
 _TOO = (
     "a_folder_for_a_shell",
     "a_base_for_a_shell",
     "an_incoming_folder_that_is_an_option",
     "a_line_of_10_MB",
     "of_64_MB",
-    "without_end_(files_more)",
+    "more_than_may_come_(files_get)",
     "a_command_of_its_own",
     "secrets_of_ours",
 )

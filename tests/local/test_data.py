@@ -12,15 +12,15 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.phases.data import bring
 from orchestrator.phases.transfer import TransferOptions
-from orchestrator.sync import DataPath, read_dataset
+from orchestrator.sync import DataPath, read_data
 
 
 def test_who_shares_the_disk_of_a_host_that_got_nothing_has_nothing(tmp_path: Path) -> None:
     source, workdir = tmp_path / "numbers", tmp_path / "work"
     source.write_text("1 2 3")
-    dataset = read_dataset([DataPath("files/numbers", source)], tmp_path / "cache")
-    (workdir / "data").mkdir(parents=True)
-    (workdir / "data" / dataset.digest).touch()  # in the way
+    dataset = read_data([DataPath("files/numbers", source)], tmp_path / "cache")
+    workdir.mkdir()
+    (workdir / "data").touch()  # in the way
     hosts = [
         Host(
             name,

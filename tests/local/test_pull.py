@@ -11,9 +11,9 @@ import pytest
 from orchestrator.connectors import connectors
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
-from orchestrator.node.disk.archive import Entry
 from orchestrator.node.disk.below import Below
-from orchestrator.sync import pull, taking
+from orchestrator.node.disk.listing import Entry
+from orchestrator.sync import pull
 
 
 def test_what_an_interrupted_pull_has_put_here_is_renewed_by_the_next(
@@ -24,9 +24,9 @@ def test_what_an_interrupted_pull_has_put_here_is_renewed_by_the_next(
     for name in ("a", "b", "c"):
         (work / name).write_text("one")
     host = Host("one", "local", "127.0.0.1", agent_python=sys.executable, state=str(tmp_path / "state"))
-    place = taking.Taking._place
+    place = pull.Taking._place
 
-    def interrupted(self: taking.Taking, new: Below, one: Entry, name: str) -> None:
+    def interrupted(self: pull.Taking, new: Below, one: Entry, name: str) -> None:
         if name == "b":
             raise KeyboardInterrupt
         place(self, new, one, name)
@@ -40,7 +40,7 @@ def test_what_an_interrupted_pull_has_put_here_is_renewed_by_the_next(
             return pull.take(session, parts, to, "run-1", lambda _: None).files
 
         with monkeypatch.context() as patch:
-            patch.setattr(taking.Taking, "_place", interrupted)
+            patch.setattr(pull.Taking, "_place", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 take()
         assert (to / "a").read_text() == "one"

@@ -20,6 +20,7 @@ from orchestrator import wire
 from orchestrator.checks import PACKAGES
 from orchestrator.envs import uv
 from orchestrator.node.serve.ops import OPS
+from orchestrator.node.stock.manifest import Manifest
 from orchestrator.sync import one_time_key
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient
@@ -35,9 +36,8 @@ PLAN = '{"name": "é"}'
 _STATE = ("schema", "run", "attempt", "task", "start_ticks", "incarnation")
 NOT_READ = {
     *(f"{place}.{field}" for place in ("news.state", "states.runs[].tasks[].state") for field in _STATE),
-    *(f"{op}.{field}" for op in ("files_put", "tree_tar") for field in ("bytes", "files", "received")),
     *(f"start.{field}" for field in ("already", "started", "state")),
-    *("lease.taken", "news.kind", "stop.gone", "tree_seal.already", "tree_seal.ok"),
+    *("lease.taken", "news.kind", "stop.gone"),
     "hello.pid",
 }
 
@@ -215,21 +215,38 @@ def _killed(lab: Lab) -> wire.Imports:
     return wire.Imports(python=sys.executable, setup=None, env=path, modules=["fatal"])
 
 
-def _trees(ask: Asker) -> None:
+def _begin(path: str, manifest: Manifest, **more: Any) -> wire.StoreBegin:
+    pieces = len(manifest.pieces)
+    return wire.StoreBegin(path=path, mutable=False, pieces=pieces, run="r", **{"along": [], **more})
+
+
+def _store(ask: Asker) -> None:
     workdir, digest = str(ask.lab.workdir), "ab" * 16
-    sha = "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
-    manifest = [{"path": "a.py", "mode": 0o644, "sha256": sha}]
-    begin = wire.TreeBegin(workdir=workdir, digest=digest, manifest=manifest, reuse=True)
-    assert ask(begin).missing == (0,)
-    ask(wire.TreeDrop(workdir=workdir, digest=digest))
-    assert ask(begin).incoming is not None
-    ask(wire.TreeTar(workdir=workdir, digest=digest, more=True), _tar({"a.py": b"1"}))
-    ask(wire.TreeTar(workdir=workdir, digest=digest, more=False))
+    manifest = Manifest([["a.py", 0o644, 1, hashlib.sha256(b"1").hexdigest()]])
+    path, text = f"{workdir}/trees/{digest}", manifest.encode() + b"\n"
+    look = wire.StoreLook(path=path, thorough=True)
+    assert ask(look).state is wire.StoreState.ABSENT
     run = wire.ForRun(run="r0", also=["cd"], data=["ef"])
-    sealed = ask(wire.TreeSeal(workdir=workdir, digest=digest, work=run))
+    begin = _begin(path, manifest, work=run, key=one_time_key())
+    begun = ask(begin, text)
+    assert (begun.present, begun.bits) == (False, "0")
+    ask(wire.StoreDrop(path=path))
+    assert ask(begin, text).incoming is not None
+    source = wire.StoreSource("gone", "127.0.0.1", free_port(), [0])
+    trouble = list(ask(wire.StoreHave(path=path, count=1, plan=1, sources=[source])).trouble)
+    while not trouble:
+        trouble += ask(wire.StoreHave(path=path, count=1)).trouble
+    assert [one.host for one in trouble] == ["gone"]
+    ask(wire.StorePut(path=path, pieces=[0]), b"1")
+    sealed = ask(wire.StoreSeal(path=path, work=run))
     assert sealed.work is not None
     assert (sealed.work.made, sealed.work.missing) == (False, ("cd",))
-    assert ask(begin).present
+    assert ask(look).state is wire.StoreState.WHOLE
+    assert ask(begin, text).present
+    newer = Manifest([["a.py", 0o644, 1, hashlib.sha256(b"2").hexdigest()]])
+    second = f"{workdir}/trees/{'cd' * 16}"
+    assert ask(_begin(second, newer), newer.encode() + b"\n").base == path
+    ask(wire.StoreDrop(path=second, remove=True))
     made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digests=[digest], also=[], data=[]))
     assert (made.made, made.missing) == (True, ())
     assert ask(wire.WorkMake(workdir=workdir, run="r2", digests=["cd"], also=[], data=[])).missing == ("cd",)
@@ -268,30 +285,17 @@ def _needs(ask: Asker, workdir: str, digest: str) -> None:
 def _files(ask: Asker) -> None:
     target = ask.lab.folder / "results"
     absent = ask(wire.FilesList(path=str(target)))
-    assert (absent.kind, absent.payload) == (wire.PathKind.NOTHING, b"[]")
-    begun = ask(wire.FilesBegin(target=str(target)))
-    ask(wire.FilesPut(incoming=begun.incoming, more=True), _tar({"x": b"12", "d/y": b"3"}))
-    ask(wire.FilesPut(incoming=begun.incoming, more=False))
-    ask(wire.FilesSwap(target=begun.target, incoming=begun.incoming, single=None), b"[]")
+    assert (absent.kind, absent.payload) == (wire.PathKind.NOTHING, b"")
+    (target / "d").mkdir(parents=True)
+    (target / "x").write_text("12")
     (target / os.fsdecode(b"\xff")).symlink_to("x")
     listed = ask(wire.FilesList(path=str(target)))
-    assert {(row[0], row[1]) for row in json.loads(listed.payload)} == {
-        ("d", "folder"),
-        ("d/y", "file"),
-        ("x", "file"),
-        ("\udcff", "link"),
-    }
-    names = json.dumps([("x", 2), ("gone", 1)]).encode()
-    stream = ask(wire.FilesOpen(root=listed.root, growing=False), names).stream
-    data = b""
-    while not (piece := ask(wire.FilesMore(stream=stream))).end:
-        data += piece.payload
-    assert piece.gone == ("gone",)
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        assert tar.getnames() == ["x"]
-    ask(wire.FilesClose(stream=stream))
-    ask(wire.FilesRemove(target=str(target)))
-    assert not target.exists()
+    rows = [json.loads(line) for line in listed.payload.split(b"\n")]
+    assert {(row[0], row[1]) for row in rows} == {("d", "folder"), ("x", "file"), ("\udcff", "link")}
+    (time,) = [row[3] for row in rows if row[0] == "x"]
+    parts = json.dumps([("x", 1, 1, 2, time), ("gone", 0, 1, 1, 0)]).encode()
+    got = ask(wire.FilesGet(root=listed.root, parts=2, growing=False), parts)
+    assert (got.payload, got.gone) == (b"2", (1,))
 
 
 def _event_files(ask: Asker) -> None:
@@ -351,48 +355,14 @@ def _envs(ask: Asker) -> None:
     assert ask(wire.EnvLook(workdir=workdir, name=name)).ready
 
 
-def _data(ask: Asker) -> None:
-    workdir, digest, key = str(ask.lab.workdir), "cd" * 16, one_time_key()
-    sha = hashlib.sha256(b"1").hexdigest()
-    entry = {"path": "files/a", "mode": 0o644, "size": 1, "sha256": sha}
-    look = wire.DataLook(workdir=workdir, digest=digest, thorough=False)
-    assert ask(look).state is wire.DataState.ABSENT
-    begin = wire.DataBegin(
-        workdir=workdir,
-        digest=digest,
-        run=ask.lab.run,
-        manifest=[entry],
-        size=4,
-        pieces=1,
-        key=key,
-        ports=[],
-        serve=False,
-    )
-    begun = ask(begin, bytes.fromhex(sha))
-    assert (begun.present, begun.bits) == (False, "0")
-    source = wire.DataSource("gone", "127.0.0.1", free_port(), [0])
-    ask(wire.DataPeers(digest=digest, plan=1, sources=[source]))
-    have = wire.DataHave(digest=digest, pieces=1)
-    trouble: list[str] = []
-    while not trouble:
-        trouble += [one.host for one in ask(have).trouble]
-    assert trouble == ["gone"]
-    ask(wire.DataPiece(digest=digest, piece=0), b"1")
-    assert ask(wire.DataSeal(digest=digest)).present
-    assert ask(look).state is wire.DataState.WHOLE
-    assert ask(begin, bytes.fromhex(sha)).present
-    ask(wire.DataDrop(digest=digest))
-
-
 STORIES: Sequence[Callable[[Asker], None]] = (
     _tasks,
     _look,
-    _trees,
+    _store,
     _files,
     _event_files,
     _command,
     _envs,
-    _data,
 )
 
 

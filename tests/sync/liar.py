@@ -1,10 +1,9 @@
-"""A host that answers what it likes: listings and tar streams made by hand, behind the seam of a session."""
+"""A host that answers what it likes: listings and contents made by hand, behind the seam of a session."""
 
 from __future__ import annotations
 
 import json
-import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
@@ -17,25 +16,23 @@ R = TypeVar("R", bound=wire.Reply)
 
 
 class Liar:
-    """Serves one listing and one stream; each `files_more` gets the next piece, and then the end."""
+    """Serves one listing and the contents of files; `says` replaces the answer to `files_get`."""
 
     def __init__(
         self,
         rows: object,
-        pieces: Sequence[bytes] | Iterator[bytes] = (),
+        contents: Mapping[str, bytes] | None = None,
         *,
         kind: object = "folder",
-        gone: object = (),
         root: object = "/there",
+        says: tuple[dict[str, Any], bytes] | None = None,
     ) -> None:
         self.host = Host(name="liar", address="192.0.2.1", ssh="liar")
         self.rows = rows
         self.asked: list[str] = []
-        self.sent = 0
-        self._pieces = iter(pieces)
-        self._kind, self._root = kind, root
-        self._gone = list(gone) if isinstance(gone, tuple) else gone
-        self._submitted: dict[int, wire.Request[Any]] = {}
+        self._contents = contents or {}
+        self._kind, self._root, self._says = kind, root, says
+        self._submitted: dict[int, tuple[wire.Request[Any], bytes]] = {}
 
     @property
     def session(self) -> Conversation:
@@ -44,22 +41,25 @@ class Liar:
     def request(self, request: wire.Request[R], payload: bytes = b"", timeout: float = 60.0) -> R:  # noqa: ARG002
         self.asked.append(request.OP)
         if request.OP == wire.FilesList.OP:
-            listing = self.rows if isinstance(self.rows, bytes) else json.dumps(self.rows).encode()
-            return self._answer(request, {"kind": self._kind, "root": self._root}, listing)
-        return self._answer(request, {"stream": 1})
+            return self._answer(request, {"kind": self._kind, "root": self._root}, listing(self.rows))
+        if self._says is not None:
+            return self._answer(request, *self._says)
+        data, gone = b"", []
+        for place, (name, at, length, *_) in enumerate(json.loads(payload)):
+            if name in self._contents:
+                data += self._contents[name][at : at + length]
+            else:
+                gone.append(place)
+        return self._answer(request, {"gone": gone}, data)
 
-    def submit(self, request: wire.Request[R], payload: bytes = b"") -> Future[R]:  # noqa: ARG002
+    def submit(self, request: wire.Request[R], payload: bytes = b"") -> Future[R]:
         future: Future[R] = Future()
-        self._submitted[id(future)] = request
+        self._submitted[id(future)] = (request, payload)
         return future
 
     def wait(self, future: Future[R], op: str, timeout: float) -> R:  # noqa: ARG002
-        request: wire.Request[R] = self._submitted[id(future)]
-        piece = next(self._pieces, None)
-        if piece is None:
-            return self._answer(request, {"end": True, "gone": self._gone})
-        self.sent += len(piece)
-        return self._answer(request, {"end": False}, piece)
+        request, payload = self._submitted[id(future)]
+        return cast("R", self.request(request, payload))
 
     def _answer(self, request: wire.Request[R], result: dict[str, Any], payload: bytes = b"") -> R:
         """As a real session reads it."""
@@ -69,6 +69,13 @@ class Liar:
             raise HostError(
                 self.host.name, "does not speak our protocol", kind="protocol", why=str(error)
             ) from None
+
+
+def listing(rows: object) -> bytes:
+    """Rows as a host sends them: a line of JSON each."""
+    if isinstance(rows, bytes):
+        return rows
+    return "\n".join(map(json.dumps, rows if isinstance(rows, list) else [rows])).encode()
 
 
 def file(name: str, size: int = 1, **other: Any) -> list[Any]:
@@ -82,23 +89,3 @@ def folder(name: str) -> list[Any]:
 
 def link(name: str, target: str) -> list[Any]:
     return file(name, 0, kind="link", target=target)
-
-
-def member(name: str, data: bytes = b"x", **fields: Any) -> bytes:
-    """One member with its content, and no end mark."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mtime = len(data), 1_700_000_000
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info.tobuf(tarfile.PAX_FORMAT) + data + b"\0" * (-len(data) % 512)
-
-
-def tar(*members: bytes) -> bytes:
-    return b"".join(members) + b"\0" * 1024
-
-
-def with_sum(header: bytearray) -> bytes:
-    """A header of 512 bytes, with the sum that it should have."""
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header)

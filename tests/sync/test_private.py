@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sync import Tree, read_tree
+from orchestrator.sync import Contents, read_tree
 from orchestrator.sync.private import Reason
 from tests.sync.test_listing import git, paths, write
 
@@ -183,7 +183,7 @@ def test_folders_that_are_too_deep_are_refused_with_a_word(tmp_path: Path) -> No
 
     nested(tmp_path / "fine", 150)
     assert read_tree(tmp_path / "fine").files == 1
-    deep: list[Tree] = []
+    deep: list[Contents] = []
     nested(tmp_path / "deep", 400)
     with pytest.raises(UsageError, match="deep") as caught:
         deep.append(read_tree(tmp_path / "deep"))

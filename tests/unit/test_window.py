@@ -21,15 +21,15 @@ class Line:
         self.most = 0
         self._bad = bad
 
-    def submit(self, request: wire.DataDrop, _payload: bytes = b"") -> Future[Any]:
-        self.asked.append(request.digest)
+    def submit(self, request: wire.StoreDrop, _payload: bytes = b"") -> Future[Any]:
+        self.asked.append(request.path)
         self.most = max(self.most, len(self.asked) - len(self.answered))
         future: Future[Any] = Future()
-        future.set_result(request.digest)
+        future.set_result(request.path)
         return future
 
     def wait(self, future: Future[Any], op: str, timeout: float) -> Any:
-        assert (op, timeout) == ("data_drop", 600.0)
+        assert (op, timeout) == ("store_drop", 600.0)
         self.answered.append(future.result())
         if len(self.answered) - 1 == self._bad:
             raise HostError("gpu-1", "is lost", kind="lost")
@@ -37,7 +37,7 @@ class Line:
 
 
 def window(line: Line, size: int) -> RequestWindow[wire.Nothing]:
-    return RequestWindow(cast("Conversation", line), wire.DataDrop, size)
+    return RequestWindow(cast("Conversation", line), wire.StoreDrop, size)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -46,7 +46,7 @@ def test_no_more_are_on_their_way_than_the_window_holds(size: int, number: int) 
     line, names = Line(), [str(place) for place in range(number)]
     ahead = window(line, size)
     for name in names:
-        ahead.submit(wire.DataDrop(digest=name))
+        ahead.submit(wire.StoreDrop(path=name))
     assert line.answered == names[: max(0, number - size)]
     assert ahead.full == (number >= size)
     ahead.finish()
@@ -57,13 +57,13 @@ def test_no_more_are_on_their_way_than_the_window_holds(size: int, number: int) 
 def test_the_error_of_an_answer_comes_before_the_next_request() -> None:
     line = Line(bad=0)
     ahead = window(line, 2)
-    ahead.submit(wire.DataDrop(digest="0"))
-    ahead.submit(wire.DataDrop(digest="1"))
+    ahead.submit(wire.StoreDrop(path="0"))
+    ahead.submit(wire.StoreDrop(path="1"))
     with pytest.raises(HostError):
-        ahead.submit(wire.DataDrop(digest="2"))
+        ahead.submit(wire.StoreDrop(path="2"))
     assert line.asked == ["0", "1"]
 
 
 def test_a_request_knows_its_reply_by_its_type() -> None:
-    assert wire.DataDrop.REPLY is wire.Nothing
+    assert wire.StoreDrop.REPLY is wire.Nothing
     assert wire.States.REPLY is wire.Runs

@@ -11,7 +11,7 @@ import stat
 
 from ..base.annotations import Any
 from ..disk.below import MOST_LEVELS
-from ..disk.tarstream import CHUNK
+from ..disk.listing import CHUNK
 from ..serve.agent import Agent, Request
 
 MARK = "tfevents"  # TensorBoard reads whatever has it in its name

@@ -56,9 +56,10 @@ class Loop:
     def step(self, most: float | None = None) -> None:
         """Wait for the next thing to happen, `most` seconds at most, and serve all that has happened."""
         patience = self._patience() if most is None else max(1, int(most * 1000))
-        for fd, _ in self._poll.poll(patience):
-            call = self._calls.get(fd)  # an earlier callback may have let go of it
-            if call is not None:
+        ready = [(fd, self._calls.get(fd)) for fd, _ in self._poll.poll(patience)]
+        for fd, call in ready:
+            # An earlier callback may have let go of it, and another descriptor may have its number by now.
+            if call is not None and self._calls.get(fd) == call:
                 call()
         now = time.monotonic()
         while self._timers and self._timers[0].when <= now:

@@ -18,6 +18,7 @@ import threading
 from ..base import tcp
 from ..base.annotations import Any, Callable, Iterable, Sequence
 from ..base.fault import NodeError
+from .manifest import BLOB
 from .pieces import Pieces
 
 _NUMBER = struct.Struct(">Q")
@@ -77,7 +78,7 @@ class Server:
                     stream.settimeout(None)
                     (number,) = _NUMBER.unpack(_exactly(stream, _NUMBER.size))
                     stream.settimeout(_PATIENCE)
-                    if number >= self._pieces.count:
+                    if number >= len(self._pieces.manifest.pieces):
                         return
                     while not self._pieces.wait(number, _ALIVE):
                         stream.sendall(_NUMBER.pack(_WAIT))
@@ -151,7 +152,7 @@ class Puller:
                 raise EOFError
             if length != _WAIT:
                 break
-        if length > self._pieces.size:
+        if length > BLOB:
             raise NodeError("piece", f"a piece of {length} bytes was sent")
         return _exactly(stream, length)
 

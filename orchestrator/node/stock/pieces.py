@@ -1,180 +1,254 @@
-"""Data that comes in pieces: fixed slices of all its files laid end to end, each with a digest of its own.
+"""A folder that is filled with the pieces of its manifest, by several threads.
 
-The digests are the controller's. A piece is compared with its digest before a byte of it is written, and
-those that were there before this process are read and compared once; so what is whole is right, whoever
-sent it. `<folder>.pieces` holds a byte for each piece: which an interrupted transfer had.
+A blob is compared with its digest before a byte of it is written, and what was there before this process is
+read and compared once: so what is here is right, whoever sent it. Blobs of zeros are holes.
 """
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import os
 import stat
 import threading
 
-from ..base.annotations import Any, Callable, Collection, Iterator, Sequence, TypeAlias
+from ..base.annotations import Callable, Collection
 from ..base.fault import NodeError
-from ..disk.below import Below, parts_of
+from ..disk.below import Below, is_no_folder, parts_of
+from ..disk.removing import remove
+from .manifest import BLOB, Blob, Manifest, blobs_of
 
-Manifest: TypeAlias = "Sequence[dict[str, Any]]"
-
-DIGEST = 32  # bytes of a sha256
-_PRESENT = 1
+_ZEROS = "bb9f8df61474d25e71fa00722318cd387396ca1736605e1248821cc0de3d3af8"  # the digest of BLOB of them
 
 
 class Pieces:
-    """A folder that fills up; several threads write and read pieces."""
+    """What has come of a manifest."""
 
     def __init__(
-        self,
-        folder: str,
-        manifest: Manifest,
-        size: int,
-        digests: bytes,
-        held: Collection[str] = (),
-        *,
-        whole: bool = False,
+        self, folder: str, manifest: Manifest, held: Collection[int] = (), *, whole: bool = False
     ) -> None:
-        self.size = size
-        self._folder = Below(folder, made=True)
-        self._files = [(parts_of(one["path"]), int(one["size"]), int(one["mode"])) for one in manifest]
-        self._held = {parts_of(path) for path in held}  # whole, and shared with other data: never written
-        self._starts: list[int] = []  # where each file begins in the whole
-        self.total = 0
-        for _, length, _ in self._files:
-            self._starts.append(self.total)
-            self.total += length
-        self.count = -(-self.total // size)
-        self._digests = digests
-        if len(digests) != self.count * DIGEST:
-            raise NodeError("protocol", f"{len(digests)} bytes of digests for {self.count} pieces")
-        self._have = bytearray(self.count)
-        self._opening = threading.Lock()
-        self.changed = threading.Condition()
+        """`held` are files that are right, and have other names: they are never written to."""
+        self.manifest = manifest
         self.on_piece: Callable[[int], None] = lambda _: None
-        self._map = -1
-        if whole:
-            self._have = bytearray(b"\1" * self.count)
-            return
-        self._map = os.open(map_of(folder), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._make_files()
-        self._resume()
-
-    def has(self, piece: int) -> bool:
-        return 0 <= piece < self.count and self._have[piece] == _PRESENT
+        self._path = folder
+        self._folder = Below(folder, made=True)
+        self._held = set(held)
+        self._made: set[int] = set()  # files that are there, in their size and mode
+        self._opening = threading.Lock()
+        self._changed = threading.Condition()
+        self._have = bytearray(b"\1" if whole else b"\0") * len(manifest.pieces)
+        if not whole:
+            self._look()
 
     @property
     def whole(self) -> bool:
-        return self.here == self.count
+        return self._have.count(1) == len(self._have)
 
-    @property
-    def here(self) -> int:
-        """How many pieces are here."""
-        return self._have.count(_PRESENT)
+    def has(self, piece: int) -> bool:
+        return 0 <= piece < len(self._have) and self._have[piece] == 1
 
     def bits(self) -> str:
         """A bit for each piece that is here, as hexadecimal digits; the first piece is the lowest bit."""
-        number = 0
-        for start in range(0, self.count, 8):
-            byte = sum(1 << place for place, one in enumerate(self._have[start : start + 8]) if one)
-            number |= byte << start
-        return f"{number:x}"
+        return f"{int(bytes(self._have[::-1]).translate(_DIGITS) or b'0', 2):x}"
 
     def read(self, piece: int) -> bytes:
-        return b"".join(self._read(number, at, length) for number, at, length in self._slices(piece))
+        return b"".join(self._read(blob) for blob in self.manifest.pieces[piece])
 
     def write(self, piece: int, data: bytes) -> None:
-        """Take a piece; raise NodeError (kind "piece") when it is not what the controller knows."""
-        if not 0 <= piece < self.count:
+        """Take a piece; raise NodeError when it is not what the manifest says."""
+        if not 0 <= piece < len(self._have):
             raise NodeError("piece", f"there is no piece {piece}")
         if self.has(piece):
             return
-        wanted = self._digests[piece * DIGEST : (piece + 1) * DIGEST]
-        if hashlib.sha256(data).digest() != wanted:
-            raise NodeError("piece", f"piece {piece} is not what it should be", "its digest is another one")
-        view = memoryview(data)
-        for number, at, length in self._slices(piece):
-            part, view = view[:length], view[length:]
-            if self._files[number][0] not in self._held:
-                self._write(number, at, part)
-        self._note(piece)
+        start = 0
+        for blob in self.manifest.pieces[piece]:
+            part = data[start : start + blob.size]
+            start += blob.size
+            if hashlib.sha256(part).hexdigest() != self.manifest.sha256(blob):
+                raise NodeError(
+                    "piece", f"piece {piece} is not what it should be", "its digest is another one"
+                )
+            if blob.file not in self._held:
+                self._write(blob, part)
+        with self._changed:
+            self._have[piece] = 1
+            self._changed.notify_all()
         self.on_piece(piece)
 
     def wait(self, piece: int, seconds: float) -> bool:
-        """Whether a piece is here by then."""
-        with self.changed:
-            return self.changed.wait_for(lambda: self.has(piece), seconds)
+        """Tell whether a piece is here by then."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.has(piece), seconds)
 
-    def _note(self, piece: int) -> None:
-        os.pwrite(self._map, b"\1", piece)
-        with self.changed:
-            self._have[piece] = _PRESENT
-            self.changed.notify_all()
-
-    def _make_files(self) -> None:
-        for number, (parts, length, mode) in enumerate(self._files):
-            if parts in self._held:
-                continue
-            fd = self._open(number, os.O_RDWR | os.O_CREAT)
+    def finish(self) -> int:
+        """Look for what rsync brought, make what has no content, and return how many pieces are missing."""
+        late = {
+            blob.file
+            for piece, blobs in enumerate(self.manifest.pieces)
+            if not self._have[piece]
+            for blob in blobs
+        }
+        if late:
+            self._made -= late
+            self._look()
+        missing = self._have.count(0)
+        for number in range(0 if missing else len(self.manifest.files)):
+            if number not in self._held and number not in self._made:
+                os.close(self._make(number))
+        for path, target in self.manifest.links.items() if not missing else ():
+            *above, name = parts_of(path)
             try:
-                found = os.fstat(fd)
-                if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                    raise NodeError("data", f"{'/'.join(parts)} is not a file of its own")
-                if found.st_size != length:
-                    os.ftruncate(fd, length)
-                os.fchmod(fd, mode)
-            finally:
-                os.close(fd)
+                os.symlink(target, name, dir_fd=self._folder.folder(above, make=True))
+            except FileExistsError:
+                pass  # `tidy` has left what is right
+        return missing
 
-    def _resume(self) -> None:
-        """Believe what the map says after reading it again; what lies in held files needs no map."""
-        noted = os.pread(self._map, self.count, 0).ljust(self.count, b"\0")
-        os.ftruncate(self._map, self.count)
-        for piece in range(self.count):
-            slices = list(self._slices(piece))
-            if noted[piece] != _PRESENT and not all(
-                self._files[one][0] in self._held for one, _, _ in slices
-            ):
+    def _look(self) -> None:
+        """Find out what is there."""
+        right: dict[int, set[int]] = {}
+        for piece, blobs in enumerate(self.manifest.pieces):
+            if self._have[piece] and all(blob.file in self._made | self._held for blob in blobs):
                 continue
-            if hashlib.sha256(self.read(piece)).digest() == self._digests[piece * DIGEST :][:DIGEST]:
-                self._note(piece)
-            else:
-                os.pwrite(self._map, b"\0", piece)
+            for blob in blobs:
+                if blob.file not in right:
+                    right[blob.file] = self._right(blob.file)
+            self._have[piece] = all(blob.at in right[blob.file] for blob in blobs)
 
-    def _slices(self, piece: int) -> Iterator[tuple[int, int, int]]:
-        """(file, place in it, length) of what a piece consists of."""
-        start, end = piece * self.size, min((piece + 1) * self.size, self.total)
-        number = bisect.bisect_right(self._starts, start) - 1
-        while start < end:
-            length = min(end, self._starts[number] + self._files[number][1]) - start
-            if length > 0:
-                yield number, start - self._starts[number], length
-                start += length
-            number += 1
+    def _right(self, number: int) -> set[int]:
+        """The offsets of a file's blobs that are right; what cannot become the file is removed."""
+        file = self.manifest.files[number]
+        if number in self._held:
+            return set(blobs_of(file.size))
+        *above, name = parts_of(file.path)
+        blobs = [Blob(number, at, min(BLOB, file.size - at)) for at in blobs_of(file.size)]
+        try:
+            fd = self._open(number, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or is_no_folder(error):
+                return {blob.at for blob in blobs if self.manifest.sha256(blob) == _ZEROS}
+            raise
+        with open(fd, "rb", buffering=0) as stream:
+            found = os.fstat(fd)
+            right = set()
+            if stat.S_ISREG(found.st_mode) and found.st_size == file.size and found.st_uid == os.geteuid():
+                right = {blob.at for blob in blobs if _sha256(stream, blob) == self.manifest.sha256(blob)}
+            if found.st_nlink > 1 and len(right) == len(blobs) and stat.S_IMODE(found.st_mode) == file.mode:
+                self._held.add(number)
+            elif right and found.st_nlink == 1:
+                os.fchmod(fd, file.mode)
+                self._made.add(number)
+            else:
+                with self._opening:
+                    os.unlink(name, dir_fd=self._folder.folder(above))
+                return {blob.at for blob in blobs if self.manifest.sha256(blob) == _ZEROS}
+        return right
+
+    def _read(self, blob: Blob) -> bytes:
+        fd = self._open(blob.file, os.O_RDONLY)
+        try:
+            return os.pread(fd, blob.size, blob.at)
+        finally:
+            os.close(fd)
+
+    def _write(self, blob: Blob, data: bytes) -> None:
+        fd = self._open(blob.file, os.O_WRONLY) if blob.file in self._made else self._make(blob.file)
+        try:
+            view, at = memoryview(data if data.count(0) < len(data) else b""), blob.at
+            while view:
+                count = os.pwrite(fd, view, at)
+                view, at = view[count:], at + count
+        finally:
+            os.close(fd)
+
+    def _make(self, number: int) -> int:
+        """Have a file of the right size and mode; return its descriptor."""
+        file = self.manifest.files[number]
+        fd = self._open(number, os.O_WRONLY | os.O_CREAT)
+        if os.fstat(fd).st_size != file.size:
+            os.ftruncate(fd, file.size)
+        os.fchmod(fd, file.mode)
+        self._made.add(number)
+        return fd
 
     def _open(self, number: int, flags: int) -> int:
-        *above, name = self._files[number][0]
+        *above, name = parts_of(self.manifest.files[number].path)
         with self._opening:
             folder = self._folder.folder(above, make=bool(flags & os.O_CREAT))
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
 
-    def _read(self, number: int, at: int, length: int) -> bytes:
-        fd = self._open(number, os.O_RDONLY)
-        try:
-            return os.pread(fd, length, at)
-        finally:
-            os.close(fd)
 
-    def _write(self, number: int, at: int, data: memoryview) -> None:
-        fd = self._open(number, os.O_WRONLY)
-        try:
-            while data:
-                written = os.pwrite(fd, data, at)
-                data, at = data[written:], at + written
-        finally:
-            os.close(fd)
+_DIGITS = bytes(0x30 + (value & 1) for value in range(256))
 
 
-def map_of(folder: str) -> str:
-    return f"{folder}.pieces"
+def _sha256(stream: object, blob: Blob) -> str:
+    data = os.pread(stream.fileno(), blob.size, blob.at)  # type: ignore[attr-defined]
+    return hashlib.sha256(data).hexdigest()
+
+
+def tidy(folder: str, manifest: Manifest) -> list[str]:
+    """Remove what is below a folder and not in a manifest, or of another kind; return what went."""
+    files = {file.path for file in manifest.files}
+    parents = {path.rpartition("/")[0] for path in (*files, *manifest.links)}
+    while more := {path.rpartition("/")[0] for path in parents} - parents:
+        parents |= more
+    gone, waiting = [], [""]
+    while waiting:
+        below = waiting.pop()
+        with os.scandir(os.path.join(folder, below)) as entries:
+            for entry in entries:
+                path = f"{below}/{entry.name}" if below else entry.name
+                if entry.is_dir(follow_symlinks=False) and path in parents:
+                    waiting.append(path)
+                elif entry.is_symlink() and manifest.links.get(path) == os.readlink(entry.path):
+                    pass
+                elif not (path in files and entry.is_file(follow_symlinks=False)):
+                    remove(entry.path)
+                    gone.append(path)
+    return gone
+
+
+def is_exactly(folder: str, manifest: Manifest) -> bool:
+    """Tell whether a folder holds what a manifest says and no other files; read all of it.
+
+    What is never part of a manifest (devices, pipes, other links, folders named .git) may be there.
+    """
+    paths = {file.path: number for number, file in enumerate(manifest.files)}
+    seen = 0
+    waiting = [""]
+    try:
+        while waiting:
+            below = waiting.pop()
+            with os.scandir(os.path.join(folder, below)) as entries:
+                for entry in entries:
+                    path = f"{below}/{entry.name}" if below else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name.lower() != ".git":
+                            waiting.append(path)
+                    elif not entry.is_file(follow_symlinks=False):
+                        seen += entry.is_symlink() and manifest.links.get(path) == os.readlink(entry.path)
+                    elif path not in paths or not is_right(entry.path, manifest, paths[path]):
+                        return False
+                    else:
+                        seen += 1
+    except OSError:
+        return False
+    return seen == len(manifest.rows)
+
+
+def is_right(path: str, manifest: Manifest, number: int) -> bool:
+    """Tell whether a file has the content that a manifest says."""
+    file = manifest.files[number]
+    try:
+        with open(
+            os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0
+        ) as stream:
+            found = os.fstat(stream.fileno())
+            return (
+                stat.S_ISREG(found.st_mode)
+                and found.st_size == file.size
+                and all(
+                    _sha256(stream, blob) == manifest.sha256(blob)
+                    for blob in (Blob(number, at, min(BLOB, file.size - at)) for at in blobs_of(file.size))
+                )
+            )
+    except OSError:
+        return False

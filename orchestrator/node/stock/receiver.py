@@ -1,6 +1,11 @@
-"""The child that receives a data set: pieces from the controller through a pipe, and from peers.
+"""The child that fills one folder: from what is here already, what the controller sends, and what peers give.
 
-`data_begin` starts it; it ends with `data_seal`, with `data_drop`, or with the agent.
+    <above>/<name>                what is made, complete when it has its name
+    <above>/.incoming-<name>      what has come of it; an interrupted transfer is resumed there
+    <above>/.lock-<name>          held by whoever fills it: machines that share the folder wait for each other
+
+A folder that is named by its digest never changes. One that tasks write (`mutable`) is replaced as a whole,
+at the end.
 """
 
 from __future__ import annotations
@@ -10,104 +15,148 @@ import signal
 import threading
 
 from ..base import locks, trust
-from ..base.annotations import Any, Iterator
+from ..base.annotations import Any, Callable, Iterator, Sequence
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import free_bytes
 from ..base.tuples import NamedTuple
 from ..base.writing import write_all
 from ..disk.measuring import measure
-from ..disk.removing import remove, remove_stale
+from ..disk.removing import hide_and_remove, remove, remove_stale
 from ..serve import frames
-from . import reuse, wholeness
-from .pieces import Pieces, map_of
+from . import notes
+from .manifest import Manifest
+from .pieces import Pieces, is_exactly, is_right, tidy
 
-INCOMING = ".incoming-"
-_WAIT = 3600.0  # seconds for another transfer of the same data into the same folder
-_STALE = 7 * 24 * 3600.0  # an interrupted transfer that nobody resumed
-_SPARE = 64 << 20  # bytes that stay free on the disk
+_WAIT = 2 * 3600.0  # seconds for another transfer of the same
+_STALE = 24 * 3600.0  # after which what is hidden was given up
+_SPARE = 64 << 20  # bytes that stay free
+_INCOMING = ".incoming-"
 
 
 class Order(NamedTuple):
-    """What is to be received, and how."""
+    """What is to be filled, and from where."""
 
     path: str
-    notes: str | None  # where `reuse` keeps those of data
-    manifest: reuse.Manifest
-    size: int  # bytes of a piece
-    digests: bytes  # of all pieces
-    pem: str
+    mutable: bool
+    state: str | None  # the state folder, with the notes of what was verified
+    manifest: Manifest
+    along: Sequence[int]  # pieces that came with the question
+    data: bytes  # their content
+    pem: str  # key and certificate of the transfer; "" to have no peers
     serve: bool  # give to others what is here
     ports: list[int]
+    finish: Callable[[], dict[str, Any]]  # what is done as soon as it is there
 
 
 def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes]:
+    """Fill the folder; the reply is the last word about it."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a peer that hangs up
-    data, name = os.path.split(order.path)
+    path = order.path
+    above, name = os.path.split(path)
     try:
-        os.makedirs(data, exist_ok=True)
-        trust.check_way(*os.path.split(data))
-        if order.serve and trust.is_ours(order.path):  # whoever asks compares what we give
-            pieces = Pieces(order.path, order.manifest, order.size, order.digests, whole=True)
-            return _Receiver(order, pieces, tell).serve(reader)
+        os.makedirs(above, exist_ok=True)
+        if not order.mutable:
+            trust.check_way(*os.path.split(above))
+        if order.serve and trust.is_ours(path):  # whoever asks compares what we give
+            return _Receiver(order, Pieces(path, order.manifest, whole=True), tell, None).serve(reader)
         waits = frames.encode({"waits": True})
-        lock = os.path.join(data, f".lock-{name}")
-        with locks.Held(lock, _WAIT, "busy", "data that somebody else sends", lambda: os.write(tell, waits)):
-            if wholeness.is_whole(order.path, order.manifest, order.notes):
-                return {"ok": True, "result": {"present": True, "path": order.path}}, b""
-            incoming = incoming_of(order.path)
-            held = _begin(order, incoming)
-            pieces = Pieces(incoming, order.manifest, order.size, order.digests, held)
-            return _Receiver(order, pieces, tell).serve(reader)
+        lock = os.path.join(above, f".lock-{name}")
+        with _Held(lock, lambda: os.write(tell, waits)):
+            if _is_there(order):
+                return {"ok": True, "result": {"present": True, "path": path, **order.finish()}}, b""
+            held, base = _begin(order)
+            pieces = Pieces(_incoming(path), order.manifest, held)
+            receiver = _Receiver(order, pieces, tell, base)
+            return receiver.along() or receiver.serve(reader)
     except OSError as error:
-        raise unwritable(data, error) from None
+        raise unwritable(above, error) from None
+
+
+class _Held:
+    """In a `with`: hold the lock of a folder, as far as its file system has locks."""
+
+    def __init__(self, path: str, on_wait: Callable[[], object]) -> None:
+        self._path = path
+        self._lock = locks.Held(path, _WAIT, "busy", "what somebody else sends", on_wait)
+        self._works = True
+
+    def __enter__(self) -> None:
+        try:
+            self._lock.__enter__()
+        except OSError:
+            self._works = False
+
+    def __exit__(self, *error: object) -> None:
+        if self._works:
+            discard(self._path)  # while it is held: who waits for it makes another one
+            self._lock.__exit__(*error)
 
 
 class _Receiver:
-    """The child: its main thread reads what the controller sends, others take from peers and give to them."""
+    """The main thread reads what the controller sends, others take from peers and give to them."""
 
-    def __init__(self, order: Order, pieces: Pieces, tell: int) -> None:
+    def __init__(self, order: Order, pieces: Pieces, tell: int, base: str | None) -> None:
         self._order = order
         self._pieces = pieces
         self._tell = tell
+        self._base = base
         self._lock = threading.Lock()
-        pieces.on_piece = lambda number: self._say({"piece": number})
+
+    def along(self) -> tuple[dict[str, Any], bytes] | None:
+        """Take what came with the question; the last word if nothing is missing then."""
+        self._write(self._order.along, self._order.data)
+        return self._seal(made=bool(self._order.along)) if self._pieces.whole else None
 
     def serve(self, reader: int) -> tuple[dict[str, Any], bytes]:
-        from . import peers
-
+        """Take pieces until the controller says that it is enough."""
         port, pullers = 0, None
-        try:
-            if self._order.pem:
+        if self._order.pem:
+            from . import peers
+
+            try:
                 port = peers.Server(self._pieces, self._order.pem, self._order.ports).port
                 pullers = peers.Pullers(self._pieces, self._order.pem, self._trouble, self._idle)
-        except (OSError, AttributeError, ImportError):
-            pass  # no TLS, or no port: the controller sends everything
-        ready = {"present": False, "path": self._order.path, "port": port, "bits": self._pieces.bits()}
-        self._say(ready)
+            except (OSError, AttributeError, ImportError):
+                pass  # no TLS, or no port: the controller sends everything
+        self._pieces.on_piece = lambda number: self._say({"piece": number})
+        ready: dict[str, Any] = {"present": False, "path": self._order.path, "port": port}
+        if self._base is not None:
+            ready["base"] = self._base
+        self._say({**ready, "incoming": _incoming(self._order.path), "bits": self._pieces.bits()})
         for word, payload in _words(reader):
-            if "piece" in word:
-                self._pieces.write(int(word["piece"]), payload)
+            if "pieces" in word:
+                self._write(word["pieces"], payload)
             elif "peers" in word and pullers is not None:
                 pullers.follow(int(word["plan"]), word["peers"])
             elif "peers" in word:
                 self._idle(int(word["plan"]))
             else:
-                return self._seal()
-        raise NodeError("data", "the transfer was given up")
+                return self._seal(made=True)
+        raise NodeError("store", "the transfer was given up")
 
-    def _seal(self) -> tuple[dict[str, Any], bytes]:
-        missing = self._pieces.count - self._pieces.here
+    def _write(self, numbers: Sequence[int], data: bytes) -> None:
+        start = 0
+        for number in numbers:
+            end = start + self._order.manifest.length(number)
+            self._pieces.write(number, data[start:end])
+            start = end
+
+    def _seal(self, *, made: bool) -> tuple[dict[str, Any], bytes]:
+        """Give what is complete its name."""
+        order, path, incoming = self._order, self._order.path, _incoming(self._order.path)
+        missing = self._pieces.finish()
         if missing:
-            raise NodeError("data", f"{missing} of {self._pieces.count} pieces are missing")
-        path, incoming = self._order.path, incoming_of(self._order.path)
-        if os.path.lexists(path):
-            raise NodeError("data", f"something else has appeared at {path}", "", f"rm -r {path}")
+            raise NodeError("incomplete", f"{missing} of {len(order.manifest.pieces)} pieces are missing")
+        gone = os.path.join(os.path.dirname(path), f".gone-{os.path.basename(path)}-{os.urandom(6).hex()}")
         os.utime(incoming)
+        if order.mutable and os.path.lexists(path):
+            os.rename(path, gone)
         os.rename(incoming, path)
-        discard(map_of(incoming))
-        reuse.note(self._order.notes, path, self._order.manifest)
-        return {"ok": True, "result": {"present": True, "path": path}}, b""
+        remove(gone)
+        if not order.mutable:
+            notes.write(order.state, path, order.manifest)
+        return {"ok": True, "result": {"present": True, "made": made, "path": path, **order.finish()}}, b""
 
     def _trouble(self, peer: str, why: str) -> None:
         self._say({"trouble": {"host": peer, "why": why[:300]}})
@@ -120,53 +169,76 @@ class _Receiver:
             write_all(self._tell, frames.encode(word))
 
 
-def incoming_of(path: str) -> str:
-    data, name = os.path.split(path)
-    return os.path.join(data, f"{INCOMING}{name}")
+def _incoming(path: str) -> str:
+    above, name = os.path.split(path)
+    return os.path.join(above, f"{_INCOMING}{name}")
 
 
-def _begin(order: Order, incoming: str) -> set[str]:
-    """`_prepare`, where there is room for the rest; else nothing is left that was not there before."""
-    fresh = not (os.path.lexists(order.path) or os.path.lexists(incoming))
-    held = _prepare(order, incoming)
-    missing = sum(one["size"] for one in order.manifest if one["path"] not in held)
-    try:
-        _check_room(os.path.dirname(order.path), missing, incoming)
-    except NodeError:
+def _is_there(order: Order) -> bool:
+    """Tell whether it is here and right: by its note, or read as a whole."""
+    if order.mutable:
+        return is_exactly(order.path, order.manifest)
+    if not trust.is_ours(order.path):
+        return False
+    note = notes.read(order.state, order.path)
+    if note is not None:
+        return all(notes.is_same(order.path, file, mark) for file, mark in note.files())
+    if not is_exactly(order.path, order.manifest):
+        return False
+    notes.write(order.state, order.path, order.manifest)
+    return True
+
+
+def _begin(order: Order) -> tuple[set[int], str | None]:
+    """Have the folder that is filled, with what is here; return the files that are right, and the base."""
+    path, incoming, manifest = order.path, _incoming(order.path), order.manifest
+    above = os.path.dirname(path)
+    if not order.mutable:
+        remove_stale(above, (_INCOMING,), _STALE, incoming)
+    if os.path.lexists(path) and not order.mutable:
+        if trust.is_ours(path):  # damaged: what is right of it stays
+            remove(incoming)
+            os.rename(path, incoming)
+            notes.forget(order.state, path)
+        else:  # others could write there: nothing of it can be believed
+            hide_and_remove(path)
+    if os.path.lexists(incoming) and not trust.is_ours(incoming):
+        remove(incoming)
+    fresh = not os.path.lexists(incoming)
+    if fresh:
+        os.mkdir(incoming, 0o755)
+    tidy(incoming, manifest)
+    linked, base = notes.fill(order.state, path, incoming, manifest)
+    if order.mutable:
+        linked |= _unchanged(path, incoming, manifest)
+    missing = sum(file.size for number, file in enumerate(manifest.files) if number not in linked)
+    room = free_bytes(above) + measure(incoming).size  # with what an interrupted transfer has left
+    if missing + _SPARE > room:
         if fresh:
             remove(incoming)
-        raise
-    return held
-
-
-def _prepare(order: Order, incoming: str) -> set[str]:
-    """Have the folder that is to be filled; return the files that are right, and not to be written to."""
-    data = os.path.dirname(order.path)
-    remove_stale(data, (INCOMING,), _STALE, incoming)
-    if os.path.lexists(order.path):  # damaged: what is right of it stays
-        remove(incoming)
-        os.rename(order.path, incoming)
-        discard(map_of(incoming))
-        return wholeness.right(incoming, order.manifest)
-    if os.path.lexists(incoming):
-        if trust.is_ours(incoming):
-            return wholeness.right(incoming, order.manifest, linked=True)
-        remove(incoming)
-    discard(map_of(incoming))
-    os.mkdir(incoming, 0o755)
-    missing = reuse.fill(order.notes, data, incoming, order.manifest).missing
-    return {one["path"] for one in order.manifest} - {order.manifest[place]["path"] for place in missing}
-
-
-def _check_room(data: str, missing: int, incoming: str) -> None:
-    room = free_bytes(data) + measure(incoming).size  # what an interrupted transfer has left
-    if missing + _SPARE > room:
         raise NodeError(
             "data",
-            f"has no room for {missing / 1e6:,.0f} MB of data",
-            f"{max(0, room) / 1e6:,.0f} MB are free at {data}, and {_SPARE / 1e6:.0f} of them stay free",
+            f"has no room for {missing / 1e6:,.0f} MB",
+            f"{max(0, room) / 1e6:,.0f} MB are free at {above}, and {_SPARE / 1e6:.0f} of them stay free",
             "make room there (`orchestrate clean`), or set `workdir` to another disk",
         )
+    return linked, base
+
+
+def _unchanged(path: str, incoming: str, manifest: Manifest) -> set[int]:
+    """Link the files that are right where the folder is now."""
+    right = set()
+    for number, file in enumerate(manifest.files):
+        source, target = os.path.join(path, file.path), os.path.join(incoming, file.path)
+        if file.size and not os.path.lexists(target) and is_right(source, manifest, number):
+            try:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.link(source, target, follow_symlinks=False)
+                os.chmod(target, file.mode)
+                right.add(number)
+            except OSError:
+                continue  # a disk without hard links: it is sent
+    return right
 
 
 def _words(reader: int) -> Iterator[tuple[dict[str, Any], bytes]]:

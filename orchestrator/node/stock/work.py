@@ -12,11 +12,10 @@ from ..base.annotations import Any, Callable
 from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
 from ..base.tuples import NamedTuple
-from ..disk import copies, incoming
+from ..disk import copies
 from ..disk.removing import remove
 from ..look import have
 from ..serve.agent import Agent, Request
-from .trees import folder_of
 
 _SECONDS = 600.0  # for the copies, and for what R says about its packages
 
@@ -30,29 +29,30 @@ def make(agent: Agent, request: Request) -> dict[str, Any] | None:
     """
     order = _order(request, request["workdir"], request["digests"])
     if request.get("needs") is not None:
-        agent.in_child(request, lambda: _look_and_make(agent, request, order), seconds=_SECONDS)
+        agent.in_child(request, lambda: _look_and_make(request, order), seconds=_SECONDS)
         return None
     if not os.path.lexists(order.tree(order.digests[0])) and not os.path.lexists(order.work):
         missing = _missing(order.trees, order.wanted)
         if missing:  # no process for that
             return {"work": order.work, "missing": missing, "made": False}
-    agent.in_child(request, lambda: _make(agent, order), seconds=_SECONDS)
+    agent.in_child(request, lambda: _make(order), seconds=_SECONDS)
     return None
 
 
-def once_sealed(agent: Agent, request: Request) -> Callable[[], dict[str, Any]]:
-    """What a child does when it has sealed a tree for the run `work`: `make`, in that child."""
+def once_sealed(request: Request, tree: str) -> Callable[[], dict[str, Any]]:
+    """Return what a child does when a tree for the run `work` is there: `make`, in that child."""
     wanted = request.get("work")
     if wanted is None:
         return dict
-    order = _order(wanted, request["workdir"], [request["digest"]])
-    return lambda: {"work": _make(agent, order, sealed=True)}
+    trees, digest = os.path.split(tree)
+    order = _order(wanted, os.path.dirname(trees), [digest])
+    return lambda: {"work": _make(order, sealed=True)}
 
 
-def _look_and_make(agent: Agent, request: Request, order: _Order) -> dict[str, Any]:
+def _look_and_make(request: Request, order: _Order) -> dict[str, Any]:
     had = have.look(request["needs"])
     if request.get("makes", True) and have.suffices(had):
-        return {**_make(agent, order), "had": had}
+        return {**_make(order), "had": had}
     return {"work": order.work, "missing": [], "made": False, "had": had}
 
 
@@ -81,10 +81,12 @@ def _order(told: Any, workdir: str, digests: list[str]) -> _Order:
     """What a request tells of a run; raise NodeError for names that are none."""
     also, data = ([digest_name(one) for one in told.get(name, ())] for name in ("also", "data"))
     folder = run_folder(workdir, told["run"])
-    return _Order(folder, folder_of(workdir), [digest_name(one) for one in digests], also, data)
+    return _Order(
+        folder, os.path.join(absolute(workdir), "trees"), [digest_name(one) for one in digests], also, data
+    )
 
 
-def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> dict[str, Any]:
+def _make(order: _Order, *, sealed: bool = False) -> dict[str, Any]:
     """With `sealed` the first tree has just been verified."""
     work = order.work
     trust.check_way(os.path.dirname(order.trees), "trees")
@@ -97,7 +99,6 @@ def _make(agent: Agent, order: _Order, *, sealed: bool = False) -> dict[str, Any
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"
     try:
         os.makedirs(made)
-        incoming.hold(agent, made)
         _note(order.run, order.wanted + order.data)
         for digest in order.digests:
             _copy(order.tree(digest), made)

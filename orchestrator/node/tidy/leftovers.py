@@ -13,7 +13,6 @@ from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder, absolute
 from ..base.tuples import NamedTuple
-from ..disk import incoming
 from ..serve.agent import Agent, Request
 from ..task import control, state
 from .prune import Rules, prune
@@ -50,8 +49,6 @@ def clean(agent: Agent, request: Request) -> dict[str, Any]:
         work=bool(request["work"]),
         dry=bool(request["dry"]),
     )
-    if not rules.dry:
-        incoming.remove_dead(paths)
     return {**find(paths, rules.dry), "folders": prune(paths, absolute(request["workdir"]), rules)}
 
 

@@ -35,7 +35,7 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
     except ClusterError as error:
         raise PhaseFailed(Phase.STAGE, error.in_one_line, error.hint) from error
     fail_on(run.bus, Phase.STAGE, dict(carried.failed))
-    if reached := [name for name, sent in carried.sent.items() if sent.files]:
+    if reached := [name for name, sent in carried.sent.items() if not sent.reused]:
         size = text.size(max(carried.sent[name].bytes for name in reached))
         giver = carried.giver or "this machine"
         run.bus.emit(Noted(f"{backup} ({size}) was copied from {giver} to {ranges.fold(reached)}"))

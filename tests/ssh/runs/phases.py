@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.sync import DataPath, read_dataset
+from orchestrator.sync import DataPath, read_data
 from tests.ssh.runs.desk import FAMILY, Desk, until
 
 SLEEPER = "#!/bin/sh\ntouch {mark}\nexec sleep 600\n"
@@ -69,7 +69,7 @@ def in_data(desk: Desk) -> Iterator[Held]:
     """Somebody else brings the same data to the second host, and does not come to an end."""
     labels = desk.folder / "labels.csv"
     labels.write_text("0,1,2\n")
-    sent = read_dataset([DataPath("files/labels.csv", labels)], desk.folder / "digests")
+    sent = read_data([DataPath("files/labels.csv", labels)], desk.folder / "digests")
     folder = Path(desk.cluster.hosts[1].workdir).expanduser() / "data"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / sent.digest, ignore_errors=True)

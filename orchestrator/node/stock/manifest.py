@@ -1,0 +1,85 @@
+"""Manifests: what a folder consists of. Both ends of a connection read them by this code.
+
+A row is [path, mode, size, digests] of a file, or [path, target] of a symbolic link, in the order of paths. A
+file is cut into blobs of BLOB bytes; `digests` are their sha256 as hexadecimal digits, one after the other.
+Pieces are what crosses: runs of blobs, so that small files cross together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from ..base.annotations import Any, Sequence
+from ..base.fault import NodeError
+from ..base.tuples import NamedTuple
+from ..disk.below import parts_of
+
+BLOB = 4 << 20
+_HEX = 64  # digits of a digest
+_LEAST = 16 << 10  # bytes up to which blobs share a piece of a small folder
+_PIECES = 256  # into which folders of middle size are cut
+
+
+class File(NamedTuple):
+    path: str
+    mode: int
+    size: int
+    digests: str
+
+
+class Blob(NamedTuple):
+    file: int  # its place among the files
+    at: int
+    size: int
+
+
+class Manifest:
+    """The files and links of a folder; folders are where files are."""
+
+    def __init__(self, rows: Sequence[Sequence[Any]]) -> None:
+        self.rows = rows
+        self.files = [File(*row) for row in rows if len(row) == 4]
+        self.links = {row[0]: row[1] for row in rows if len(row) == 2}
+        self.total = sum(file.size for file in self.files)
+        self.pieces: list[list[Blob]] = []
+        most, room = max(_LEAST, min(BLOB, self.total // _PIECES)), 0
+        for number, file in enumerate(self.files):
+            for at in range(0, file.size, BLOB):
+                size = min(BLOB, file.size - at)
+                if size > room:
+                    self.pieces.append([])
+                    room = most
+                self.pieces[-1].append(Blob(number, at, size))
+                room -= size
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read what `encode` wrote; raise NodeError for names that do not lie below a folder."""
+        rows = json.loads(data)
+        for row in rows:
+            parts_of(row[0])
+        manifest = cls(rows)
+        if any(len(file.digests) != -(-file.size // BLOB) * _HEX for file in manifest.files):
+            raise NodeError("protocol", "a manifest with too few or too many digests")
+        return manifest
+
+    def encode(self) -> bytes:
+        return json.dumps(self.rows, separators=(",", ":")).encode()
+
+    @property
+    def digest(self) -> str:
+        """Name the folder: the same content, modes and paths have the same digest."""
+        return hashlib.sha256(self.encode()).hexdigest()[:32]
+
+    def sha256(self, blob: Blob) -> str:
+        start = blob.at // BLOB * _HEX
+        return self.files[blob.file].digests[start : start + _HEX]
+
+    def length(self, piece: int) -> int:
+        return sum(blob.size for blob in self.pieces[piece])
+
+
+def blobs_of(size: int) -> range:
+    """The offsets of a file's blobs."""
+    return range(0, size, BLOB)

@@ -1,0 +1,177 @@
+"""What was verified on this machine, and how it looked then: so that it need not be read again, or sent.
+
+<state>/stock/<trees or data>/<digest>    a manifest, and inode, size and time of each of its files
+
+A file counts as verified while it is the one that was: the same inode, size and time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from ..base.annotations import Any, Iterator, TypeAlias
+from ..base.lenient import discard
+from ..base.writing import replace_file
+from ..disk import copies
+from .manifest import File, Manifest
+
+Mark: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time
+
+_MOST = 64  # folders that are looked through, the newest first
+_MOST_BYTES = 64 << 20  # of their notes
+_FEW = 16  # files that may be looked for in the text of notes
+_START = '{"path": '
+
+
+class Note:
+    """What was noted of one folder."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self._text = text
+
+    def names(self, digests: str) -> bool:
+        """Tell whether a content may be in the folder: cheaper than to read what the note says."""
+        return digests in self._text
+
+    def files(self) -> list[tuple[File, Mark]]:
+        """Its files; none where the note is damaged."""
+        try:
+            told = json.loads(self._text)
+            marks = [(mark[0], mark[1], mark[2], mark[3]) for mark in told["marks"]]
+            files = [File(*row) for row in told["rows"] if len(row) == 4]
+            return [(file, marks[number]) for number, file in enumerate(files)]
+        except (ValueError, LookupError, TypeError):
+            return []
+
+
+def notes_of(state: str | None, path: str) -> str | None:
+    """The folder of notes for such a path; None where there is no state folder."""
+    return None if state is None else os.path.join(state, "stock", os.path.basename(os.path.dirname(path)))
+
+
+def write(state: str | None, path: str, manifest: Manifest) -> None:
+    """Remember a folder that was just verified; a disk that is full is no reason to fail."""
+    folder = notes_of(state, path)
+    if folder is None:
+        return
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        marks = [mark_of(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
+        text = json.dumps({"path": path, "rows": manifest.rows, "marks": marks})
+        replace_file(os.path.join(folder, os.path.basename(path)), text.encode())
+        for _, _, old in _newest_first(folder)[_MOST:]:
+            discard(old)
+    except OSError:
+        pass
+
+
+def forget(state: str | None, path: str) -> None:
+    folder = notes_of(state, path)
+    if folder is not None:
+        discard(os.path.join(folder, os.path.basename(path)))
+
+
+def read(state: str | None, path: str) -> Note | None:
+    """The note of a folder, if it was verified here."""
+    folder = notes_of(state, path)
+    if folder is None:
+        return None
+    note = _open(os.path.join(folder, os.path.basename(path)))
+    return note if note is not None and note.path == path else None
+
+
+def mark_of(found: os.stat_result) -> Mark:
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def is_same(folder: str, file: File, mark: Mark) -> bool:
+    try:
+        return mark_of(os.lstat(os.path.join(folder, file.path))) == mark
+    except OSError:
+        return False
+
+
+def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tuple[set[int], str | None]:
+    """Link into `incoming` the files that other folders beside `path` have.
+
+    Return their places, and the newest folder that has earlier versions of files that are missing.
+    """
+    lacking: dict[tuple[str, int], list[int]] = {}
+    for number, file in enumerate(manifest.files):
+        if file.size and not os.path.lexists(os.path.join(incoming, file.path)):
+            lacking.setdefault((file.digests, file.mode), []).append(number)
+    linked: set[int] = set()
+    looked: list[tuple[str, set[str]]] = []
+    for note in _beside(state, path):
+        if not lacking:
+            break
+        if looked and len(lacking) <= _FEW and not any(note.names(digests) for digests, _ in lacking):
+            continue  # the newest ones are what is edited: the others are read for what they have alone
+        files = note.files()
+        looked.append((note.path, {file.path for file, _ in files}))
+        for file, mark in files:
+            for number in lacking.pop((file.digests, file.mode), ()):
+                target = os.path.join(incoming, manifest.files[number].path)
+                if _link(os.path.join(note.path, file.path), mark, target, file.mode):
+                    linked.add(number)
+    paths = {manifest.files[number].path for numbers in lacking.values() for number in numbers}
+    return linked, next((base for base, there in looked if paths & there), None)
+
+
+def _link(source: str, mark: Mark, target: str, mode: int) -> bool:
+    try:
+        found = os.lstat(source)
+        if mark_of(found) != mark:
+            return False  # somebody wrote there
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if stat.S_IMODE(found.st_mode) == mode and found.st_uid == os.geteuid():
+            try:
+                os.link(source, target, follow_symlinks=False)
+                return True
+            except OSError:
+                pass  # a disk without hard links, or with as many of a file as it can have
+        copies.copy(source, target)  # whoever else owns it may change it later
+        os.chmod(target, mode)
+        return mark_of(os.lstat(source)) == mark
+    except OSError:
+        discard(target)
+        return False
+
+
+def _beside(state: str | None, path: str) -> Iterator[Note]:
+    """Notes of folders beside `path`, the newest first; notes of folders that are gone go too."""
+    folder = notes_of(state, path)
+    try:
+        noted = [] if folder is None else _newest_first(folder)
+    except OSError:
+        return
+    room = _MOST_BYTES
+    for _, size, place in noted[:_MOST]:
+        room -= size
+        note = _open(place) if room >= 0 else None
+        if note is None:
+            continue
+        if not os.path.isdir(note.path):
+            discard(place)
+        elif os.path.dirname(note.path) == os.path.dirname(path):
+            yield note
+
+
+def _open(place: str) -> Note | None:
+    try:
+        with open(place, encoding="ascii") as file:
+            text = file.read()
+        path: Any = json.JSONDecoder().raw_decode(text, len(_START))[0] if text.startswith(_START) else None
+    except (OSError, ValueError):
+        return None
+    return Note(path, text) if isinstance(path, str) else None
+
+
+def _newest_first(folder: str) -> list[tuple[float, int, str]]:
+    """(time, size, path) of the notes; raise OSError."""
+    with os.scandir(folder) as entries:
+        found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries]
+    return sorted(found, reverse=True)

@@ -1,0 +1,233 @@
+"""The store of a node, the agent's side: folders by their manifests, filled by a child (`receiver`)."""
+
+from __future__ import annotations
+
+import os
+
+from ..base import trust
+from ..base.annotations import Any
+from ..base.fault import NodeError
+from ..base.paths import absolute, free_bytes
+from ..disk.removing import hide_and_remove
+from ..serve import frames
+from ..serve.agent import Agent, Request
+from ..serve.loop import READ, Outbox
+from ..task import leases
+from . import notes, receiver, work
+from .manifest import Manifest
+from .pieces import is_exactly, is_right
+
+_SECONDS = 24 * 3600.0  # a large set on a slow line takes hours
+_SHOWN = 5
+
+
+def look(agent: Agent, request: Request) -> dict[str, Any]:
+    """Tell whether a folder is here: "whole", "damaged", "absent", or "unsure" where we have not verified it.
+
+    By size and time of each file; with `thorough` every byte is read. What is in use is touched.
+    """
+    path = absolute(request["path"])
+    above = os.path.dirname(path)
+    trust.check_way(*os.path.split(above))
+    reply: dict[str, Any] = {"path": path, "state": "absent", "wrong": [], "free": free_bytes(above)}
+    if not trust.is_ours(path):
+        return reply
+    note = notes.read(agent.state, path)
+    if note is None:
+        return {**reply, "state": "unsure"}
+    files = note.files()
+    wrong = [file.path for file, mark in files if not notes.is_same(path, file, mark)]
+    if request["thorough"]:
+        manifest = Manifest([list(file) for file, _ in files])
+        wrong = [
+            file.path
+            for number, file in enumerate(manifest.files)
+            if file.path in wrong or not is_right(os.path.join(path, file.path), manifest, number)
+        ]
+    if wrong:
+        notes.forget(agent.state, path)  # the next transfer reads all of it
+        return {**reply, "state": "damaged", "wrong": wrong[:_SHOWN]}
+    os.utime(path)
+    return {**reply, "state": "whole"}
+
+
+def begin(agent: Agent, request: Request) -> None:
+    """Have a child fill a folder; the reply names what it has already, or that all is there.
+
+    The payload is the manifest, a line end, and the pieces that come along.
+    """
+    path = absolute(request["path"])
+    running = agent.rooms.setdefault("store", {})
+    if path in running and running[path].outcome is None:
+        raise NodeError("busy", "is receiving this already, over this connection")
+    running[path] = _Transfer(agent, request, path)
+
+
+def put(agent: Agent, request: Request) -> None:
+    """Take pieces from the controller; answered when the child's pipe has taken them."""
+    _running(agent, request).tell(request, {"pieces": list(map(int, request["pieces"]))})
+
+
+def have(agent: Agent, request: Request) -> dict[str, Any]:
+    """Tell what has come so far, which plan is at its end, and what was wrong with peers since the last look.
+
+    With `sources` pieces are taken from these peers from now on; a later plan replaces an earlier one.
+    """
+    transfer = _running(agent, request)
+    if request.get("sources") is not None:
+        transfer.idle = -1
+        transfer.feed.put(frames.encode({"peers": request["sources"], "plan": int(request["plan"])}))
+    trouble, transfer.trouble = transfer.trouble, []
+    bits, waits = f"{transfer.bits:x}", transfer.waits
+    return {"bits": bits, "idle": transfer.idle, "trouble": trouble, "waits": waits}
+
+
+def seal(agent: Agent, request: Request) -> None:
+    """Give what is complete its name; the reply is the child's last word."""
+    transfer = _running(agent, request)
+    transfer.waiting = request
+    transfer.feed.put(frames.encode({"seal": True}))
+
+
+def drop(agent: Agent, request: Request) -> None:
+    """End a transfer, of which what has come stays; with `remove` take the folder away.
+
+    With a manifest as payload only if it is exactly that.
+    """
+    path = absolute(request["path"])
+    transfer = agent.rooms.setdefault("store", {}).pop(path, None)
+    if transfer is not None:
+        transfer.feed.close()
+    if not request.get("remove", False):
+        agent.reply(request, {})
+        return
+
+    def child() -> dict[str, Any]:
+        real = os.path.realpath(path)
+        if request.payload and os.path.lexists(real) and not os.path.isdir(real):
+            raise NodeError("files", f"cannot read {path}", "it is no folder")
+        wanted = not request.payload or is_exactly(real, Manifest.decode(request.payload))
+        if wanted and os.path.lexists(real):
+            hide_and_remove(real)
+        return {}
+
+    agent.in_child(request, child, seconds=_SECONDS)
+
+
+def _running(agent: Agent, request: Request) -> _Transfer:
+    found = agent.rooms.setdefault("store", {}).get(absolute(request["path"]))
+    if found is None:
+        raise NodeError("store", "does not receive this")
+    if found.outcome is not None:
+        raise found.outcome
+    transfer: _Transfer = found
+    return transfer
+
+
+class _Transfer:
+    """The agent's side of a child that receives."""
+
+    def __init__(self, agent: Agent, request: Request, path: str) -> None:
+        self.bits = 0
+        self.idle = -1  # the plan that is at its end
+        self.waits = False  # for another transfer of the same
+        self.trouble: list[dict[str, str]] = []
+        self.waiting: Request | None = request  # for the child's next word
+        self.outcome: NodeError | None = None
+        self._agent = agent
+        self._path = path
+        self._untold: dict[int, Request] = {}  # that the child has not taken yet
+        self._decoder = frames.Decoder()
+        order = _order(agent, request, path)
+        reader, writer = os.pipe()
+        self._told, tell = os.pipe()
+        self.feed = Outbox(agent.loop, writer)
+        try:
+            agent.jobs.run(
+                "store",
+                lambda: receiver.receive(order, reader, tell),
+                self._ended,
+                seconds=_SECONDS,
+                keep=(reader, tell),
+            )
+        except NodeError:
+            self.feed.close()
+            os.close(self._told)
+            raise
+        finally:
+            os.close(reader)
+            os.close(tell)
+        os.set_blocking(self._told, False)
+        agent.loop.watch(self._told, READ, self._hear)
+
+    def tell(self, request: Request, header: dict[str, Any]) -> None:
+        """Hand a request on to the child; answered when that has taken it, or is gone."""
+        self._untold[id(request)] = request
+
+        def taken() -> None:
+            if self._untold.pop(id(request), None) is not None:
+                self._agent.reply(request, {})
+
+        self.feed.put(frames.encode(header, request.payload), taken)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._told, 1 << 18)
+        except BlockingIOError:
+            return
+        if not data:
+            self._agent.loop.unwatch(self._told)
+            os.close(self._told)
+            return
+        for word, _ in self._decoder.feed(data):
+            self._take(word)
+
+    def _take(self, word: dict[str, Any]) -> None:
+        if "piece" in word:
+            self.bits |= 1 << int(word["piece"])
+        elif "idle" in word:
+            self.idle = int(word["idle"])
+        elif "trouble" in word:
+            self.trouble.append(word["trouble"])
+        elif "waits" in word:
+            self.waits = True
+        elif self.waiting is not None:
+            self.waits = False
+            self.bits = int(word["bits"], 16)
+            request, self.waiting = self.waiting, None
+            self._agent.reply(request, word)
+
+    def _ended(self, outcome: tuple[dict[str, Any], bytes]) -> None:
+        """The child has sealed, found the folder whole at the start, or failed."""
+        self.feed.close()
+        reply = outcome[0]
+        request, self.waiting = self.waiting, None
+        if not reply.get("ok"):
+            self.outcome = NodeError(**reply["error"])
+        for untold in self._untold.values():
+            self._agent.fail(untold, self.outcome or NodeError("store", "the transfer has ended"))
+        self._untold.clear()
+        running = self._agent.rooms["store"]
+        if request is not None:
+            if running.get(self._path) is self:
+                del running[self._path]
+            self._agent.send({"id": request.id, **reply})
+
+
+def _order(agent: Agent, request: Request, path: str) -> receiver.Order:
+    paths = None if agent.state_error else agent.paths
+    text, _, data = request.payload.partition(b"\n")
+    ports = [int(port) for port in request["ports"]]
+    mutable = bool(request["mutable"])
+    return receiver.Order(
+        os.path.realpath(path) if mutable else path,
+        mutable,
+        agent.state,
+        Manifest.decode(text),
+        [int(piece) for piece in request["along"]],
+        data,
+        str(request["key"]),
+        bool(request["serve"]),
+        [port for port in ports if leases.leased(port, paths, str(request["run"])) is None],
+        work.once_sealed(request, path),
+    )

@@ -1,0 +1,234 @@
+"""One folder on its way to one host: begun with what is there, filled, and given its name."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator import wire
+from orchestrator.errors import HostError, Trouble
+from orchestrator.sync import rsync
+from orchestrator.sync.contents import ChangedError, Contents
+from orchestrator.sync.conversation import Conversation, RequestWindow
+
+# Up to this size a stream of pieces wins even when one file has changed: rsync needs a login shell more.
+RSYNC_FROM = 2_000_000  # bytes
+_TOGETHER = 1 << 20  # bytes of small pieces in one message
+_WINDOW = 4  # messages that are on their way to one host
+_FLYING = threading.Semaphore(32)  # and to all of them
+_LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
+_TOLD = 1.0  # seconds after which a transfer that waits for another one is told of
+
+
+class Progress(Protocol):
+    """Listens to how far it is; from the thread that sends."""
+
+    def expect(self, size: int) -> None: ...
+
+    def add(self, size: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Sent:
+    bytes: int  # of the transfer
+    seconds: float
+    reused: bool  # it was there already
+    work: wire.Work | None = None  # the folder of the run it is for, where it was made along with it
+
+
+class Sending:
+    """The folder `path` of one host, which is to become what `contents` say."""
+
+    def __init__(
+        self,
+        session: Conversation,
+        contents: Contents,
+        path: str,
+        *,
+        mutable: bool = False,
+        work: wire.ForRun | None = None,
+    ) -> None:
+        self.session = session
+        self.lacks: set[int] = set()
+        self.sent = 0  # bytes
+        self._contents = contents
+        self._path = path
+        self._mutable = mutable
+        self._work = work
+
+    def begin(
+        self,
+        *,
+        along: bool = False,
+        run: str = "push",
+        key: str = "",
+        ports: Sequence[int] = (),
+        serve: bool = False,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> wire.StoreBegun:
+        """Have the host look at what it has; `on_wait` is called once if another transfer is there first."""
+        contents, pieces = self._contents, self._contents.newest if along else ()
+        request = wire.StoreBegin(
+            path=self._path,
+            mutable=self._mutable,
+            along=pieces,
+            pieces=len(contents.manifest.pieces),
+            run=run,
+            key=key,
+            ports=ports,
+            serve=serve,
+            work=self._work,
+        )
+        payload = contents.encoded + b"\n" + (contents.along if along else b"")
+        future = self.session.submit(request, payload)
+        deadline = time.monotonic() + _LIMIT
+        while wait([future], _TOLD).not_done and time.monotonic() < deadline:
+            with contextlib.suppress(HostError):  # it has just ended: its answer is on the way
+                if self.have().waits:
+                    on_wait()
+                    break
+        begun = self.session.wait(future, request.OP, max(1.0, deadline - time.monotonic()))
+        if begun.made:
+            self.sent += len(contents.along)
+        self.lacks = set() if begun.present else self.absent(begun.bits)
+        return begun
+
+    def absent(self, bits: str) -> set[int]:
+        """Return the pieces whose bit is not set."""
+        number = int(bits, 16)
+        return {piece for piece in range(len(self._contents.manifest.pieces)) if not number >> piece & 1}
+
+    def have(self, plan: int = 0, sources: Sequence[wire.StoreSource] | None = None) -> wire.StoreHeld:
+        """Ask what has come; with `sources` have pieces taken from peers."""
+        count = len(self._contents.manifest.pieces)
+        request = wire.StoreHave(path=self._path, count=count, plan=plan, sources=sources)
+        return self.session.request(request, timeout=_LIMIT)
+
+    def put(self, pieces: Collection[int], before: Callable[[int], bool] = lambda _: True) -> None:
+        """Send pieces; `before` is called with the size of each message, and may end it."""
+        window = RequestWindow(self.session, wire.StorePut, _WINDOW, _LIMIT)
+        for together in self._together(pieces):
+            data = b"".join(map(self._contents.read, together))
+            if window.full:
+                window.take()
+            if not before(len(data)):
+                break
+            _FLYING.acquire()
+            try:
+                future = window.submit(wire.StorePut(path=self._path, pieces=together), data)
+            except BaseException:
+                _FLYING.release()
+                raise
+            future.add_done_callback(lambda _: _FLYING.release())
+            self.sent += len(data)
+        window.finish()
+
+    def _together(self, pieces: Collection[int]) -> Iterator[list[int]]:
+        chosen, size = list[int](), 0
+        for piece in sorted(pieces):
+            length = self._contents.manifest.length(piece)
+            if chosen and size + length > _TOGETHER:
+                yield chosen
+                chosen, size = [], 0
+            chosen.append(piece)
+            size += length
+        if chosen:
+            yield chosen
+
+    def rsync(self, begun: wire.StoreBegun, on_bytes: Callable[[int], object]) -> set[int]:
+        """Send large files of which the host has earlier versions by rsync; return the pieces that came."""
+        contents = self._contents
+        files = contents.manifest.files
+        if begun.base is None or begun.incoming is None or contents.root is None or rsync.here() is None:
+            return set()
+        missing = {blob.file for piece in self.lacks for blob in contents.manifest.pieces[piece]}
+        large = {one for one in missing if files[one].size > RSYNC_FROM and one not in contents.kept}
+        if not large:
+            return set()
+        try:
+            self.sent += rsync.send(
+                self.session.host.name,
+                self.session.link,
+                contents.root,
+                [files[number].path for number in sorted(large)],
+                incoming=begun.incoming,
+                base=begun.base,
+                on_bytes=on_bytes,
+            )
+        except rsync.NoRsyncError:
+            return set()
+        except HostError as error:
+            self.blame_changes(error)
+            raise
+        return {
+            piece
+            for piece in self.lacks
+            if all(blob.file in large for blob in contents.manifest.pieces[piece])
+        }
+
+    def seal(self) -> wire.StoreSealed:
+        """Have it get its name; raise ChangedError when files have changed since they were read."""
+        try:
+            return self.session.request(wire.StoreSeal(path=self._path, work=self._work), timeout=_LIMIT)
+        except HostError as error:
+            self.blame_changes(error)
+            raise
+
+    def blame_changes(self, error: HostError) -> None:
+        """If files changed here meanwhile, that is the error, and the same for every host."""
+        if error.kind in (Trouble.RSYNC, Trouble.INCOMPLETE) and (changed := self._contents.changed()):
+            raise ChangedError(changed) from error
+
+    def drop(self) -> None:
+        """End the transfer there; an agent that loses us does it by itself."""
+        with contextlib.suppress(Exception):
+            self.session.submit(wire.StoreDrop(path=self._path))
+
+
+def push(
+    session: Conversation,
+    contents: Contents,
+    path: str,
+    *,
+    mutable: bool = False,
+    progress: Progress | None = None,
+    work: wire.ForRun | None = None,
+) -> Sent:
+    """Make `path` on a host what `contents` say; raise HostError, or ChangedError for all hosts.
+
+    Sent is what no folder beside it has: in pieces, or by rsync large files of which a version is there.
+    """
+    began = time.monotonic()
+    sending = Sending(session, contents, path, mutable=mutable, work=work)
+
+    def count(size: int) -> bool:
+        if progress is not None:
+            progress.add(size)
+        return True
+
+    try:
+        begun = sending.begin(along=True)
+        made: wire.StoreBegun | wire.StoreSealed = begun
+        if progress is not None:
+            progress.expect(sum(map(contents.manifest.length, sending.lacks)) + sending.sent)
+            progress.add(sending.sent)
+        if not begun.present:
+            by_rsync = sending.rsync(begun, count)
+            sending.put(sending.lacks - by_rsync, count)
+            made = sending.seal()
+    except BaseException:
+        sending.drop()
+        raise
+    return Sent(sending.sent, time.monotonic() - began, reused=not made.made, work=made.work)
+
+
+def remove(session: Conversation, path: str, only: Contents | None = None) -> None:
+    """Take away a folder, if it is there (and exactly what `only` says); raise HostError."""
+    session.request(
+        wire.StoreDrop(path=path, remove=True), only.encoded if only is not None else b"", timeout=3600.0
+    )

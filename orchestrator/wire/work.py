@@ -1,0 +1,77 @@
+"""A run's working folder on a node, made of trees that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from orchestrator.wire.fields import Count, Digest, Folder, Reply
+from orchestrator.wire.request import Request, expect
+
+_TOO_MUCH = "it misses trees that nobody asked for"
+
+
+class JobNeeds(Struct, frozen=True, kw_only=True):
+    """What a job starts with: its program (None: not asked), and paths among its arguments."""
+
+    program: str | None
+    python: str
+    setup: str | None
+    paths: Sequence[str] = ()
+
+
+class Had(Reply, frozen=True):
+    """Tells if the program is there, and which paths, by their places, are not."""
+
+    program: bool
+    paths: tuple[Count, ...]
+
+
+class Work(Reply, frozen=True):
+    work: Folder
+    missing: tuple[Digest, ...]
+    made: bool
+    had: Had | None = None
+
+
+class ForRun(Struct, frozen=True, kw_only=True):
+    """The run that a tree is for: its folder is made as soon as the tree is there, as by `work_make`."""
+
+    run: str
+    also: Sequence[str]
+    data: Sequence[str] = ()
+
+
+class WorkMake(Request[Work], frozen=True, kw_only=True):
+    """Make the run's working folder from the trees `digests`, where `also` those in `also` are there.
+
+    With `needs` the host says what it has of them; where the program or a package is missing, or without
+    `makes`, it looks for no tree and makes nothing.
+    """
+
+    OP = "work_make"
+    workdir: str
+    run: str
+    digests: Sequence[str]
+    also: Sequence[str]
+    data: Sequence[str] = ()  # that the run reads: `clean` leaves it alone while the run lives
+    needs: JobNeeds | None = None
+    makes: bool = True
+
+    def check(self, reply: Work) -> None:
+        expect(set(reply.missing) <= {*self.digests, *self.also}, _TOO_MUCH)
+        expect((reply.had is None) == (self.needs is None), "it tells what it has, or not, as nobody asked")
+        if self.needs is not None and reply.had is not None:
+            _check_had(self.needs, reply.had)
+
+
+def check_work(asked: ForRun | None, made: Work | None, digest: str) -> None:
+    """Raise ValueError for a run's folder that nobody asked for."""
+    if made is not None:
+        expect(asked is not None, "it made a folder that nobody asked for")
+        expect(asked is None or set(made.missing) <= {digest, *asked.also}, _TOO_MUCH)
+
+
+def _check_had(needs: JobNeeds, had: Had) -> None:
+    expect(all(place < len(needs.paths) for place in had.paths), "it names paths that it was not asked for")

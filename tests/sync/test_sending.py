@@ -1,0 +1,326 @@
+"""Folders of this machine arrive as they are, in pieces and by rsync, and only what is not there is sent."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import wire
+from orchestrator.errors import HostError
+from orchestrator.fleet import Session
+from orchestrator.node.stock.manifest import BLOB
+from orchestrator.sync import ChangedError, Contents, Sent, fetch, pull, push, read_folder, read_tree, rsync
+from orchestrator.sync import sending as sends
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree of 6 MB with everything that is allowed in one."""
+    root = tmp_path / "my code's"
+    noise = random.Random(1)
+    for number in range(60):
+        folder = root / f"package {number % 7}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"module{number}.py").write_bytes(noise.randbytes(100_000))
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o750)
+    (root / "empty").touch()
+    (root / "ü \n'\"\\").write_text("odd")
+    (root / os.fsdecode(b"latin-\xe9")).write_text("bytes")
+    (root / ("long" * 50)).write_text("a name beyond tar's hundred bytes")
+    (root / "link").symlink_to("run.sh")
+    (root / "dangling").symlink_to("/nowhere/" + "x" * 120)
+    return root
+
+
+def send(session: Session, tree: Contents, workdir: str) -> Sent:
+    return push(session, tree, f"{workdir}/trees/{tree.digest}")
+
+
+def arrived(workdir: str, tree: Contents) -> bool:
+    return read_tree(Path(workdir) / "trees" / tree.digest).digest == tree.digest
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob(".*")]
+
+
+@pytest.fixture(params=["pieces", "rsync"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Trees are not held as they were read, and what the host has a version of goes by one way."""
+    monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
+    monkeypatch.setattr(sends, "RSYNC_FROM", 0 if request.param == "rsync" else 1 << 40)
+    return str(request.param)
+
+
+def edit(root: Path) -> Contents:
+    """Write a few bytes more to one file, and a new one."""
+    with (root / "package 1" / "module1.py").open("ab") as file:
+        file.write(b"more")
+    (root / "new").write_text("new")
+    return read_tree(root)
+
+
+def test_a_tree_arrives_as_it_is(session: Session, root: Path, workdir: str, way: str) -> None:
+    first = read_tree(root)
+    assert send(session, first, workdir).bytes >= first.size
+    assert arrived(workdir, first)
+    (root / "run.sh").chmod(0o600)
+    (root / "empty").unlink()
+    second = edit(root)
+    again = send(session, second, workdir)
+    assert arrived(workdir, second)
+    assert arrived(workdir, first)
+    assert again.bytes < (20_000 if way == "rsync" else 120_000)
+    same = (Path(workdir) / "trees" / tree.digest / "package 2" / "module2.py" for tree in (first, second))
+    assert len({path.stat().st_ino for path in same}) == 1
+    assert hidden(Path(workdir) / "trees") == []
+    again = send(session, second, workdir)
+    assert (again.bytes, again.reused) == (0, True)
+
+
+def test_what_any_tree_there_has_is_not_sent(
+    session: Session, root: Path, tmp_path: Path, workdir: str
+) -> None:
+    send(session, read_tree(root), workdir)
+    other = tmp_path / "another project"
+    other.mkdir()
+    (other / "train.py").write_text("pass")
+    send(session, read_tree(other), workdir)
+    assert send(session, edit(root), workdir).bytes < 230_000
+    (root / "package 1").rename(root / "moved")
+    assert send(session, read_tree(root), workdir).bytes < 150_000  # what went along
+
+
+@pytest.fixture
+def asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operations that the session's host was asked for."""
+    ops: list[str] = []
+    submit = session.submit
+
+    def noting(request: Any, payload: bytes = b"") -> Any:
+        ops.append(request.OP)
+        return submit(request, payload)
+
+    monkeypatch.setattr(session, "submit", noting)
+    return ops
+
+
+def test_what_was_edited_last_goes_along_with_the_question(
+    session: Session, root: Path, workdir: str, asked: list[str]
+) -> None:
+    send(session, read_tree(root), workdir)
+    asked.clear()
+    (root / "run.sh").write_text("#!/bin/sh\necho edited\n")
+    (root / "new").write_text("new")
+    done = send(session, second := read_tree(root), workdir)
+    assert asked == ["store_begin"]
+    assert not done.reused
+    assert arrived(workdir, second)
+    old = root / "package 3" / "module3.py"
+    old.write_text("edited, with the time of another year" * 99)
+    os.utime(old, (1, 1))
+    asked.clear()
+    send(session, third := read_tree(root), workdir)
+    assert asked == ["store_begin", "store_put", "store_seal"]
+    assert arrived(workdir, third)
+
+
+def test_a_tree_that_was_damaged_there_is_found_out(session: Session, root: Path, workdir: str) -> None:
+    first = read_tree(root)
+    send(session, first, workdir)
+    victim = Path(workdir) / "trees" / first.digest / "package 1" / "module8.py"
+    victim.write_bytes(b"somebody wrote here")
+    second = edit(root)
+    send(session, second, workdir)
+    assert arrived(workdir, second)
+    assert 0 < send(session, first, workdir).bytes < 300_000
+    assert arrived(workdir, first)
+
+
+def test_an_empty_tree(session: Session, tmp_path: Path, workdir: str) -> None:
+    (tmp_path / "empty").mkdir()
+    tree = read_tree(tmp_path / "empty")
+    send(session, tree, workdir)
+    assert arrived(workdir, tree)
+
+
+def test_a_file_that_changes_while_it_is_sent_is_one_clear_error(
+    session: Session, root: Path, workdir: str, way: str
+) -> None:
+    send(session, read_tree(root), workdir)
+    tree = edit(root)
+    (root / "package 1" / "module1.py").write_text("changed after it was read")
+    with pytest.raises(ChangedError) as caught:
+        send(session, tree, workdir)
+    assert not isinstance(caught.value, HostError), way
+    assert caught.value.paths == ("package 1/module1.py",)
+    pinned = read_tree(root, pinned=caught.value.paths)
+    (root / "package 1" / "module1.py").write_text("and changed again")
+    send(session, pinned, workdir)  # and the session lives
+    assert arrived(workdir, pinned)
+
+
+def test_a_small_tree_is_sent_as_it_was_read(session: Session, root: Path, workdir: str) -> None:
+    tree = read_tree(root)
+    for path in root.rglob("*.py"):
+        path.write_text("changed")
+    send(session, tree, workdir)
+    assert arrived(workdir, tree)
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_without_rsync_on_a_side_pieces_go(
+    session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
+    monkeypatch.setattr(sends, "RSYNC_FROM", 0)
+    send(session, read_tree(root), workdir)
+    tree = edit(root)
+    opened = session.link.open
+    if side == "here":
+        monkeypatch.setattr(rsync, "here", lambda: None)
+    else:
+        monkeypatch.setattr(session.link, "open", lambda argv: opened(["no-such-rsync", *argv[1:]]))
+    assert send(session, tree, workdir).bytes > 100_000
+    assert arrived(workdir, tree)
+
+
+@pytest.mark.parametrize(
+    ("says", "usable"),
+    [
+        ("rsync  version 3.2.7  protocol version 31", False),
+        ("rsync  version v3.4.1  protocol version 32", True),
+        ("rsync  version 4.0.0  protocol version 40", True),
+        ("openrsync: protocol version 29", False),
+    ],
+)
+def test_an_rsync_that_a_lying_host_can_take_over_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, *, usable: bool
+) -> None:
+    (tmp_path / "rsync").write_text(f"#!/bin/sh\necho '{says}'\n")
+    (tmp_path / "rsync").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert bool(rsync.here.__wrapped__()) is usable
+
+
+def test_a_workdir_that_cannot_be_written(session: Session, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(HostError) as caught:
+        send(session, read_tree(root), str(tmp_path / "file" / "work"))
+    assert caught.value.kind == "workdir"
+    assert caught.value.host == session.host.name
+
+
+def test_an_rsync_that_fails_says_why(
+    session: Session, root: Path, workdir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.sync.contents._KEPT", 0)
+    monkeypatch.setattr(sends, "RSYNC_FROM", 0)
+    send(session, read_tree(root), workdir)
+    tree = edit(root)
+    opened = session.link.open
+    script = "echo 'rsync: write failed: No space left on device (28)' >&2; exit 11"
+    monkeypatch.setattr(session.link, "open", lambda _: opened(["sh", "-c", script]))
+    with pytest.raises(HostError) as caught:
+        send(session, tree, workdir)
+    assert caught.value.kind == "rsync"
+    assert "No space left on device" in caught.value.why
+
+
+def allocated(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_holes_do_not_fill_the_disk(session: Session, tmp_path: Path, workdir: str) -> None:
+    root = tmp_path / "sparse"
+    root.mkdir()
+    with (root / "index.bin").open("wb") as file:
+        file.write(b"head")
+        file.truncate(100_000_000)
+        file.seek(60_000_000)
+        file.write(b"middle")
+    tree = read_tree(root)
+    assert send(session, tree, workdir).bytes <= 3 * BLOB
+    assert allocated(Path(workdir) / "trees" / tree.digest / "index.bin") <= 2 * BLOB
+    made = session.request(wire.WorkMake(workdir=workdir, run="r1", digests=[tree.digest], also=[]))
+    copy = Path(made.work) / "index.bin"
+    assert allocated(copy) <= 2 * BLOB
+    assert copy.read_bytes() == (root / "index.bin").read_bytes()
+    copy.write_bytes(b"a task writes")
+    assert arrived(workdir, tree)
+
+
+CUTS = 20
+MESSAGE = 200_000  # bytes of content in one
+
+
+class CutError(Exception):
+    """The controller is gone at this moment."""
+
+
+@pytest.mark.parametrize("kind", ["code", "data", "backup", "pull", "fetch"])
+def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
+    session: Session, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut after each of 20 messages: the next one completes, and what had arrived does not cross again."""
+    monkeypatch.setattr(sends, "_TOGETHER", MESSAGE)
+    monkeypatch.setattr("orchestrator.sync.files.CHUNK", MESSAGE)
+    source = tmp_path / "source"
+    source.mkdir()
+    noise = random.Random(3)
+    for number in range(CUTS + 4):
+        (source / f"{number:02}").write_bytes(noise.randbytes(MESSAGE))
+    (source / "large").write_bytes(noise.randbytes(BLOB + 1))
+    contents = read_folder(source)
+    crossed = [0, 0]  # messages, and bytes of content
+    submit, wait = session.submit, session.wait
+    cut = 0
+
+    def counting(request: Any, payload: bytes = b"") -> Any:
+        if isinstance(request, wire.StorePut | wire.FilesGet):
+            crossed[0] += 1
+            if crossed[0] == cut:
+                raise CutError
+        if isinstance(request, wire.StorePut):
+            crossed[1] += len(payload)
+        return submit(request, payload)
+
+    def taking(future: Any, op: str, timeout: float) -> Any:
+        reply = wait(future, op, timeout)
+        crossed[1] += len(reply.payload) if isinstance(reply, wire.Parts) else 0
+        return reply
+
+    monkeypatch.setattr(session, "submit", counting)
+    monkeypatch.setattr(session, "wait", taking)
+
+    def transfer(target: Path) -> None:
+        if kind == "fetch":
+            fetch(session, str(source), target)
+        elif kind == "pull":
+            parts = pull.choose(session, str(source), [], ())
+            pull.take(session, parts, target, "run", lambda _: None)
+        else:
+            push(session, contents, str(target), mutable=kind == "backup")
+
+    for point in range(1, CUTS + 1):
+        target = (
+            tmp_path / f"disk {point}" / {"code": "trees", "data": "data"}.get(kind, "x") / contents.digest
+        )
+        target.parent.mkdir(parents=True)
+        crossed[:], cut = [0, -len(contents.along) if kind == "code" else 0], point
+        with pytest.raises(CutError):
+            transfer(target)
+        assert not target.exists() or kind == "pull"
+        cut = 0
+        transfer(target)
+        assert {one.name: one.read_bytes() for one in source.iterdir()} == {
+            one.name: one.read_bytes() for one in target.iterdir() if not one.name.startswith(".")
+        }
+        assert hidden(target.parent) == []
+        assert not [name for name in hidden(target) if "incoming" in name]
+        assert crossed[1] <= contents.size + 5 * MESSAGE, point  # those that were on their way
