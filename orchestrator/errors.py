@@ -78,7 +78,6 @@ class Trouble(StrEnum):
     HERE = "here"  # this machine could not do its part
     FORBIDDEN = "forbidden"  # its bastion does not forward
     NO_INDEX = "no-index"  # no package index can be reached from it
-    TREE = "tree"
     INCOMPLETE = "incomplete"  # a folder that was sent lacks something
     RSYNC = "rsync"
 

@@ -15,7 +15,6 @@ _OF_NODES = frozenset(
         *{
             "data",
             "env",
-            Trouble.INCOMPLETE,
             Trouble.NO_INDEX,
             "piece",
             "no-python",

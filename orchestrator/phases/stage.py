@@ -17,7 +17,7 @@ from orchestrator.phases import have
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.phases.meter import Meter
 from orchestrator.planning.plan import is_builtin
-from orchestrator.sync import ChangedError, Contents, Links, Sent, fetch, push, read_folder, read_tree
+from orchestrator.sync import ChangedError, Contents, Delivery, Links, fetch, push, read_folder, read_tree
 from orchestrator.sync.builtin import read_builtin
 
 _ROUNDS = 5  # readings of a tree in which something changes all the time
@@ -227,7 +227,7 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
     first, *others = trees
     for_run = wire.ForRun(run=run.id, also=[tree.digest for tree in others], data=_data(run))
 
-    def one(item: tuple[Session, Contents]) -> Sent:
+    def one(item: tuple[Session, Contents]) -> Delivery:
         session, tree = item
         name, work = session.host.name, for_run if tree is first else None
         path = f"{session.host.workdir}/trees/{tree.digest}"

@@ -18,7 +18,7 @@ from orchestrator.node.disk.removing import remove as discard
 from orchestrator.sync.contents import Contents, read_folder
 from orchestrator.sync.conversation import Conversation
 from orchestrator.sync.files import fetch, our_disk
-from orchestrator.sync.sending import Sent, push, remove
+from orchestrator.sync.sending import Delivery, push, remove
 
 _AT_ONCE = 8  # hosts; the line of this machine is shared by all of them
 
@@ -36,7 +36,7 @@ class BackupOrigin(StrEnum):
 class Carried:
     origin: BackupOrigin
     giver: str  # the host it came from: the source, or one that sees its disk; "" for none
-    sent: Mapping[str, Sent]  # host -> what crossed, or that it had the same already
+    sent: Mapping[str, Delivery]  # host -> what crossed, or that it had the same already
     failed: Mapping[str, HostError]
     left_out: tuple[str, ...] = ()  # of the giver's folder, and nowhere else now: see `admit`
 
@@ -123,8 +123,8 @@ def _others(
 
 def _spread(
     sessions: Mapping[str, Conversation], paths: Mapping[str, str], contents: Contents
-) -> tuple[dict[str, Sent], dict[str, HostError]]:
-    sent: dict[str, Sent] = {}
+) -> tuple[dict[str, Delivery], dict[str, HostError]]:
+    sent: dict[str, Delivery] = {}
     failed: dict[str, HostError] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         flying = {

@@ -34,7 +34,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
-class Sent:
+class Delivery:
     bytes: int  # of the transfer
     seconds: float
     reused: bool  # it was there already
@@ -198,10 +198,10 @@ def push(
     mutable: bool = False,
     progress: Progress | None = None,
     work: wire.ForRun | None = None,
-) -> Sent:
+) -> Delivery:
     """Make `path` on a host what `contents` say; raise HostError, or ChangedError for all hosts.
 
-    Sent is what no folder beside it has: in pieces, or by rsync large files of which a version is there.
+    Delivery is what no folder beside it has: in pieces, or by rsync large files of which a version is there.
     """
     began = time.monotonic()
     sending = Sending(session, contents, path, mutable=mutable, work=work)
@@ -224,7 +224,7 @@ def push(
     except BaseException:
         sending.drop()
         raise
-    return Sent(sending.sent, time.monotonic() - began, reused=not made.made, work=made.work)
+    return Delivery(sending.sent, time.monotonic() - began, reused=not made.made, work=made.work)
 
 
 def remove(session: Conversation, path: str, only: Contents | None = None) -> None:

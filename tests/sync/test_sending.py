@@ -13,7 +13,17 @@ from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import Session
 from orchestrator.node.stock.manifest import BLOB
-from orchestrator.sync import ChangedError, Contents, Sent, fetch, pull, push, read_folder, read_tree, rsync
+from orchestrator.sync import (
+    ChangedError,
+    Contents,
+    Delivery,
+    fetch,
+    pull,
+    push,
+    read_folder,
+    read_tree,
+    rsync,
+)
 from orchestrator.sync import sending as sends
 
 
@@ -37,7 +47,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def send(session: Session, tree: Contents, workdir: str) -> Sent:
+def send(session: Session, tree: Contents, workdir: str) -> Delivery:
     return push(session, tree, f"{workdir}/trees/{tree.digest}")
 
 
