@@ -20,7 +20,6 @@ _OF_NODES = frozenset(
             "piece",
             "no-python",
             "state",
-            "store",
             "stopped",
             "task",
             "timeout",
