@@ -42,8 +42,6 @@ _OPS: Mapping[Verb, tuple[str, ...]] = {
         "lease",
         "work_make",
         "store_begin",
-        "store_put",
-        "store_seal",
         "start",
         "follow",
     ),

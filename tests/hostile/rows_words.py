@@ -152,8 +152,8 @@ def _launch() -> Iterator[Row]:
             3,
             "does not see the code",
         ),
-        ("a folder of hostile words (store_seal)", when("store_seal", of_tree), 1, ""),
-        ("a folder and none (store_seal)", when("store_seal", lacking), 0, ""),
+        ("a folder of hostile words (store_begin)", when("store_begin", of_tree), 1, ""),
+        ("a folder and none (store_begin)", when("store_begin", lacking), 0, ""),
     ):
         yield Row(name, launch, lie, status, told)
     yield from _of(
