@@ -96,7 +96,7 @@ def _listed(path: Path) -> str:
     except FileNotFoundError:
         raise UsageError(
             f"{path} is an inventory of Ansible's, and Ansible is not installed here",
-            hint=f"where it is: `{shlex.join(argv)} > hosts.json`; then --hostfile hosts.json",
+            hint=f"run `{shlex.join(argv)} > hosts.json` where it is, then use --hostfile hosts.json",
         ) from None
     except subprocess.TimeoutExpired:
         raise ValueError("ansible-inventory did not end") from None
