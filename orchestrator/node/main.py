@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 from .base import lenient, trust
-from .base.annotations import Any
 from .serve import frames, ops
 from .serve.agent import Agent
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-
-from .annotations import Collection
+from typing import Collection
 
 _OPEN = "/proc/self/fd"
 _OPEN_ELSEWHERE = "/dev/fd"  # on macOS, which a controller may run

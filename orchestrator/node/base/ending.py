@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any, Callable
 
 from . import procs
-from .annotations import Any, Callable
 from .fault import NodeError
 from .procs import Process
 

@@ -6,9 +6,9 @@ import fcntl
 import os
 import shlex
 import time
+from typing import Callable
 
 from . import procs
-from .annotations import Callable
 from .fault import NodeError
 
 GLANCE = 0.02  # seconds; whoever only looks who holds a lock has it for less

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from typing import NamedTuple
 
 from .fault import NodeError, reason
-from .tuples import NamedTuple
 
 # Locks, FIFOs and atomic renames hold on one machine only; a FUSE mount dies with its helper.
 _REMOTE = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from .annotations import Any
 from .fault import NodeError
 
 _SET_PDEATHSIG = 1

@@ -7,10 +7,9 @@ since the boot) and the machine's incarnation.
 from __future__ import annotations
 
 import os
+from typing import Iterable, Iterator, NamedTuple
 
 from . import lenient
-from .annotations import Iterable, Iterator
-from .tuples import NamedTuple
 
 _PIECE = 1 << 14  # bytes; for much more the kernel would map and clear memory at each read
 _SETS = (b"SigPnd", b"ShdPnd", b"SigBlk", b"SigIgn", b"SigCgt")

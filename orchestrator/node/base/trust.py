@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import Dict
 
-from .annotations import TypeAlias
 from .fault import NodeError
 
-Groups: TypeAlias = "dict[int, bool]"
+Groups = Dict[int, bool]
 
 _user_mask: int | None = None  # before we made it stricter
 

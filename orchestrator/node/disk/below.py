@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 from types import TracebackType
+from typing import Sequence
 
-from ..base.annotations import Sequence
 from ..base.fault import NodeError
 
 MOST_LEVELS = 200  # folders in each other

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+from typing import Any
 
 from ..base import lenient
-from ..base.annotations import Any
 from ..base.fault import NodeError, reason
 from ..base.paths import absolute, nearest
 from ..serve.agent import Agent, Request

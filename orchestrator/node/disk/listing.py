@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import Iterator, NamedTuple
 
-from ..base.annotations import Iterator
 from ..base.fault import NodeError
-from ..base.tuples import NamedTuple
 from .below import MOST_LEVELS, Below, is_no_folder, shortened
 
 FILE, FOLDER, LINK = "file", "folder", "link"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 from ..base.lenient import changed
-from ..base.tuples import NamedTuple
 
 
 class Folder(NamedTuple):

@@ -9,14 +9,14 @@ import json
 import os
 import subprocess
 import time
+from typing import Any, Iterator, Tuple
 
 from ..base import ending, locks, procs
-from ..base.annotations import Any, Iterator, TypeAlias
 from ..base.fault import reason
 from ..hook.site import SIGNAL
 from ..task import environ
 
-Dump: TypeAlias = "tuple[str, str, str]"  # "py-spy", "signal" or "none"; the text; why it is not more
+Dump = Tuple[str, str, str]  # "py-spy", "signal" or "none"; the text; why it is not more
 
 PATIENCE = 3.0  # seconds that one process has to answer
 _STEADY = 0.02  # seconds without a further byte, after which a dump is over

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import Any
 
-from ..base.annotations import Any
 from ..disk.below import MOST_LEVELS
 from ..disk.listing import CHUNK
 from ..serve.agent import Agent, Request

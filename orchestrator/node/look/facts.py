@@ -9,9 +9,9 @@ import fcntl
 import os
 import socket
 import struct
+from typing import Any
 
 from ..base import gpus, procs
-from ..base.annotations import Any
 from ..base.fault import reason
 from ..base.paths import absolute, free_bytes
 from ..base.program import run_program

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import Any, Iterator
 
 from ..base import procs
-from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
 from ..base.lenient import listed
 from ..serve.agent import Agent, Request

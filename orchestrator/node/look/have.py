@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Callable
 
-from ..base.annotations import Any, Callable
 from ..task import environ
 
 _FIND = 'printf "%s%s%s" "$1" "$(command -v -- "$2")" "$1"'

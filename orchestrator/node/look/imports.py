@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
-from ..base.annotations import Any
 from ..base.program import listen
 from ..serve.agent import Agent, Request
 from ..task import environ

@@ -13,9 +13,9 @@ import errno
 import os
 import socket
 import struct
+from typing import Any
 
 from ..base import tcp, turnstile
-from ..base.annotations import Any
 from ..base.fault import NodeError, reason
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ, WRITE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..base import lenient, procs
-from ..base.annotations import Any
 from ..base.paths import Paths
 from ..task import leases
 

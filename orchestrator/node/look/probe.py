@@ -14,12 +14,12 @@ import struct
 import subprocess
 import threading
 import time
+from typing import Any, Iterable, List, Tuple
 
-from ..base.annotations import Any, Iterable, TypeAlias
 from ..base.fault import reason
 from ..serve.agent import Agent, Request
 
-Addresses: TypeAlias = "list[tuple[int, tuple[Any, ...]]]"  # family and socket address
+Addresses = List[Tuple[int, Tuple[Any, ...]]]  # family and socket address
 
 _MTU, _RTT = 60, 68  # of tcpi_pmtu (bytes) and tcpi_rtt (microseconds) in struct tcp_info
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Callable
 
-from ..base.annotations import Any, Callable
 from ..base.program import Said, listen
 from ..task import environ
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ..base import lenient, trust
-from ..base.annotations import Any
 from ..base.fault import NodeError, reason
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from ..base import lenient, procs
-from ..base.annotations import Any
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
 from ..task import control, state

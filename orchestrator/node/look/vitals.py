@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from ..base import procs
-from ..base.annotations import Any
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
 from ..task import control, state

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any, Callable
 
-from ..base.annotations import Any, Callable
 from ..base.fault import NodeError
 from ..base.paths import Paths
 from . import frames

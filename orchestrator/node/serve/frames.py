@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any, Dict, Tuple
 
-from ..base.annotations import Any, TypeAlias
-
-Frame: TypeAlias = "tuple[dict[str, Any], bytes]"
+Frame = Tuple[Dict[str, Any], bytes]
 
 MARKER = b"\x00orchestrate-agent\x00"  # sent before the first frame; what comes earlier is login noise
 MAX_HEADER = 16 << 20  # the manifest of a tree of 100,000 files

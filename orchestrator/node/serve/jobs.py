@@ -12,9 +12,9 @@ import json
 import os
 import signal
 import time
+from typing import Callable, Dict, Iterable, Tuple
 
 from ..base import prctl
-from ..base.annotations import Callable, Iterable, TypeAlias
 from ..base.descriptors import close_others
 from ..base.fault import NodeError, reason
 from ..base.lenient import FULL
@@ -22,9 +22,9 @@ from ..base.writing import write_all
 from . import frames
 from .loop import READ, Loop, Timer
 
-Reply: TypeAlias = "tuple[dict[str, object], bytes]"
-Work: TypeAlias = "Callable[[], Reply]"  # its exceptions are replies too
-Done: TypeAlias = "Callable[[Reply], None]"
+Reply = Tuple[Dict[str, object], bytes]
+Work = Callable[[], Reply]  # its exceptions are replies too
+Done = Callable[[Reply], None]
 
 _MOMENT = 0.5  # seconds to clean up in
 

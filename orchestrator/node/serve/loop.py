@@ -8,8 +8,7 @@ import select
 import signal
 import time
 from collections import deque
-
-from ..base.annotations import Any, Callable
+from typing import Any, Callable
 
 READ = select.POLLIN
 WRITE = select.POLLOUT

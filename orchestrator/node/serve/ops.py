@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import time
+from typing import Any
 
-from ..base.annotations import Any
 from ..base.fault import NodeError
 from .agent import Agent, Request
 

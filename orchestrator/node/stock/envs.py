@@ -11,9 +11,9 @@ import json
 import os
 import subprocess
 import time
+from typing import Any, Iterator
 
 from ..base import locks, trust
-from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard, listed, text
 from ..base.paths import absolute, free_bytes, plain_name

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any, NamedTuple, Sequence
 
-from ..base.annotations import Any, Sequence
 from ..base.fault import NodeError
-from ..base.tuples import NamedTuple
 from ..disk.below import parts_of
 
 BLOB = 4 << 20

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+from typing import Any, Iterator, Tuple
 
-from ..base.annotations import Any, Iterator, TypeAlias
 from ..base.lenient import discard
 from ..base.writing import replace_file
 from ..disk import copies
 from .manifest import File, Manifest
 
-Mark: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time
+Mark = Tuple[int, int, int, int]  # device, inode, size, time
 
 _MOST = 64  # folders that are looked through, the newest first
 _MOST_BYTES = 64 << 20  # of their notes

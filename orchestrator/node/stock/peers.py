@@ -14,9 +14,9 @@ import socket
 import ssl
 import struct
 import threading
+from typing import Any, Callable, Iterable, Sequence
 
 from ..base import tcp
-from ..base.annotations import Any, Callable, Iterable, Sequence
 from ..base.fault import NodeError
 from .manifest import BLOB
 from .pieces import Pieces

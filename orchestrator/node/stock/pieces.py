@@ -10,8 +10,8 @@ import hashlib
 import os
 import stat
 import threading
+from typing import Callable, Collection
 
-from ..base.annotations import Callable, Collection
 from ..base.fault import NodeError
 from ..disk.below import Below, is_no_folder, parts_of
 from ..disk.removing import remove

@@ -13,13 +13,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from ..base import locks, trust
-from ..base.annotations import Any, Callable, Iterator, Sequence
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import free_bytes
-from ..base.tuples import NamedTuple
 from ..base.writing import write_all
 from ..disk.measuring import measure
 from ..disk.removing import hide_and_remove, remove, remove_stale

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ..base import trust
-from ..base.annotations import Any
 from ..base.fault import NodeError
 from ..base.paths import absolute, free_bytes
 from ..disk.removing import hide_and_remove

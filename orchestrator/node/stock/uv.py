@@ -10,8 +10,8 @@ import configparser
 import os
 import shlex
 import subprocess
+from typing import Any, Mapping
 
-from ..base.annotations import Any, Mapping
 from ..base.fault import NodeError
 from ..base.lenient import signal_name
 from ..serve.agent import Request

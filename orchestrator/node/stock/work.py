@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Callable, NamedTuple
 
 from ..base import lenient, trust
-from ..base.annotations import Any, Callable
 from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
-from ..base.tuples import NamedTuple
 from ..disk import copies
 from ..disk.removing import remove
 from ..look import have

@@ -11,9 +11,9 @@ import errno
 import os
 import signal
 import time
+from typing import Any
 
 from ..base import ending, prctl, procs
-from ..base.annotations import Any
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ

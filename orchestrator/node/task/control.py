@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import time
+from typing import Iterable, Iterator, NamedTuple
 
 from ..base import ending, locks, procs
-from ..base.annotations import Iterable, Iterator
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from ..base.procs import Process
-from ..base.tuples import NamedTuple
 from . import state
 
 

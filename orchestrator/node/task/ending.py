@@ -7,10 +7,10 @@ run, term --leader ended--> linger --> kill TERM goes to every process that it l
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from ..base import lenient
 from ..base.paths import TaskFolder
-from ..base.tuples import NamedTuple
 from . import state
 from .environ import Launch
 

@@ -6,13 +6,12 @@ Bytes, because the agent's locale may be anything while the values must arrive e
 from __future__ import annotations
 
 import os
+from typing import Any, Dict, Mapping, NamedTuple
 
-from ..base.annotations import Any, Mapping, TypeAlias
 from ..base.paths import Paths, TaskFolder
 from ..base.procs import COOKIE
-from ..base.tuples import NamedTuple
 
-Environ: TypeAlias = "dict[bytes, bytes]"
+Environ = Dict[bytes, bytes]
 
 
 # A newline first: the setup may end in a comment. PATH again: a login shell's profile may reset it.

@@ -11,9 +11,9 @@ import os
 import struct
 import time
 from collections import deque
+from typing import Any, Callable
 
 from ..base import ending
-from ..base.annotations import Any, Callable
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request

@@ -6,9 +6,9 @@ import errno
 import json
 import os
 import signal
+from typing import Any, NoReturn
 
 from ..base import prctl, trust
-from ..base.annotations import Any, NoReturn
 from ..base.fault import reason
 from .environ import Launch
 

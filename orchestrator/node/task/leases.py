@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any
 
 from ..base import locks, turnstile
-from ..base.annotations import Any
 from ..base.paths import Paths
 from ..serve.agent import Agent, Request
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Dict
 
 from ..base import procs
-from ..base.annotations import TypeAlias
 
-Counts: TypeAlias = "dict[str, int]"  # file -> kills
+Counts = Dict[str, int]  # file -> kills
 
 _EVERY = 15.0  # seconds between two looks; a kill is told for one to two of these
 _NO_LIMIT = 1 << 60  # v1 writes the largest number of pages instead

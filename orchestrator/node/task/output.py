@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import time
+from typing import Any, Dict
 
-from ..base.annotations import Any, TypeAlias
 from ..base.fault import reason
 from .environ import Launch
 
@@ -54,7 +54,7 @@ class Output:
         return len(data)
 
 
-Gap: TypeAlias = "dict[str, Any]"  # {"offset", "bytes", "ns", "why"}: what is missing at that offset
+Gap = Dict[str, Any]  # {"offset", "bytes", "ns", "why"}: what is missing at that offset
 
 
 RECORD = struct.Struct("<QQ")  # of idx, here and in the copy of the controller

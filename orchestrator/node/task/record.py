@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..base.annotations import Any
+from typing import Any
+
 from ..base.paths import TaskFolder
 from . import state
 

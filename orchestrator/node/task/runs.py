@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any, Iterator
 
 from ..base import ending, lenient, locks
-from ..base.annotations import Any, Iterator
 from ..base.paths import Paths, TaskFolder
 from ..serve.agent import Agent, Request
 from . import control, state

@@ -9,13 +9,12 @@ import os
 import select
 import signal
 import time
+from typing import Any, Callable, Mapping, NamedTuple
 
 from ..base import lenient, prctl, procs
-from ..base.annotations import Any, Callable, Mapping
 from ..base.descriptors import close_others
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder, make_private
-from ..base.tuples import NamedTuple
 from ..disk.removing import remove
 from ..hook import site as site_rules
 from . import control, environ, guard, state

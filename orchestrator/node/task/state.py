@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any, Dict
 
 from ..base import lenient
-from ..base.annotations import Any, TypeAlias
 from ..base.paths import TaskFolder
 from ..base.writing import write_all
 
-State: TypeAlias = "dict[str, Any]"
+State = Dict[str, Any]
 
 SCHEMA = 1
 

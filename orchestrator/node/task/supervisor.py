@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any, NoReturn
 
 from ..base import prctl, procs
-from ..base.annotations import Any, NoReturn
 from ..serve.loop import READ, Loop, wake_on
 from . import control, ending, leader, reaper, state
 from .ending import Lifeline

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ..base import ending, lenient
-from ..base.annotations import Any
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder, make_private
 from ..base.writing import replace_file

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import Any, Iterator, NamedTuple
 
 from ..base import ending, locks, procs
-from ..base.annotations import Any, Iterator
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder, absolute
-from ..base.tuples import NamedTuple
 from ..serve.agent import Agent, Request
 from ..task import control, state
 from .prune import Rules, prune

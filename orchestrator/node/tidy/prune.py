@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import Any, Callable, Iterable, NamedTuple
 
 from ..base import locks
-from ..base.annotations import Any, Callable, Iterable
 from ..base.lenient import changed, listed
 from ..base.paths import Paths
-from ..base.tuples import NamedTuple
 from ..disk.measuring import Folder, measure
 from ..disk.removing import remove
 from ..stock import work
