@@ -294,7 +294,6 @@ class TaskProgressed(Struct, frozen=True):
     loss: float | None
     steps_per_second: float | None
     diverged: str = ""  # "nan" or "inf", where the loss is no number
-    waiting: float | None = None  # share of the time since its last report in which it waited for the others
 
 
 class Last(StrEnum):

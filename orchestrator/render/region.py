@@ -13,7 +13,6 @@ from orchestrator.render import fold
 from orchestrator.render.board import Row, table
 from orchestrator.render.words import unheard
 from orchestrator.render.wrap import wrapped
-from orchestrator.run.straggler import Straggler
 from orchestrator.run.view import HostState, HostView, PhaseView, View
 from orchestrator.run.vitals import Vitals
 from orchestrator.text import count, duration, plain, size
@@ -94,17 +93,7 @@ def _troubles(view: View, now: float, vitals: Vitals) -> list[tuple[str, str]]:
         seconds = vitals.quiet(now) if vitals.tasks else now - view.hang_since
         said = hanging(view.hang, seconds, view.planned.run if view.planned else "RUN")
         rows.append((said, "yellow"))
-    elif view.straggler:
-        rows.append((straggling(view, view.straggler), "yellow"))
     return rows
-
-
-def straggling(view: View, found: Straggler) -> str:
-    """Name the task that the others wait for, and how long."""
-    hosts = ranges.fold(dict.fromkeys(view.tasks[task].host for task in found.tasks))
-    holds = "holds" if len(found.tasks) == 1 else "hold"
-    who = f"{ranges.fold(found.tasks)} ({hosts}) {holds} the others up"
-    return f"{who}: they wait for about {100 * found.lost:.0f} % of each step"
 
 
 def hanging(hang: HangSuspected, seconds: float = 0.0, run: str = "RUN") -> str:

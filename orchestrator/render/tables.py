@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,7 +17,7 @@ from orchestrator.render import fold
 from orchestrator.render.board import BoardLine, attempt_of, numbers
 from orchestrator.render.board import rows as board_rows
 from orchestrator.render.grid import table
-from orchestrator.render.region import doing, hanging, straggling
+from orchestrator.render.region import doing, hanging
 from orchestrator.render.summary import cause
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import TaskView, View
@@ -105,8 +104,7 @@ def status_table(
     head = f"run {plan.run}{named}: {run['state']}" + ("" if view.ended else f", {who}")
     lines = [_line(task, view, vitals, now) for task in tasks]
     rows = ["".join(text for text, _ in row).rstrip() for row in board_rows(lines, (width or _WIDE) - 2)]
-    slow = [straggling(view, view.straggler)] if view.straggler and not view.ended else []
-    shown = [f"  {plain(line)}" for line in (*rows, *_hang(view), *slow)]
+    shown = [f"  {plain(line)}" for line in (*rows, *_hang(view))]
     return [plain(head), *shown, *(cause(view, view.ended) if view.ended else ())]
 
 
@@ -242,7 +240,6 @@ def _progress(seen: TaskView | None, vital: Vital | None) -> dict[str, Any]:
         "steps": None if reports else fit.steps,
         "loss": seen.loss if seen and reports else fit.loss,
         "steps_per_second": seen.steps_per_second if seen and reports else fit.steps_per_second,
-        "waiting": median(seen.waits) if seen and seen.waits else None,
         "heard": vital.heard if vital else None,
         "cpu": vital.cpu if vital else None,
         "memory": vital.memory if vital else None,

@@ -155,7 +155,6 @@ def reported(task: TaskId, line: bytes) -> Event | None:
                 number(record.get("loss")),
                 number(record.get("steps_per_second")),
                 _not_finite(record.get("loss")),
-                _share(record.get("waiting")),
             )
         case Last.RESULT:
             return TaskReported(str(task), Last.RESULT, {k: v for k, v in record.items() if k != "kind"})
@@ -197,10 +196,6 @@ def _not_finite(value: object) -> str:
     """Return `nan` or `inf` for a loss that a task reports in this word: JSON has no number for it."""
     word = value.lower() if isinstance(value, str) else ""
     return word if word.lstrip("+-") in ("nan", "inf") else ""
-
-
-def _share(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
 def number(value: object) -> float | None:

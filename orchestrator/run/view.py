@@ -14,8 +14,6 @@ from typing import Any, assert_never
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Phase, Stamped
-from orchestrator.run import straggler
-from orchestrator.run.straggler import Straggler
 
 
 class HostState(StrEnum):
@@ -68,7 +66,6 @@ class TaskView:
     stepped: float = 0.0  # when that step was reported
     loss: float | None = None
     steps_per_second: float | None = None
-    waits: tuple[float, ...] = ()  # shares of waiting for others, of its last reports
     result: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
     missing: int = 0  # bytes of its log that the node lost
@@ -106,14 +103,6 @@ class View:
         if task.step is not None:
             return TaskState.TRAINING
         return TaskState.STARTED if task.ready is None else TaskState.READY
-
-    @property
-    def straggler(self) -> Straggler | None:
-        """The task that the others wait for in every step, while all of them train."""
-        living = [task for task in self.tasks.values() if task.started is not None]
-        if self.stop or any(task.exited for task in living):
-            return None
-        return straggler.find({task.task: task.waits for task in living if task.waits})
 
     @property
     def phase(self) -> PhaseView | None:
@@ -271,7 +260,4 @@ def _progressed(view: View, event: ev.TaskProgressed, at: float) -> View:
     """Apply a report; what it leaves out stays as it was."""
     known = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
     changes: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
-    if event.waiting is not None:
-        waits = view.tasks[event.task].waits if event.task in view.tasks else ()
-        changes["waits"] = (*waits, event.waiting)[-straggler.KEPT :]
     return _task(view, event.task, stepped=at, **changes)
