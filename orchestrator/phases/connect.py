@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
@@ -18,11 +21,10 @@ from orchestrator.fleet import Answers, Session
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan, Way
 from orchestrator.names import is_run
-from orchestrator.phases.context import Run, fail_on
-from orchestrator.phases.roll_call import RollCall
+from orchestrator.phases.context import Emit, Run, fail_on
 from orchestrator.planning.seal import seal
 from orchestrator.ranges import fold
-from orchestrator.run import restarts
+from orchestrator.run import latecomers, restarts
 
 _SHOWN = 8  # hosts whose ports are named
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
@@ -208,3 +210,44 @@ def _held_on(name: str, alike: Mapping[str, list[wire.Conflict]]) -> HostError:
         why=f"{first.owner} launched it; it holds {where or 'the port'}{when}",
         hint=f"{stop} with --other-ports",
     )
+
+
+_LOOK = 0.1  # seconds between two looks
+
+
+class RollCall:
+    """A context manager around the connecting; `answered` is called from any thread for each host."""
+
+    def __init__(self, hosts: Sequence[str], emit: Emit, first: float) -> None:
+        self._left = dict.fromkeys(hosts)
+        self._emit = emit
+        self._first = first
+        self._began = time.monotonic()
+        self._last_answer: float | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="roll-call", daemon=True)
+
+    def answered(self, host: str) -> None:
+        """It has answered, or it is known why it does not."""
+        with self._lock:
+            self._left.pop(host, None)
+            self._last_answer = time.monotonic() - self._began
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(_LOOK, self._first)):
+            with self._lock:
+                left, last_answer = tuple(self._left), self._last_answer
+            if left and latecomers.due(time.monotonic() - self._began, self._first, last_answer):
+                self._emit(Noted(latecomers.words(left)))
+                return

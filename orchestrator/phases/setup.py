@@ -13,15 +13,17 @@ import msgspec
 
 from orchestrator import wire
 from orchestrator.envs import Lock, Platform, fetch, name_of, uv
-from orchestrator.errors import HostError, Trouble
-from orchestrator.events import EnvironmentMade, EnvironmentStepped, Phase
+from orchestrator.errors import ClusterError, HostError, Trouble
+from orchestrator.events import DataStepped, EnvironmentMade, EnvironmentStepped, Event, Phase
 from orchestrator.fleet import Fleet, Session, host_name
 from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
+from orchestrator.phases.data import bring, data_cache, look
 from orchestrator.phases.preflight import shared_workdirs
-from orchestrator.phases.wheels import FOLDER, bring_uv, bring_wheels
+from orchestrator.phases.transfer import TransferOptions
 from orchestrator.store.locks import read_lock
+from orchestrator.sync import Contents, DataPath, read_data
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _GLANCE = 1.0  # seconds between two looks at how far a host has come
@@ -180,3 +182,59 @@ class _Maker:
         seconds = time.monotonic() - self._began
         path = str(Path(interpreter(host, self._plan)).parent.parent)
         self._emit(EnvironmentMade(host.name, path, dict(versions), seconds, reused))
+
+
+FOLDER = "wheels"  # in the folder of data on a host
+UV = "tools/uv"  # in another one, which stays
+_GLANCE = 60.0  # seconds for hosts that may help; without them it goes from here
+
+
+Placed = tuple[dict[str, str], dict[str, HostError]]  # the folder of data on each host, and what failed
+
+
+def bring_wheels(fleet: Fleet, hosts: Sequence[Host], fetch: Callable[[], Path], emit: Emit) -> Placed:
+    """Have the wheels that `fetch` gets on all of the hosts."""
+
+    def sources() -> list[DataPath]:
+        return [DataPath(f"{FOLDER}/{path.name}", path) for path in sorted(fetch().glob("*.whl"))]
+
+    return _bring(fleet, hosts, sources, "send", emit)
+
+
+def bring_uv(fleet: Fleet, hosts: Sequence[Host], binary: Path, emit: Emit) -> Placed:
+    """Have the program on all of the hosts; its path on each, and what failed."""
+    source = DataPath(UV, binary, executable=True)
+    places, bad = _bring(fleet, hosts, lambda: [source], "send uv", emit)
+    return {name: f"{folder}/{UV}" for name, folder in places.items()}, bad
+
+
+def _bring(
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    sources: Callable[[], list[DataPath]],
+    words: str,
+    emit: Emit,
+) -> Placed:
+    def read() -> Contents:
+        try:
+            return read_data(sources(), data_cache() / "digests")
+        except ClusterError as error:
+            raise HostError("", error.what, kind="env", why=error.why, hint=error.hint) from error
+
+    try:
+        dataset = fleet.in_pool(read)  # with a download
+    except HostError as error:
+        bad = {
+            host.name: HostError(host.name, error.what, kind=error.kind, why=error.why, hint=error.hint)
+            for host in hosts
+        }
+        return {}, bad
+
+    def step(event: Event) -> None:
+        if isinstance(event, DataStepped) and event.host:
+            emit(EnvironmentStepped(event.host, words, event.done, event.total))
+
+    others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
+    looked = look(fleet, others, dataset.digest, thorough=False, seconds=_GLANCE)
+    helpers = [host for host in others if looked.has(host.name)]
+    return bring(fleet, hosts, dataset, step, TransferOptions(run="setup"), helpers=helpers)

@@ -19,10 +19,10 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch
+from orchestrator.phases.connect import RollCall
 from orchestrator.phases.context import CodeSource, Inbox, PhaseFailed, Run
 from orchestrator.phases.keeper import Control
 from orchestrator.phases.restart import recovery
-from orchestrator.phases.roll_call import RollCall
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from tests.unit import plans

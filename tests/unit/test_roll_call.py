@@ -7,7 +7,7 @@ import queue
 import pytest
 
 from orchestrator.events import Event, Noted
-from orchestrator.phases.roll_call import RollCall
+from orchestrator.phases.connect import RollCall
 from orchestrator.run import latecomers
 
 
