@@ -12,18 +12,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orchestrator
 from orchestrator import timings
 from orchestrator.errors import ExitStatus, RunError
-from orchestrator.launching.debuglog import log_to_stderr, open_debug_log
 from orchestrator.model import Order, RunPlan
+from orchestrator.plainfile import make_way, open_plain
 from orchestrator.store import RunFolder
+from orchestrator.text import plain
 
 if TYPE_CHECKING:
     from orchestrator.launching.code import Project
@@ -202,3 +204,39 @@ def _allow_files() -> None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             return
+
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def open_debug_log(path: Path) -> int:
+    """A descriptor to append to; one of /dev/null when the file cannot be had."""
+    try:
+        make_way(path)
+        return open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def log_to_stderr() -> None:
+    """Log there from now on, the exceptions of threads included."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Harmless(_FORMAT))
+    # In the place of whatever a caller had: its files are closed here, and their numbers soon another one's.
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    # A full disk must not fill it with reports that it is full.
+    logging.raiseExceptions = False
+    threading.excepthook = _of_a_thread
+
+
+class _Harmless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(plain, super().format(record).split("\n")))
+
+
+def _of_a_thread(arguments: Any) -> None:
+    about = (arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
+    name = arguments.thread.name if arguments.thread is not None else "?"
+    logging.getLogger("orchestrate").error("thread %s failed", name, exc_info=about)

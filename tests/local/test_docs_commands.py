@@ -25,7 +25,7 @@ import pytest
 
 from orchestrator.cli.args import parser
 from orchestrator.cli.main import main
-from orchestrator.rehearsal.taskports import TaskPorts
+from orchestrator.rehearsal.cluster import TaskPorts
 from tests.exclusive import exclusive
 from tests.removal import remove
 

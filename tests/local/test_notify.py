@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rehearsal.taskports import TaskPorts
+from orchestrator.rehearsal.cluster import TaskPorts
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.rehearsal.taskports import TaskPorts
+from orchestrator.rehearsal.cluster import TaskPorts
 from tests.local.screen import LIMIT, Screen, is_on, need_tmux
 
 ROOT = Path(__file__).parents[2]

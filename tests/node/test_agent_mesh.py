@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.base import turnstile
-from orchestrator.node.look import ports
+from orchestrator.node.look import mesh
 from tests.node.agent_client import AgentClient
 from tests.node.harness import until
 from tests.node.lab import Lab, opened
@@ -191,7 +191,7 @@ def test_who_holds_a_port_is_named_whatever_else_it_closes_meanwhile(monkeypatch
 
     monkeypatch.setattr(os, "listdir", stale)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert f"pid {os.getpid()} " in ports.holder(server.getsockname()[1], None)
+        assert f"pid {os.getpid()} " in mesh.holder(server.getsockname()[1], None)
 
 
 def test_another_preflight_at_a_port_is_waited_for_and_nothing_is_taken(lab: Lab) -> None:

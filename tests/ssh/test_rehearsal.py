@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.connectors import connectors
 from orchestrator.errors import ClusterError
-from orchestrator.rehearsal import Cluster, sshd, taskports
+from orchestrator.rehearsal import Cluster, cluster, sshd
 from tests.polling import poll
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_clusters_beside_each_other_share_no_task_port(monkeypatch: pytest.Monke
     monkeypatch.setattr("random.sample", lambda ports, _: list(ports))  # both would take the first ones
     with Cluster(2, homes=True) as one, Cluster(2, homes=True) as other:
         ports = sorted(host.task_port for host in (*one.hosts, *other.hosts))
-        assert min(after - before for before, after in pairwise(ports)) >= taskports.ROOM
+        assert min(after - before for before, after in pairwise(ports)) >= cluster.ROOM
         first = one.hosts[0].task_port
     with Cluster(1, homes=True) as again:  # let go of with the cluster
         assert again.hosts[0].task_port == first

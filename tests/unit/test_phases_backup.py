@@ -10,7 +10,7 @@ import pytest
 from orchestrator.fleet import Fleet
 from orchestrator.names import RunId
 from orchestrator.phases.context import CodeSource, Inbox, Run
-from orchestrator.phases.restart import backup as phase
+from orchestrator.phases.restart import again as phase
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.sync import backups
