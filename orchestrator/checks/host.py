@@ -73,14 +73,7 @@ def _setup(report: HostReport, needs: Needs) -> Iterator[Judgement]:
 
 def _python(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     python, made = report.facts.python, report.is_made(needs)
-    if python.ok and python.version and release(python.version) < (3, needs.python):
-        newer = set_key("python", "a newer Python that trains")
-        if made:
-            newer = f'set `python = "3.{needs.python}"` under [env], then `orchestrate setup`'
-        why = f"its grammar needs Python 3.{needs.python} or newer"
-        text = f"{python.version} cannot compile {needs.python_at}"
-        yield Judgement(Level.FAIL, text, why, f"{newer}, or write that for the older one")
-    elif python.ok:
+    if python.ok:
         yield ok(python.version or "?")
     elif not report.setup_failed:
         hint = "`orchestrate setup`" if made else set_key("python", "the Python that trains")

@@ -44,8 +44,6 @@ class Needs:
     tensorflow: bool  # the job is our program, a Python or an R script: without TensorFlow it cannot run
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras has to be there
     r: bool = False  # the job is an R script: R and reticulate have to be there
-    python: int = 0  # the minor version of Python 3 that the job's grammar needs; 0: any
-    python_at: str = ""  # where
     environment: EnvironmentPlan | None = None  # what [env] makes: nobody is to install into it by hand
 
 

@@ -28,7 +28,6 @@ Code: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**32)]
 Signal: TypeAlias = Annotated[int, Meta(ge=0, le=255)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
 Percent: TypeAlias = Annotated[int, Meta(ge=0, le=100)]
-Real: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 Name: TypeAlias = Annotated[str, Meta(max_length=200, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 Attempt: TypeAlias = Annotated[

@@ -40,25 +40,6 @@ def copy(source: str, target: str) -> None:
         os.close(reader)
 
 
-def clone(source: str, target: str) -> bool:
-    """Make `target`, which must not exist, a clone of a regular file; False, and nothing made, without."""
-    reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        mode = stat.S_IMODE(os.fstat(reader).st_mode)
-        writer = os.open(target, flags, mode)
-        try:
-            os.fchmod(writer, mode)
-            cloned = _clone(reader, writer)
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
-    if not cloned:
-        os.unlink(target)
-    return cloned
-
-
 def _clone(reader: int, writer: int) -> bool:
     try:
         fcntl.ioctl(writer, _CLONE, reader)

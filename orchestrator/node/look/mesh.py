@@ -204,11 +204,6 @@ def holder(port: int, paths: Paths | None, asker: str = "") -> Any:
     return f"{name} pid {pid} (user {lenient.user(uid)})"
 
 
-def is_listened(port: int) -> bool:
-    """Say if any process of this network namespace listens on a port."""
-    return any(state == _LISTEN for state, _, _ in _table(port))
-
-
 def _sockets(port: int) -> list[tuple[str, int]]:
     """(inode, uid) of the sockets on a local port, listeners first."""
     sockets = [(state != _LISTEN, inode, uid) for state, inode, uid in _table(port) if inode != "0"]
