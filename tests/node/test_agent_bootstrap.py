@@ -18,6 +18,7 @@ from orchestrator.node.serve import bootstrap, frames
 from tests import compiled
 from tests.node.agent_client import OLD_PYTHON, Silence
 from tests.node.lab import Lab
+from tests.node.test_agent_store import make_tree
 from tests.ports import free_port
 
 SHELLS = ["sh", "bash", "csh", "fish"]
@@ -58,9 +59,7 @@ def test_python_3_8_runs_the_agent_and_a_task(lab: Lab) -> None:
     targets = [{"host": "h", "address": address, "port": port} for address in ("127.0.0.1", "localhost")]
     results = agent.request("probe", nonce="n", timeout=5.0, targets=targets)["results"]
     assert [result["tcp"] for result in results] == [True, True]
-    agent.request("tree_begin", workdir=workdir, digest="aa", manifest=[], reuse=True)
-    agent.request("tree_tar", bytes(10240), workdir=workdir, digest="aa", more=False)
-    assert agent.request("tree_seal", workdir=workdir, digest="aa")["ok"]
+    make_tree(lab, agent, {"train.py": b"1"}, "aa")
     assert agent.request("work_make", workdir=workdir, run=lab.run, digests=["aa"])
 
 

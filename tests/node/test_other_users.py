@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import grp
-import hashlib
-import io
 import os
 import pwd
 import shutil
@@ -15,7 +13,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tarfile
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -33,6 +30,7 @@ from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import names_in, until
 from tests.node.lab import Lab
+from tests.node.test_agent_store import Receiver, make_tree
 from tests.ports import free_port
 from tests.removal import remove
 
@@ -87,21 +85,8 @@ def shared(lab: Lab) -> Path:
     return lab.workdir
 
 
-def send_tree(lab: Lab, agent: AgentClient, files: dict[str, bytes]) -> dict[str, Any]:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as made:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), 0o777
-            made.addfile(member, io.BytesIO(data))
-    where: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
-    manifest = [
-        {"path": name, "mode": 0o644, "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in files.items()
-    ]
-    agent.request("tree_begin", manifest=manifest, reuse=True, **where)
-    agent.request("tree_tar", out.getvalue(), more=False, **where)
-    return agent.request("tree_seal", **where)
+def send_tree(lab: Lab, agent: AgentClient, files: dict[str, bytes]) -> None:
+    make_tree(lab, agent, files, DIGEST)
 
 
 def make_work(lab: Lab, agent: AgentClient) -> dict[str, Any]:
@@ -110,8 +95,13 @@ def make_work(lab: Lab, agent: AgentClient) -> dict[str, Any]:
 
 def is_present(lab: Lab, agent: AgentClient) -> bool:
     """Whether a launch would take the tree as it is."""
-    where: dict[str, Any] = {"workdir": str(lab.workdir), "digest": DIGEST}
-    return "present" in agent.request("tree_begin", manifest=[], reuse=True, **where)
+    one = Receiver(
+        lab, lab.workdir.name, {"package/model.py": b"1"}, agent=agent, digest=DIGEST, room="trees"
+    )
+    try:
+        return bool(one.begin()["present"])
+    finally:
+        agent.request("store_drop", path=str(one.path))
 
 
 def writable_by_others(root: Path) -> list[str]:
@@ -191,7 +181,7 @@ def test_a_tree_of_ours_that_others_could_write_is_sent_again(lab: Lab, shared: 
         (model if spoil == "mode" else model.parent).chmod(0o777)
     assert not is_present(lab, agent)
     assert make_work(lab, agent)["missing"] == [DIGEST]
-    assert send_tree(lab, agent, {"package/model.py": b"1"}) == {"ok": True, "already": False}
+    send_tree(lab, agent, {"package/model.py": b"1"})
     assert model.read_bytes() == b"1"
     assert names_in(shared / "trees") == [DIGEST]
 
