@@ -104,7 +104,7 @@ class HostError(ClusterError):
 
 
 class HereError(HostError):
-    """What failed on this machine, with whatever host it was about: nothing is said against the host."""
+    """A failure of this machine, whatever host it was about: nothing is said against the host."""
 
     status = ExitStatus.HERE
 

@@ -1,4 +1,4 @@
-"""What belongs together. Pure."""
+"""Grouping of values by key. Pure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ DEFAULT_PYTHON = "python3"
 
 
 class Way(StrEnum):
-    """What carries the bytes to a host and back."""
+    """The carrier of the bytes to a host and back."""
 
     AUTO = "auto"  # paramiko, or OpenSSH where only that can connect
     PARAMIKO = "paramiko"

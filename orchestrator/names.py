@@ -11,7 +11,7 @@ _SHOWN = 60  # characters of what is no name
 
 
 class NotANameError(UsageError, ValueError):
-    """What was given cannot be a name of this kind."""
+    """A text that cannot be a name of this kind."""
 
 
 class _Name(str):
@@ -36,7 +36,7 @@ class RunId(_Name):
 
 
 def is_run(text: str) -> bool:
-    """Whether a text may be the id of a run, and so stand in a command that a person copies."""
+    """Return True if a text may be the id of a run, and so stand in a command that a person copies."""
     return RunId.PATTERN.fullmatch(text) is not None
 
 
@@ -57,7 +57,7 @@ class AttemptName(_Name):
 
 
 def is_validation(attempt: str) -> bool:
-    """Whether an attempt of this name is one before the training; no attempt, which is "", is none."""
+    """Return True if an attempt of this name is one before the training; no attempt, which is "", is none."""
     return bool(attempt) and AttemptName(attempt).number is None
 
 
@@ -78,7 +78,7 @@ class Digest(_Name):
 
 
 def shown(text: object) -> str:
-    """What was given instead of a name, in few characters that are safe to print."""
+    """Return what was given instead of a name, in few characters that are safe to print."""
     if not isinstance(text, str):
         return f"a {type(text).__name__}"
     return ascii(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

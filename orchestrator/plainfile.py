@@ -83,7 +83,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def stands_at(path: Path, fd: int) -> bool:
-    """Whether a file that is open is still what others find at its path: it may be removed, or replaced."""
+    """Return True if an open file is still at its path: it may have been removed, or replaced."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except OSError:

@@ -48,7 +48,7 @@ class Link(Protocol):
         """Return the error of the way there, told by how a channel ended; None where the far end ended it."""
 
     def stalled(self) -> str:
-        """What keeps our data from arriving, as far as this machine can tell; "" while nothing does."""
+        """Name what keeps our data from arriving, as far as this machine can tell; "" for nothing."""
 
     def close(self) -> None:
         """Cut the connection and with it every channel. Idempotent; wakes blocked readers."""

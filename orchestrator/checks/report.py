@@ -99,7 +99,7 @@ class HostReport:
 
     @cached_property
     def addresses(self) -> dict[str, str]:
-        """Its IP addresses, loopback left out, and the interface of each: hints quote both."""
+        """List a host's IP addresses and the interface of each, loopback left out: hints quote both."""
         return {
             interface.ip: interface.name if _INTERFACE.fullmatch(interface.name) else ""
             for interface in self.facts.addresses

@@ -119,7 +119,7 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
 
 
 def _left_out(names: Sequence[str]) -> str:
-    """What a host has and is not brought here."""
+    """Return what a host has and is not brought here."""
     from orchestrator.sync.admit import LEFT_OUT
 
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

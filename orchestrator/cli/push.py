@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(inventory: Inventory, paths: list[str]) -> Data:
-    """What is to be sent; raise UsageError when nothing is."""
+    """Return what is to be sent; raise UsageError when nothing is."""
     from orchestrator.launching.data import absent, check_data
 
     if paths:

@@ -110,7 +110,7 @@ def _wait_for_story(folder: RunFolder) -> None:
 
 
 def _tell_who_is_lost(known: list[Stamped], grace: float) -> None:
-    """Of a host that was lost before we looked no event will come, and the stop waits for it."""
+    """Name the hosts that were lost before we looked: no event will come, and the stop waits for them."""
     from orchestrator import timings
     from orchestrator.run.view import HostState, replay
 

@@ -1,4 +1,4 @@
-"""What must hold between hosts: names, ports, addresses and roles that go together."""
+"""Rules between hosts: names, ports, addresses and roles that go together."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def command(value: Any) -> tuple[str, ...]:
 
 
 def _argv(value: Any, way: str) -> tuple[str, ...]:
-    """The same; `way` is told to whoever writes a line for a shell."""
+    """Read a command; `way` is the advice to whoever writes a line for a shell."""
     if isinstance(value, str):
         argv = _split(value)
     elif isinstance(value, list):
@@ -51,7 +51,7 @@ def _argv(value: Any, way: str) -> tuple[str, ...]:
 
 
 class NeedsShell(Wrong):
-    """It has a word that only a shell gives its meaning."""
+    """A command has a word that only a shell gives its meaning."""
 
 
 def _refuse_shell_words(argv: list[str], way: str) -> None:

@@ -56,7 +56,7 @@ def read_entry(number: int, table: Mapping[str, Any], defaults: Read, report: Re
 
 
 def _check_tasks(own: Mapping[str, Any], place: Place, given: frozenset[str], report: Report) -> None:
-    """What the tasks of one host share: its devices, a row of ports and its folders."""
+    """Return what the tasks of one host share: its devices, a row of ports and its folders."""
 
     def home(*keys: str) -> Place:
         return place if given & set(keys) else DEFAULTS
@@ -157,7 +157,7 @@ def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Re
 def _agree(
     logins: tuple[targets.Destination, ...], read: Mapping[str, Any], place: Place, report: Report
 ) -> bool:
-    """Whether `ssh` and the keys beside it say the same place both say something."""
+    """Return True if `ssh` and the keys beside it say the same place both say something."""
     for key in ("user", "port"):
         inside, beside = getattr(logins[0], key), read.get(key)
         if inside is not None and beside is not None and inside != beside:

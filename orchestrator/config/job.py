@@ -1,4 +1,4 @@
-"""What is read beside the hosts: [job], and the [env] and [data] that its tasks are supplied with."""
+"""The tables beside the hosts: [job], and the [env] and [data] that its tasks are supplied with."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_env(
 
 
 def read_data(table: Mapping[str, Any] | None, report: Report) -> Data | None:
-    """What [data] names, which is brought to every host before tasks start; None without such a table."""
+    """Read [data], which is brought to every host before tasks start; None without such a table."""
     if table is None:
         return None
     read = read_table(table, "data", DATA, report)

@@ -83,7 +83,7 @@ def line_of(lines: Lines, place: Place, key: str) -> int | None:
 
 
 def _without_long_strings(text: str) -> str:
-    """The same lines without comments and without what strings of several lines hold."""
+    """Return lines without comments and without the inside of strings of several lines."""
 
     def shorten(match: re.Match[str]) -> str:
         text = match[0]

@@ -70,7 +70,7 @@ def read_name(given: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether other tasks could use it as it is; an alias of ssh_config may look otherwise."""
+    """Return True if other tasks could use it as it is; an alias of ssh_config may look otherwise."""
     try:
         read_address(text)
     except Wrong:
@@ -79,7 +79,7 @@ def is_address(text: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it leads a machine to itself, as an IP address or by its name (RFC 6761, /etc/hosts)."""
+    """Return True if it leads a machine to itself, as an IP address or by its name (RFC 6761, /etc/hosts)."""
     ip, name = ip_of(address), address.lower()
     return ip.is_loopback if ip else name in _LOOPBACK_NAMES or name.endswith(".localhost")
 

@@ -251,7 +251,7 @@ def _ending(lines: Sequence[str]) -> PrintedException | None:
 
 
 def final(lines: Sequence[str]) -> Sequence[str]:
-    """Of the last words those from the last exception's line on; all when none is seen."""
+    """Return the last words from the last exception's line on; all of them without an exception."""
     raised = _ending(lines)
     return lines[raised.at :][:_MESSAGE] if raised else lines[-_WORDS:]
 

@@ -72,7 +72,7 @@ class Raised:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """As Python prints it, without the traceback."""
+        """Return an exception as Python prints it, without the traceback."""
         first, *rest = self.message.split("\n")
         name = "" if self.is_exit else self.type
         head = f"{name}: {first}" if name and first else name or first

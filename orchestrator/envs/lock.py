@@ -191,7 +191,7 @@ def overrides_of(listing: str) -> list[str]:
 
 
 def _listed(path: Path) -> list[str]:
-    """What a file asks for, and those that it includes."""
+    """Return what a file asks for, and those that it includes."""
     contents = list(_contents(path, set()))
     if path.name != "pyproject.toml":
         return contents

@@ -34,7 +34,7 @@ def binary() -> Path:
 
 
 def run(what: str, arguments: Sequence[str]) -> str:
-    """What uv prints; raise ClusterError ("cannot WHAT") with uv's last lines when it fails."""
+    """Return what uv prints; raise ClusterError ("cannot WHAT") with uv's last lines when it fails."""
     done = subprocess.run(
         [str(binary()), *arguments],
         env=environment(os.environ),

@@ -1,4 +1,4 @@
-"""What a host has sent and nobody has looked at yet: bounded, so that no host fills our memory."""
+"""A host's frames that nobody has looked at yet: bounded, so that no host fills our memory."""
 
 from __future__ import annotations
 

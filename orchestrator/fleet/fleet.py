@@ -35,7 +35,7 @@ _LAST_MOMENTS = 2.0  # seconds that cancelled work has to clean up after itself
 
 @dataclass(frozen=True)
 class Answers(Generic[T]):
-    """What each host answered, by name; a host is in exactly one of the two."""
+    """Answers and errors of hosts, by name; a host is in exactly one of the two."""
 
     good: dict[str, T]
     bad: dict[str, HostError]
@@ -174,7 +174,7 @@ class Fleet:
             session.close()
 
     def in_pool(self, work: Callable[[], T]) -> T:
-        """What takes long, as reading much does, in a thread of the pool; raise HostError or `Cancelled`."""
+        """Do long work, such as reading much, in a thread of the pool; raise HostError or `Cancelled`."""
         answers = self.each([""], str, lambda _: work())
         for error in answers.bad.values():
             raise error
@@ -250,7 +250,7 @@ class Fleet:
         timeout: float = 60.0,
         hosts: Iterable[str] | None = None,
     ) -> Callable[[], Answers[R]]:
-        """The same, without waiting: other questions may follow before the answers are called for.
+        """Ask without waiting: other questions may follow before the answers are called for.
 
         They have `timeout` seconds from now.
         """

@@ -1,4 +1,4 @@
-"""What goes wrong with a conversation, worded: no agent, lost, silent, not our protocol."""
+"""Errors of a conversation, worded: no agent, lost, silent, not our protocol."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def is_no_thread(error: Exception) -> bool:
 
 
 def no_threads(error: Exception) -> ClusterError:
-    """The same, for any host."""
+    """Word that this machine has no thread left for any host."""
     return ClusterError("this machine cannot talk to any host", why=str(error), hint=THREADS)
 
 
 def foreign(host: Host, why: str) -> HostError:
-    """What our agent would never say was said."""
+    """Word that a host says what our agent would never say."""
     return HostError(
         host.name,
         FOREIGN,
@@ -66,7 +66,7 @@ def foreign(host: Host, why: str) -> HostError:
 
 
 def refused(host: Host, failure: Failure) -> HostError:
-    """What a node could not do, in its words; what it advises is no hint of ours."""
+    """Return what a node could not do, in its words; what it advises is no hint of ours."""
     kind = failure.kind if failure.kind in _OF_NODES else "agent"
     return HostError(host.name, failure.said, kind=kind, why=failure.told)
 
@@ -82,7 +82,7 @@ def silent(host: Host, op: str, timeout: float) -> HostError:
 
 
 def noise(stdout: bytes, stderr: bytes) -> str:
-    """What the login printed, as one short text."""
+    """Return what the login printed, as one short text."""
     text = b" / ".join(part.strip() for part in (stderr, stdout) if part.strip())
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
     shown = "".join(char if char.isprintable() else "?" for char in " / ".join(lines[-4:]))

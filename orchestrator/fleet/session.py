@@ -33,7 +33,7 @@ _SLOWEST = 10_000.0  # and bytes per second of a large one
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
-    """What was waited for is no longer wanted."""
+    """A wait ended since its answer is no longer wanted."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Session:
 
     @property
     def hello(self) -> wire.Hello:
-        """What the agent said first; only once `start` has returned."""
+        """Return what the agent said first; only once `start` has returned."""
         assert self._hello is not None
         return self._hello
 
@@ -232,7 +232,7 @@ class Session:
             self._frame_since = time.monotonic()
 
     def _urgent(self) -> bool:
-        """Whether reading cannot wait: for an answer that somebody waits for, or the end."""
+        """Return True if reading cannot wait: for an answer that somebody waits for, or the end."""
         self.heard = time.monotonic()  # it is we who do not listen
         return bool(self._open) or not self.alive or self._closing
 

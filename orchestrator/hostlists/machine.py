@@ -1,4 +1,4 @@
-"""What machines say of themselves -> what hosts.toml should say of them. Pure."""
+"""Entries of hosts.toml made from the facts of machines. Pure."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class HostEntry:
 
 @dataclass(frozen=True)
 class Whole:
-    """What holds for all of them."""
+    """Keys that hold for all hosts."""
 
     pythons: Pythons
     workdir: Room | None
@@ -38,7 +38,7 @@ class Whole:
 
     @property
     def env(self) -> bool:
-        """Whether an environment has to be made."""
+        """Return True if an environment has to be made."""
         return self.looked and self.pythons == Pythons()
 
 

@@ -50,7 +50,7 @@ def owner() -> str:
 
 @dataclass(frozen=True)
 class Errand:
-    """What a keeper is to do, and what it cannot read in the run's folder."""
+    """A keeper's task, with all that it cannot read in the run's folder."""
 
     folder: RunFolder
     plan: RunPlan

@@ -1,1 +1,1 @@
-"""What ships to the hosts: standard library only, Python 3.8+, imports nothing above it."""
+"""The package that ships to the hosts: standard library only, Python 3.8+, imports nothing above it."""

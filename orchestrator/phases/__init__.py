@@ -1,1 +1,1 @@
-"""What a run goes through, phase by phase; each uses the fleet and emits events."""
+"""The phases of a run; each uses the fleet and emits events."""

@@ -118,7 +118,7 @@ def _stopping(history: list[Event], attempt: str) -> StopBy | None:
 
 
 def _was_being_stopped(history: list[Event]) -> bool:
-    """Whether the last keeper was killed while it ended the run for a user."""
+    """Return True if the last keeper was killed while it ended the run for a user."""
     since = max((n for n, event in enumerate(history) if isinstance(event, RunEnded)), default=-1)
     return any(isinstance(event, StopRequested) and event.by is StopBy.USER for event in history[since + 1 :])
 

@@ -198,7 +198,7 @@ class Attempt:
         return f"{self._failed()[0].task} failed"
 
     def _blames_peer(self) -> bool:
-        """Whether the last words of the first failed task are about another one."""
+        """Return True if the last words of the first failed task are about another one."""
         slug = self._failed()[0].task.replace("/", "-")
         return lastwords.blames_peer(last_lines(self._run.folder.log(self.name, slug), lastwords.LOOKED_AT))
 
@@ -285,7 +285,7 @@ class Gauge:
 
 
 class _Use:
-    """What a task used by its last answer, and how busy it was since the one before."""
+    """A task's use by its last answer, and how busy it was since the one before."""
 
     def __init__(self, told: wire.TaskVitals, at: float, before: _Use | None) -> None:
         self.last = told

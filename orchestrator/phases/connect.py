@@ -181,7 +181,7 @@ def _wanted(run: Run, session: Session) -> wire.Lease:
 
 
 def _held(held: Mapping[str, list[wire.Conflict]]) -> dict[str, HostError]:
-    """Who holds the ports; the same words for all hosts on which one run does."""
+    """Return who holds the ports; the same words for all hosts on which one run does."""
     holders = grouped((conflicts[0].run or conflicts[0].words, name) for name, conflicts in held.items())
     return {
         name: _held_on(name, {one: held[one] for one in names})
@@ -229,7 +229,7 @@ class RollCall:
         self._thread = threading.Thread(target=self._watch, name="roll-call", daemon=True)
 
     def answered(self, host: str) -> None:
-        """It has answered, or it is known why it does not."""
+        """Note that a host has answered, or that it is known why it does not."""
         with self._lock:
             self._left.pop(host, None)
             self._last_answer = time.monotonic() - self._began

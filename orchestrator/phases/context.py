@@ -1,4 +1,4 @@
-"""What the phases of one run share."""
+"""The state that the phases of one run share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Item: TypeAlias = TaskNews | Lost | ViewerRequest | Reconnected | Followed
 
 
 class Inbox:
-    """What the keeper has yet to handle; a host whose frames fill it is no longer read from."""
+    """Messages that the keeper has yet to handle; a host whose frames fill it is no longer read from."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
@@ -73,7 +73,7 @@ class Inbox:
 
 
 class StopFlag:
-    """Whether somebody asked for the end of the run; set from the control thread, read by the main one."""
+    """A request for the end of the run; set from the control thread, read by the main one."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -85,7 +85,7 @@ class StopFlag:
         self._asked.set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was asked for within that time."""
+        """Return True if it was asked for within that time."""
         return self._asked.wait(seconds)
 
     @property

@@ -70,7 +70,7 @@ def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
 
 
 def _read(run: Run, data: Data) -> Contents:
-    """Of this machine."""
+    """Read the contents of [data] on this machine."""
 
     def read() -> Contents:
         maker = prepare.Maker(run.fleet, run.plan.recipe.setup, run.bus.emit)
@@ -165,7 +165,7 @@ def bring(
 
 @dataclass(frozen=True)
 class Looked:
-    """What hosts say of some data."""
+    """Answers of hosts about some data."""
 
     good: Mapping[str, wire.StoreLooked]
     bad: Mapping[str, HostError]
@@ -187,7 +187,7 @@ def look(
 
 
 def checks(fleet: Fleet, hosts: Sequence[Host], data: Data) -> list[CheckReported]:
-    """What preflight says of the data of each host; raise UsageError when it cannot be read here."""
+    """Return what preflight says of the data of each host; raise UsageError when it cannot be read here."""
     try:
         found = prepare.sources(data, hosts, data_cache())
     except prepare.NotPreparedError as error:

@@ -241,7 +241,7 @@ class Follower:
             lines.feed(data)
 
     def speaks_for(self, host: str, task: str) -> bool:
-        """Whether it is the task of that host."""
+        """Return True if it is the task of that host."""
         return self._task_on(host, task) is not None
 
     def leave_behind(self, told: Mapping[TaskId, tuple[wire.TaskStatus, float]]) -> None:
@@ -327,7 +327,7 @@ def _gaps_said(run: Run, attempt: str) -> dict[TaskId, int]:
 def on_nodes(
     run: Run, attempt: str, timeout: float = 10.0
 ) -> dict[tuple[str, TaskId], tuple[wire.TaskStatus, float]]:
-    """What each host that answers tells of each task, and how far its clock is ahead."""
+    """Return what each host that answers tells of each task, and how far its clock is ahead."""
     answers = run.fleet.ask(wire.States(run=run.id), timeout=timeout)
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     return {
@@ -399,11 +399,11 @@ class PutOff:
 
     @property
     def hosts(self) -> set[str]:
-        """Those whose logs wait."""
+        """Hosts whose logs are deferred."""
         return set(self._due)
 
     def holds(self, frame: TaskNews) -> bool:
-        """Whether a frame belongs to a stream that was given up."""
+        """Return True if a frame belongs to a stream that was given up."""
         return (id(frame.session), frame.news.stream) in self._streams
 
     def add(self, frame: TaskNews, error: OSError) -> None:

@@ -29,7 +29,7 @@ Asked = Mapping[str, Future[T]]  # by host
 
 
 def _answers(asked: Asked[T]) -> tuple[dict[str, T], dict[str, str]]:
-    """What the hosts answered, and why the others did not."""
+    """Return what the hosts answered, and why the others did not."""
     good: dict[str, T] = {}
     missing: dict[str, str] = {}
     for name, future in asked.items():
@@ -219,7 +219,7 @@ class Watch:
         self._quiet_since = 0.0
 
     def look(self) -> Hung | None:
-        """What is to be done now, once per hang; None while there is nothing, or `on_hang` only reports."""
+        """Decide once per hang; None while there is nothing to do, or `on_hang` only reports."""
         now = time.monotonic()
         if any(self._follower.host(task) in self._run.lost for task in self._follower.waiting()):
             # Its tasks are unknown, and the others may well wait for them.

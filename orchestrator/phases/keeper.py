@@ -137,7 +137,7 @@ class _Keeper:
         return ExitStatus(ended.status) if isinstance(ended, RunEnded) else ExitStatus.CLUSTER
 
     def _conclude(self, work: Callable[[], RunEnded | RunLeft]) -> RunEnded | RunLeft:
-        """What `work` comes to. Its exceptions come to an end of their own, and so do those of that end."""
+        """Run `work` to its end. Its exceptions come to an end of their own, and so do those of that end."""
         for _ in range(_ENDS):
             try:
                 return work()

@@ -65,7 +65,7 @@ def start(
 
 
 def endless(plan: RunPlan, spec: TaskSpec) -> bool:
-    """Whether it serves until it is stopped: parameter servers do, and the workers that they serve."""
+    """Return True if it serves until it is stopped: parameter servers do, and the workers that they serve."""
     return plan.completion is Completion.CHIEF and spec.id.role is not Role.CHIEF
 
 

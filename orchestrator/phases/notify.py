@@ -42,7 +42,7 @@ def result(plan: RunPlan, ended: RunEnded) -> bytes:
 
 
 def _run(argv: Sequence[str], told: bytes, patience: float) -> str:
-    """What went wrong; "" for nothing. Its output goes where ours does: the keeper's debug.log."""
+    """Return what went wrong; "" for nothing. Its output goes where ours does: the keeper's debug.log."""
     try:
         with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as process:
             try:

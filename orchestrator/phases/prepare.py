@@ -43,7 +43,7 @@ class NotPreparedError(ClusterError):
 
 
 def sources(data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None = None) -> list[DataPath]:
-    """What [data] names, as files of this machine; without a maker nothing is prepared.
+    """Return what [data] names, as files of this machine; without a maker nothing is prepared.
 
     Raise UsageError, ClusterError (NotPreparedError without a maker) or HostError.
     """
@@ -129,7 +129,7 @@ def _recipe(wanted: SetName, originals: Path | None) -> str:
 
 @contextmanager
 def _alone(kept: Path) -> Iterator[None]:
-    """Of several commands of this user one prepares, the others find it prepared."""
+    """Hold a lock, so that one of several commands prepares and the others find it prepared."""
     try:
         make_folder(kept.parent)
         lock = kept.with_name(f".{kept.name}.lock").open("w")
@@ -219,7 +219,7 @@ def _tail(said: bytes) -> str:
 
 
 def _cut(folder: Path, files: int, cache: Path) -> Path:
-    """The same set with a file for each task; itself where it has as many."""
+    """Return a set with a file for each task; the given one where it has as many."""
     if fewest_files(folder) >= files:
         return folder
     info = (folder / "dataset_info.json").stat()

@@ -108,7 +108,7 @@ def _trees_of_a_host(run: Run) -> list[Contents]:
 
 
 def _trees(run: Run, pinned: Collection[str]) -> list[Contents]:
-    """What every host needs, the user's code first; the contents of `pinned`, which change, are held."""
+    """List the trees that every host needs, the user's code first; `pinned` holds contents that change."""
     builtin = read_builtin()
     if is_builtin(run.plan.command):
         return [builtin]

@@ -93,7 +93,7 @@ class EndAll:
             self._run.bus.emit(StopRequested(self._by, "", self._grace))
 
     def _alive(self) -> bool:
-        """Whether anything is, or may be where no answer came."""
+        """Return True if anything is, or may be where no answer came."""
         answers = self._run.fleet.ask(wire.States(run=self._run.id), timeout=10.0)
         tasks = (task for reply in answers.good.values() for task in reply.tasks)
         return bool(answers.bad) or any(task.alive for task in tasks)
@@ -174,7 +174,7 @@ class Listeners:
 
 
 def unheard(told: Mapping[str, tuple[wire.TaskVitals, float]]) -> TermUnheard | None:
-    """What is said of those that TERM does not end; None where it may end all of them.
+    """Return what is said of those that TERM does not end; None where it may end all of them.
 
     A program may catch it and end: only where TensorFlow is loaded is it known who mostly does not.
     """

@@ -37,7 +37,7 @@ class TransferOptions:
 
 @dataclass(frozen=True)
 class Came:
-    """What one host has received."""
+    """Bytes that one host has received."""
 
     path: str
     sent: int  # bytes from here

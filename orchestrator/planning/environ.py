@@ -33,7 +33,7 @@ class Default:
 
 
 def name_mistake(name: str) -> str:
-    """What is wrong with `name` as a variable the user wants to set, to follow it; or ""."""
+    """Return what is wrong with `name` as a variable the user wants to set, to follow it; or ""."""
     if name == TF_CONFIG:
         return "is written by orchestrate, for each task; it cannot be set by hand"
     if name.upper().startswith("ORCHESTRATE_"):
@@ -44,7 +44,7 @@ def name_mistake(name: str) -> str:
 
 
 def value_mistake(value: str) -> str:
-    """What is wrong with `value`, or ""."""
+    """Return what is wrong with `value`, or ""."""
     return "holds a NUL character, which no environment can carry" if "\0" in value else ""
 
 

@@ -38,7 +38,7 @@ def _lines(plan: RunPlan) -> Iterator[str]:
 
 
 def _restarts(plan: RunPlan) -> Iterator[str]:
-    """What follows a failure, and which hosts wait for one."""
+    """Return what follows a failure, and which hosts wait for one."""
     policy = plan.restarts
     spares = ranges.fold(host.name for host in plan.spares)
     if policy.most:
@@ -100,5 +100,5 @@ def shown(argv: Sequence[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """As one would type it in a shell; with anything unprintable, as JSON, for the terminal's sake."""
+    """Return a command as one would type it in a shell; with anything unprintable, as JSON."""
     return shlex.quote(text) if text.isprintable() else json.dumps(text)

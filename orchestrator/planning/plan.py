@@ -164,7 +164,7 @@ def choose_command(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_builtin(command: Sequence[str]) -> bool:
-    """Whether worker_entry runs: no command, or only options."""
+    """Return True if worker_entry runs: no command, or only options."""
     return not command or command[0].startswith("-")
 
 
@@ -175,7 +175,7 @@ def _saving(command: tuple[str, ...], restarts: int) -> tuple[str, ...]:
 
 
 def _backup(job: Job, command: tuple[str, ...], cluster: Mapping[str, tuple[str, ...]]) -> str | None:
-    """What only the first task writes: of worker_entry every task saves, but with ps only the chief."""
+    """Name the folder that only the first task writes: with worker_entry and ps, the chief."""
     ours = command[-len(CHECKPOINTS) :] == CHECKPOINTS and Role.PS.value in cluster
     return job.backup or (CHECKPOINTS[1] if ours else None)
 
@@ -193,7 +193,7 @@ def resolve(command: tuple[str, ...], python: str) -> tuple[str, ...]:
 
 
 def is_r(argv: tuple[str, ...]) -> bool:
-    """Whether a resolved command is R's."""
+    """Return True if a resolved command is R's."""
     return PurePath(argv[0]).name == "Rscript"
 
 

@@ -1,4 +1,4 @@
-"""Who sends which piece of data to whom, so that the controller's line carries each piece once. Pure."""
+"""The spread of pieces between hosts, so that the controller's line carries each piece once. Pure."""
 
 from __future__ import annotations
 

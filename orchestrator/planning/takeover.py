@@ -1,4 +1,4 @@
-"""What nodes tell of a run, made into a plan that leads to our own hosts alone. Pure.
+"""Take-over: the word of nodes made into a plan that leads to our own hosts alone. Pure.
 
 A plan that was kept on a node is input from a stranger. It is ours when it bears our seal and no host that
 answers contradicts it; any other one serves to look at the run and to end it, and nothing is started by it.
@@ -42,7 +42,7 @@ NO_SEAL = "its plan does not bear the seal of this machine's key"
 
 @dataclass(frozen=True)
 class Telling:
-    """What one host tells of one run."""
+    """One host's word on one run."""
 
     host: str
     plan: RunPlan
@@ -93,12 +93,12 @@ def _joined(several: Sequence[Telling]) -> Known:
 
 
 def _age(telling: Telling) -> tuple[int, bool]:
-    """Of an attempt, the plan from before its code was sent is older."""
+    """Order plans by age: of an attempt, the plan from before its code was sent is older."""
     return telling.plan.attempt, bool(telling.plan.tree)
 
 
 def _core(plan: RunPlan) -> dict[str, object]:
-    """What stays the same in every plan of a run."""
+    """Return what stays the same in every plan of a run."""
     return {
         "owners": plan.owner,
         "times of launch": plan.created,
@@ -109,7 +109,7 @@ def _core(plan: RunPlan) -> dict[str, object]:
 
 
 def incoherent(plan: RunPlan) -> str:
-    """What no plan of ours is like, "" for nothing: it is read before anything else is done with it."""
+    """Say how a plan differs from any of ours, "" for not: before anything else is done with it."""
     names = [host.name for host in plan.members]
     seconds = (plan.grace, plan.failure_grace, plan.lifeline, plan.hang_timeout, plan.restarts.host_timeout)
     tasks = [str(spec.id) for spec in plan.tasks]
@@ -166,7 +166,7 @@ def _unheard(known: Known, answering: Collection[str]) -> str:
 
 
 def _differences(plan: RunPlan, inventory: Inventory) -> Iterator[str]:
-    """What a person has to mend; spares that are not ours are simply none for us."""
+    """Return what a person has to mend; spares that are not ours are simply none for us."""
     ours = _by_name(inventory)
     for host in (*plan.hosts, *plan.retired):
         local = ours.get(host.name)
@@ -194,7 +194,7 @@ def _vouched(plan: RunPlan, inventory: Inventory) -> RunPlan:
 
 
 def _hearsay(plan: RunPlan, inventory: Inventory, reason: str) -> RunPlan:
-    """What is needed to follow the run, to pull from it and to end it, on hosts as the inventory has them.
+    """Keep what following, pulling and ending need, on hosts as the inventory has them.
 
     Nothing in it can be executed, nothing of this machine's environment is named.
     """
@@ -233,7 +233,7 @@ def differing_places(plan: RunPlan, inventory: Inventory) -> list[str]:
 
 
 def speaks_for(plan: RunPlan, host: str, attempt: object, task: object) -> bool:
-    """Whether a host's word on a task counts: for attempts of this plan, it has to be the task's host.
+    """Return True if a host's word on a task counts: for attempts of this plan, it has to be the task's host.
 
     Hosts that have been replaced since may still have what an earlier attempt or a validation started.
     """

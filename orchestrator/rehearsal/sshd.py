@@ -124,7 +124,7 @@ def _knows(option: str) -> bool:
 
 
 def prepare_machine() -> None:
-    """As root, sshd wants its privilege separation folder."""
+    """Make the privilege separation folder that sshd wants as root."""
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 

@@ -40,7 +40,7 @@ def _blocks(names: str, found: Sequence[tuple[str, ...]], word: str) -> list[str
 
 
 def _but_for_ports(groups: Sequence[Group]) -> list[Group]:
-    """Of hosts whose task ports differ, and nothing else, the first one's port is the example."""
+    """Take the first host's port as the example where only task ports differ."""
     folded = []
     for alike in grouped((_portless(texts), (hosts, texts)) for hosts, texts in groups).values():
         hosts, texts = min(alike)  # whose name is shown first
@@ -53,7 +53,7 @@ def _but_for_ports(groups: Sequence[Group]) -> list[Group]:
 
 
 def _portless(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """The same without the task port that it is about."""
+    """Return a problem without the task port that it is about."""
     port = _PORT.search(texts[1])
     if port is None:
         return texts

@@ -56,7 +56,7 @@ class Sink:
         return self._fd
 
     def size(self) -> os.terminal_size:
-        """Of the terminal; the usual size where it has none (some serial lines)."""
+        """Return the terminal's size; the usual one where it has none (some serial lines)."""
         try:
             size = os.get_terminal_size(self.fileno())
         except OSError:

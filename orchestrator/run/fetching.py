@@ -1,4 +1,4 @@
-"""What tasks say as they fetch their data: in words, and which of it is news. Pure."""
+"""The words of tasks that fetch their data, and which of them are news. Pure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class GangDecision(Enum):
 def decide(
     tasks: Collection[TaskId], ends: Mapping[TaskId, TaskExited], completion: Completion
 ) -> GangDecision:
-    """What the ends known so far ask for."""
+    """Return what the ends known so far ask for."""
     if len(ends) == len(tasks):
         return GangDecision.ENDED
     if any(map(failed, ends.values())):
@@ -42,7 +42,7 @@ def essential(tasks: Collection[TaskId], completion: Completion) -> list[TaskId]
 
 
 def succeeded(tasks: Collection[TaskId], ends: Mapping[TaskId, TaskExited], completion: Completion) -> bool:
-    """Whether the run reached its goal: every essential task exited 0 and none failed by itself."""
+    """Return True if the run reached its goal: every essential task exited 0 and none failed by itself."""
     needed = essential(tasks, completion)
     return all(task in ends and ends[task].code == 0 for task in needed) and not any(
         map(failed, ends.values())

@@ -1,4 +1,4 @@
-"""Whether tasks hang: from when each was last heard of and how far it is. Pure."""
+"""Hanging tasks: from when each was last heard of and how far it is. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNUSUAL = 3.0  # times the longest pause that a task has made between two of it
 
 @dataclass(frozen=True)
 class Life:
-    """What is known of one task; times are those of a clock that only goes forward."""
+    """One task's signs of life; times are those of a clock that only goes forward."""
 
     heard: float  # its last output or report, or its start
     step: int | None = None
@@ -33,12 +33,12 @@ Lives = dict[TaskId, Life]
 
 
 def heard(lives: Lives, task: TaskId, now: float) -> None:
-    """It printed or reported something."""
+    """Note that the task printed or reported something."""
     lives[task] = replace(lives[task], heard=now)
 
 
 def stepped(lives: Lives, task: TaskId, step: int, now: float) -> None:
-    """It reported a step: that is ahead of those that have reported a lower one."""
+    """Note a step: the task is ahead of those that have reported a lower one."""
     old = lives[task]
     pause = None if old.step is None else max(old.pause or 0.0, now - old.stepped)
     ahead = any(one.step is not None and one.step > step for one in lives.values() if one is not old)
@@ -57,7 +57,7 @@ def watched(tasks: Collection[TaskId]) -> set[TaskId]:
 def look(
     lives: Mapping[TaskId, Life], patience: float, now: float, *, since: float, completion: Completion
 ) -> Hang | None:
-    """What the living, watched tasks show at `now`; nothing before `since` is held against them.
+    """Return what the living, watched tasks show at `now`; nothing before `since` is held against them.
 
     Where tasks step together one cannot be far ahead of another: who stays behind, silently and for
     longer than ever before, hangs. Before its second step a task is only ever silent with all others.

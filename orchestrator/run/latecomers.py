@@ -10,7 +10,7 @@ _ALONE = 3.0  # times as long where nobody has answered: far or busy, not away
 
 
 def due(waited: float, first: float, last_answer: float | None) -> bool:
-    """Whether to say who is awaited, after `waited` seconds; `first` is when that is said at the earliest.
+    """Decide to name the awaited hosts after `waited` seconds; `first` is the earliest moment.
 
     `last_answer` is how long the slowest took of those that have answered: who takes less than twice as
     long is no news, on a slow network neither.
@@ -19,5 +19,5 @@ def due(waited: float, first: float, last_answer: float | None) -> bool:
 
 
 def words(hosts: Sequence[str]) -> str:
-    """Who is awaited."""
+    """Return who is awaited."""
     return f"waiting for {fold(hosts)}, which {'has' if len(hosts) == 1 else 'have'} not answered so far"

@@ -1,4 +1,4 @@
-"""Who does not reach whom, in words: from connections that agents have tried to each other's hosts. Pure."""
+"""Pairs of hosts that do not reach each other, in words: from connections that agents have tried. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a failed attempt: another one or none, after which pause, and on which hosts. Pure."""
+"""Rules after a failed attempt: another one or none, after which pause, and on which hosts. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FailedAttempt:
 
 
 def failure(exited: TaskExited | None, lines: Sequence[str], steps: Mapping[str, int]) -> FailedAttempt:
-    """What the first cause of an attempt was (None when no task is to blame); `steps` is by task."""
+    """Return what the first cause of an attempt was (None when no task is to blame); `steps` is by task."""
     step = steps.get(exited.task) if exited else max(steps.values(), default=None)
     if exited is None or exited.lost or exited.stopped:
         return FailedAttempt("", step, 0.0)
@@ -80,7 +80,7 @@ def _came_further(earlier: FailedAttempt, later: FailedAttempt) -> bool:
 
 @dataclass(frozen=True)
 class Change:
-    """What became of a host's place; `by` is "" when the run continues without it."""
+    """The end of a host's place; `by` is "" when the run continues without it."""
 
     host: str
     by: str
@@ -214,7 +214,7 @@ def given_up(
 
 
 def fits(spare: Host, lost: Host) -> bool:
-    """Whether its devices can be shared out as the lost host's were: tasks of a cluster must be alike."""
+    """Return True if a spare's devices can be shared out as the lost host's: tasks must be alike."""
     if spare.devices is None or lost.devices is None:
         return True
     return len(spare.devices) == len(lost.devices)

@@ -62,7 +62,7 @@ class Stand:
 
     @property
     def together(self) -> bool:
-        """Whether it is where tasks wait for each other."""
+        """Return True if it is where tasks wait for each other."""
         inner = next((frame for frame in self.frames if frame.library != PYTHON), None)
         return inner is not None and _TOGETHER.match(inner.file) is not None
 
@@ -91,7 +91,7 @@ def living(task: wire.TaskStacks) -> wire.TaskStacks | None:
 
 
 def stand(task: str, host: str, processes: Sequence[wire.StackProcess], step: int | None = None) -> Stand:
-    """What a node says of a task's processes, its first Python first."""
+    """Return what a node says of a task's processes, its first Python first."""
     if not processes:
         return Stand(task, host, why="none of its processes could be found", step=step)
     stopped = any(process.state in _STOPPED for process in processes)
@@ -109,7 +109,7 @@ def find(stands: Sequence[Stand], completion: Completion) -> StackFinding:
 
 
 def _odd(stands: Sequence[Stand], completion: Completion) -> list[Stand]:
-    """Who is stopped; else who does not wait where others wait; else who is alone at its place, or behind."""
+    """Pick the suspect: stopped, else not waiting where others wait, else alone at its place, or behind."""
     if stopped := [one for one in stands if one.stopped]:
         return stopped
     gang = [one for one in stands if TaskId.parse(one.task).role in (Role.CHIEF, Role.WORKER)]
@@ -208,7 +208,7 @@ def _frame(match: re.Match[str], cwd: str) -> Frame:
 
 
 def _why(process: wire.StackProcess) -> str:
-    """What can be said of a process without frames."""
+    """Return what can be said of a process without frames."""
     waits = f" ({process.waits})" if process.waits else ""
     if process.state == "D":
         return f"it is stuck in the kernel{waits}: a disk, a network file system or a GPU does not answer"

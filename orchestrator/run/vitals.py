@@ -1,4 +1,4 @@
-"""What a run's tasks do at this moment, as its keeper last saw it: for who looks at them now. Pure.
+"""A run's tasks at this moment, as its keeper last saw them. Pure.
 
 Unlike events this is not a history: a keeper replaces the one before, and only while a viewer asks for it.
 """

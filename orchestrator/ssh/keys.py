@@ -39,7 +39,7 @@ _MAGIC = b"openssh-key-v1\0"
 
 @dataclass(frozen=True)
 class Secrets:
-    """What a person typed before the fan-out; handed on as data, never stored or shown."""
+    """Answers that a person typed before the fan-out; handed on as data, never stored or shown."""
 
     passphrases: Mapping[str, str] = field(default_factory=dict, repr=False)  # path of the key -> passphrase
     masters: Path | None = None  # connections of OpenSSH that a person has logged in

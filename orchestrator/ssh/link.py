@@ -74,7 +74,7 @@ class SshLink:
         return None
 
     def stalled(self) -> str:
-        """What the kernel says of packets of ours that nobody acknowledges; "" while all is well."""
+        """Return what the kernel says of packets of ours that nobody acknowledges; "" while all is well."""
         return stalled(self._transport.sock)
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class _Bell:
 
 
 class _Side(threading.Event):
-    """What paramiko sets and clears as its buffer fills and empties."""
+    """The event that paramiko sets and clears as its buffer fills and empties."""
 
     def __init__(self, bell: _Bell, name: str) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def cut(sock: socket.socket | paramiko.Channel | None) -> None:
 
 
 def _bounded(read_all: Callable[..., bytes]) -> Callable[..., bytes]:
-    """The same for packets that a server may send."""
+    """Bound the packets that a server may send."""
 
     def read(size: int, *args: Any, **options: Any) -> bytes:
         if size > MOST_PACKET:
@@ -208,7 +208,7 @@ def _bounded(read_all: Callable[..., bytes]) -> Callable[..., bytes]:
 
 
 def _with_room(handler: Callable[[Any, paramiko.Message], None]) -> Callable[[Any, paramiko.Message], None]:
-    """The same, with SSHException, which ends the connection, for data that a channel has no room for."""
+    """End the connection by SSHException for data that a channel has no room for."""
 
     def take(channel: Any, message: paramiko.Message) -> None:
         if len(channel.in_buffer) + len(channel.in_stderr_buffer) > 2 * channel.in_window_size:
@@ -219,7 +219,7 @@ def _with_room(handler: Callable[[Any, paramiko.Message], None]) -> Callable[[An
 
 
 class Transport(paramiko.Transport):
-    """Its channels send through a gate each; it remembers that the far end began, and its last words."""
+    """A transport whose channels send through a gate each; it remembers the far end's last words."""
 
     offered = False  # its key exchange began
     farewell = ""  # why the far end ended the connection, in its words

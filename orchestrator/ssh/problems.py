@@ -1,4 +1,4 @@
-"""What fabric, paramiko and sockets raise, in words: one table, the most specific first."""
+"""Errors of fabric, paramiko and sockets, in words: one table, the most specific first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NoBanner(paramiko.SSHException):
 
 
 class HungUp(NoBanner):
-    """It closed the connection before its banner, as sshd does beyond MaxStartups."""
+    """A server that closed the connection before its banner, as sshd does beyond MaxStartups."""
 
 
 class LargePackets(TimeoutError):  # noqa: N818 - as the library it stands beside

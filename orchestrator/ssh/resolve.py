@@ -151,7 +151,7 @@ class Target:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the command line of `ssh` would say."""
+    """The options that a command line of `ssh` would have."""
 
     alias: str
     user: str | None = None

@@ -13,7 +13,7 @@ _MOST = 16 << 20  # bytes of a lock
 
 
 def read_lock(name: str) -> str | None:
-    """Its text, None where there is none."""
+    """Read a lock file's text; None where there is none."""
     try:
         return read_plain(_path(name), _MOST).decode()
     except (OSError, ValueError):

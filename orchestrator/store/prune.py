@@ -78,7 +78,7 @@ def kept(root: Path | None = None) -> frozenset[str]:
 
 
 def _is_over(folder: RunFolder, asked: Collection[str]) -> bool:
-    """Its end was told; or all of its hosts were asked, and it lives on none."""
+    """Return True if a run's end was told; or all of its hosts were asked, and it lives on none."""
     try:
         ends = [stamped.event for stamped in events_of(folder) if isinstance(stamped.event, RunEnded)]
     except OrchestrateError:  # it cannot be read

@@ -1,4 +1,4 @@
-"""What a host says that it has, turned into entries that can only lie below a folder of ours.
+"""A host's listing turned into entries that can only lie below a folder of ours.
 
 A host may be anybody's: each name, kind, size and link of its listing is looked at here, once, and nothing
 else of it is used. What is only unwelcome is left out and named; what cannot be true is an error.
@@ -66,7 +66,7 @@ def admit(host: str, payload: bytes, kind: str, links: Links = Links.INSIDE) -> 
 
 
 def is_unwelcome(one: Entry) -> bool:
-    """Whether it is what LEFT_OUT says; a link that *may* lead out of its folder is one that does."""
+    """Return True if it is what LEFT_OUT says; a link that *may* lead out of its folder is one that does."""
     parts = parts_of(one.path)
     leads_out = one.kind == LINK and not stays_inside(parts, one.target)
     return one.kind == ODD or leads_out or parts[-1].casefold() == _EXECUTED

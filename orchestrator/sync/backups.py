@@ -110,7 +110,7 @@ def _forget(sessions: Mapping[str, Conversation], others: Mapping[str, str], cop
 def _others(
     sessions: Mapping[str, Conversation], source: str, remote: Mapping[str, str], shared: Mapping[str, str]
 ) -> dict[str, str]:
-    """Who is sent to: of those that see the same disk one, and none where the source sees it too."""
+    """Return who is sent to: of those that see the same disk one, and none where the source sees it too."""
     served = {shared.get(source, source)} if source in sessions else set()
     others = {}
     for name, path in remote.items():

@@ -1,4 +1,4 @@
-"""What rsync runs as its remote shell: hands its pipes to the process that holds the connection.
+"""The program that rsync runs as its remote shell: hands its pipes to the holder of the connection.
 
     rsync --rsh="python -S -E bridge.py FD" ... host:path
       -> bridge.py FD host rsync --server ...
@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def _command(words: "list[str]") -> "list[str]":
-    """What is to run there: behind the host, which rsync names after options of its own (-l user)."""
+    """Return what is to run there: behind the host, which rsync names after options of its own (-l user)."""
     while words and words[0] == "-l":
         words = words[2:]
     return words[1:]

@@ -22,12 +22,12 @@ def builtin_home() -> Path:
 
 
 def read_builtin() -> Contents:
-    """It as a tree, to be sent."""
+    """Read worker_entry as a tree, to be sent."""
     return read_package(builtin_home() / "worker_entry")
 
 
 def builtin_parser() -> argparse.ArgumentParser:
-    """Its own reading of its options; for a wrong one it ends this program with status 2."""
+    """Return worker_entry's own parser; for a wrong option it ends this program with status 2."""
     home = str(builtin_home())
     sys.path.insert(0, home)
     try:

@@ -24,7 +24,7 @@ _CREDIT = 0.5  # seconds that were not used and may be made up for
 
 
 class Conversation(Protocol):
-    """What sending and fetching need of a session with an agent."""
+    """The part of a session with an agent that sending and fetching need."""
 
     host: Host
     link: Link

@@ -48,7 +48,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class HostListing:
-    """What a path on a host is: `root` and names below it; a file is one name in its folder."""
+    """A path on a host: `root` and names below it; a file is one name in its folder."""
 
     kind: str  # FOLDER, FILE or "" for nothing
     root: str

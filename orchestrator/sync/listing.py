@@ -161,7 +161,7 @@ def _walk(root: Path, below: str, rules: _Rules) -> Iterator[str]:
 
 
 class _Rules:
-    """What is left out of a tree, and why; what is told of it goes to the listing."""
+    """Rules of what is left out of a tree, and why."""
 
     def __init__(
         self, root: Path, job: Sequence[str], own: Iterable[Path], listing: CodeListing, *, gitignore: bool
@@ -175,7 +175,7 @@ class _Rules:
         self._folders: dict[str, bool] = {}
 
     def ignored(self, path: str) -> bool:
-        """Whether a path is ignored, itself or with a folder above it."""
+        """Return True if a path is ignored, itself or with a folder above it."""
         folder = path.rpartition("/")[0]
         return self._folder_ignored(folder) or self.ignores(path)
 
@@ -188,7 +188,7 @@ class _Rules:
         return self._folders[folder]
 
     def ignores(self, path: str) -> bool:
-        """Whether a path (a folder's ends with a slash) is ignored by itself."""
+        """Return True if a path (a folder's ends with a slash) is ignored by itself."""
         if path.rstrip("/").rpartition("/")[2] in ALWAYS:
             return True
         if path.endswith("/") and self._own and Path(os.path.realpath(self._root / path)) in self._own:
@@ -206,12 +206,12 @@ class _Rules:
         return verdict is None and self._gitignore and bool(self._nearest(path, ".gitignore")[0])
 
     def names_something(self) -> bool:
-        """Whether a pattern at the top or of the job brings something back by name."""
+        """Return True if a pattern at the top or of the job brings something back by name."""
         top = self._patterns_in("", OURS)
         return self._job.naming or bool(top and top.naming)
 
     def named(self, path: str) -> bool:
-        """Whether the user wants a file that git ignores, by a pattern for itself or a folder above it."""
+        """Return True if the user wants a file that git ignores, by a pattern for it or a folder above it."""
         verdict, named = self._of_user(path)
         if named and verdict is False and path.rpartition("/")[2] not in ALWAYS:
             self._listing.named.add(path)

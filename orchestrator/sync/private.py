@@ -1,4 +1,4 @@
-"""What stays at home unless it is named: secrets, and what belongs to one machine. Facts and pure rules."""
+"""Files that stay at home unless they are named: secrets, and those of one machine. Pure rules."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def by_name(path: str) -> Reason | None:
 
 
 def holds_key(path: str, content: bytes) -> bool:
-    """Whether a file is a private key, by what is in it; where that is silent, by its name."""
+    """Return True if a file is a private key, by what is in it; where that is silent, by its name."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         content = content.decode("utf-16", "replace").encode("utf-8", "replace")
     content = content.removeprefix(codecs.BOM_UTF8)
@@ -98,5 +98,5 @@ def holds_key(path: str, content: bytes) -> bool:
 
 
 def is_text(path: str) -> bool:
-    """Whether it is a program or a page, which may quote a key."""
+    """Return True if it is a program or a page, which may quote a key."""
     return path.lower().endswith(tuple(_TEXTS.split()))

@@ -1,4 +1,4 @@
-"""What a training left on a host, into a folder of a person: added to what is there, never over it.
+"""Fetching a training's files into a folder of a person: added to what is there, never over it.
 
 A record in that folder says what earlier pulls of the same run put there, and how it looked then; such
 files are renewed. Whatever else is there and differs is the person's own, and the pull stops before it
@@ -59,7 +59,7 @@ def parents(path: str) -> Iterator[str]:
 
 
 def _local(top: Below, parts: Sequence[str]) -> Entry | None:
-    """What is at a path here; None for nothing, and below what is no folder."""
+    """Return what is at a path here; None for nothing, and below what is no folder."""
     try:
         return listing.entry_at(parts[-1], top.folder(parts[:-1]), "/".join(parts))
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def _local(top: Below, parts: Sequence[str]) -> Entry | None:
 def choose(
     session: Conversation, work: str, paths: Sequence[str], code: Collection[tuple[str, int]]
 ) -> list[Part]:
-    """What these paths and patterns mean on a host; all of its work folder when there are none.
+    """Return what these paths and patterns mean on a host; all of its work folder when there are none.
 
     `code` are the names and sizes of files that are left out. Raise HostError (kind "missing") for a path
     that matches nothing.
@@ -275,7 +275,7 @@ class Taking:
         )
 
     def _in_the_way(self, name: str, one: Entry) -> str | None:
-        """What would be overwritten, or written through: the file itself, or what is no folder above it."""
+        """Name what would be overwritten, or written through: the file itself, or no folder above it."""
         for above in parents(name):
             found = _local(self._top, parts_of(above))
             if found is not None and found.kind != FOLDER:
@@ -313,7 +313,7 @@ class Taking:
 
 
 def read_record(to: Path, run: str) -> dict[str, list[int]]:
-    """What earlier pulls of this run put here: name -> size and time."""
+    """Return what earlier pulls of this run put here: name -> size and time."""
     try:
         known = json.loads(read_plain(to / RECORD, _MOST_RECORD))
         return dict(known["files"]) if known["run"] == run else {}

@@ -1,4 +1,4 @@
-"""What a person is told about a tree: what was left out of it, and what makes it large. Pure."""
+"""Remarks about a tree: files that were left out, and folders that make it large. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def how_to_send(path: str) -> str:
 
 
 def by_reason(paths: Mapping[str, Reason]) -> Iterator[tuple[Reason, list[str]]]:
-    """What was left out, for each reason that there is."""
+    """Return what was left out, for each reason that there is."""
     for reason in Reason:
         if found := sorted(path for path, why in paths.items() if why is reason):
             yield reason, found
@@ -45,7 +45,7 @@ def special(paths: Iterable[str]) -> Iterator[str]:
 
 
 def weight(manifest: Manifest) -> Iterator[str]:
-    """What a large tree consists of; nothing about a small one."""
+    """Return what a large tree consists of; nothing about a small one."""
     if manifest.total < WARN_SIZE:
         return
     largest = ", ".join(f"{path} {size(many)}" for path, many, _ in folders(manifest)[:_LARGEST])

@@ -68,7 +68,7 @@ def real(path: Path) -> Path:
 
 
 def own_folders(state: Path, workdirs: Iterable[str]) -> tuple[Path, ...]:
-    """What is ours on this machine, and no part of anybody's code; `workdirs` are those of local hosts."""
+    """List our own folders here, no part of anybody's code; `workdirs` are those of local hosts."""
     return (state.parent, *(Path(workdir).expanduser() for workdir in workdirs))
 
 

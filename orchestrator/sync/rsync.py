@@ -121,7 +121,7 @@ def _word(text: str) -> str:
 
 
 class _Words:
-    """What rsync says: the beginning of it. The far end may have it say whatever it likes, without end."""
+    """The beginning of rsync's words. The far end may have it say whatever it likes, without end."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         assert stream is not None
@@ -195,7 +195,7 @@ class _Bridge:
                 sock.sendall(data)
 
     def failure(self, host: str, code: int, said: str) -> Exception:
-        """What to raise when rsync ended with `code`."""
+        """Return what to raise when rsync ended with `code`."""
         if self._error:
             return self._error
         status = self._channel.wait(_LAST_WORDS) if self._channel else None

@@ -93,7 +93,7 @@ class _Split:
 
 
 def fewest_files(folder: Path) -> int:
-    """Of how many files the training part of a prepared set consists."""
+    """Count the files of the training part of a prepared set."""
     return next((len(one.lengths) for one in _splits(folder, _info(folder)) if one.name == "train"), 0)
 
 

@@ -1,4 +1,4 @@
-"""What controller and node say to each other: every request and reply as a type with bounds. Pure.
+"""The protocol of controller and node: every request and reply as a type with bounds. Pure.
 
 The controller's side only; a node is shipped with the standard library alone and takes plain dicts.
 """

@@ -1,4 +1,4 @@
-"""What a field of a reply may be: types with bounds, and text that is safe to show. Pure.
+"""Fields of replies: types with bounds, and text that is safe to show. Pure.
 
 A reply comes from a stranger. What does not fit its type is refused as a whole; only text that a person
 reads is mended instead: made printable and cut to its length.
@@ -51,7 +51,7 @@ Dump: TypeAlias = Annotated[str, Meta(extra={_Shown.LINES: 2**20})]
 
 
 class Reply(Struct, frozen=True):
-    """What a node answers; its text is printable and bounded from the moment that it is decoded."""
+    """A node's answer; its text is printable and bounded from the moment that it is decoded."""
 
     def __post_init__(self) -> None:
         for name, lines, limit in _shown(type(self)):

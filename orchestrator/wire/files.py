@@ -12,7 +12,7 @@ from orchestrator.wire.request import Request, expect
 
 
 class PathKind(StrEnum):
-    """What a path is."""
+    """The kind of a path."""
 
     FILE = FILE
     FOLDER = FOLDER

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ProtocolError(ValueError):
-    """What came is not what our agent says; worded for a person, short and printable."""
+    """A message that our agent does not send; worded for a person, short and printable."""
 
     def __init__(self, why: object) -> None:
         super().__init__(printable(str(why), 300))
@@ -56,7 +56,7 @@ class Failure(Reply, frozen=True):
 
     @property
     def said(self) -> str:
-        """What happened, as the host's word: only what we say ourselves stands there without its speaker."""
+        """Word an error as the host's: only our own words stand without their speaker."""
         return f"says: {self.what}"
 
     @property
@@ -66,11 +66,11 @@ class Failure(Reply, frozen=True):
 
 
 class Nothing(Reply, frozen=True):
-    """It was done; there is nothing to say."""
+    """An answer without content."""
 
 
 def header(number: int, request: Request[Any]) -> dict[str, Any]:
-    """What is sent for a request."""
+    """Return what is sent for a request."""
     return {"id": number, "op": request.OP, **msgspec.to_builtins(request)}
 
 

@@ -21,7 +21,7 @@ _Plan = Annotated[int, Meta(ge=-1, le=2**31)]
 
 
 class StoreState(StrEnum):
-    """What a node knows of a folder."""
+    """A node's knowledge of a folder."""
 
     WHOLE = "whole"
     DAMAGED = "damaged"  # a file is gone, or is not what was verified

@@ -38,12 +38,12 @@ class TaskPhase(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing of the task is alive."""
+        """Return True if nothing of the task is alive."""
         return self in (TaskPhase.EXITED, TaskPhase.LOST, TaskPhase.UNSTARTED)
 
 
 class Want(StrEnum):
-    """What a task was last told."""
+    """A task's last order."""
 
     RUN = "run"
     STOP = "stop"
@@ -58,7 +58,7 @@ class Gap(Reply, frozen=True):
 
 
 class Oom(Reply, frozen=True):
-    """What the kernel killed because memory ran out."""
+    """Kills of the kernel because memory ran out."""
 
     kills: Count = 0
     limit: Size | None = None
@@ -92,7 +92,7 @@ class TaskRecord(Reply, frozen=True):
 
 
 class Spec(Struct, frozen=True, kw_only=True):
-    """What is started, and how it ends."""
+    """A command to be started, and how it ends."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -270,7 +270,7 @@ class RunStatus(Reply, frozen=True):
 
     @property
     def active(self) -> bool:
-        """Whether it has a keeper or a living task."""
+        """Return True if it has a keeper or a living task."""
         return (self.keeper is not None and self.keeper.alive) or any(task.alive for task in self.tasks)
 
 
@@ -280,12 +280,12 @@ class Runs(Reply, frozen=True):
 
     @property
     def tasks(self) -> tuple[TaskStatus, ...]:
-        """Those of all of them."""
+        """Tasks of all runs."""
         return tuple(task for run in self.runs for task in run.tasks)
 
 
 class States(Request[Runs], frozen=True, kw_only=True):
-    """What is known of the tasks of one run; of all without one."""
+    """Ask for the tasks of one run; of all runs without one."""
 
     OP = "states"
     HEAD = LARGE

@@ -13,7 +13,7 @@ _TOO_MUCH = "it misses trees that nobody asked for"
 
 
 class JobNeeds(Struct, frozen=True, kw_only=True):
-    """What a job starts with: its program (None: not asked), and paths among its arguments."""
+    """A job's program (None: not asked), and paths among its arguments."""
 
     program: str | None
     python: str

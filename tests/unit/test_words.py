@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 ELLIPSIS = re.compile(r"(What|Whether|Who|Those|The same|It|Its|Of|As)\b")
 # No bare participle: a name says what it holds, `match` for `found`, `message` for `said`.
 PARTICIPLES = frozenset({"found", "said", "told", "known", "wanted", "seen", "met", "left", "one", "asked"})
-MOST_ELLIPSES = 650
-MOST_PARTICIPLES = 1400
+MOST_ELLIPSES = 0
+MOST_PARTICIPLES = 740
 # A commit that brings a rule to nothing sets its count to 0.
 
 

@@ -23,7 +23,7 @@ _FILES = (".toml", ".tml", ".yaml", ".yml", ".ini", ".json", ".txt", ".cfg", ".c
 
 
 def load(wanted: str | None) -> Inventory:
-    """What `--hosts` says, or the hosts.toml of this folder or of one above it; raise UsageError."""
+    """Return what `--hosts` says, or the hosts.toml of this folder or of one above it; raise UsageError."""
     if wanted is not None and (named := named_hosts(wanted)):
         return _of_names(named)
     path = locate(wanted)
@@ -97,7 +97,7 @@ def _check_name(wanted: str) -> None:
 
 
 def is_there(wanted: str | None) -> bool:
-    """Whether `load` would find hosts."""
+    """Return True if `load` would find hosts."""
     return bool(wanted and named_hosts(wanted)) or locate(wanted).exists()
 
 

@@ -55,7 +55,7 @@ def _unknown(bad: Mapping[str, HostError]) -> dict[str, HostKeyRefused]:
 
 
 def _refusal(error: BaseException | None) -> HostKeyRefused | None:
-    """What is behind an error, also behind that of a bastion."""
+    """Return what is behind an error, also behind that of a bastion."""
     from orchestrator.ssh.hostkeys import HostKeyRefused
 
     seen: list[BaseException] = []  # one that was raised again may be its own cause

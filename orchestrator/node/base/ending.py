@@ -37,7 +37,7 @@ def send(process: Process, signum: int) -> bool:
 
 
 def try_to_send(process: Process, signum: int) -> bool:
-    """The same; False for another user's, too: whoever looks again sees it."""
+    """Like `send`, but return False instead of raising for another user's process."""
     try:
         return send(process, signum)
     except PermissionError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NodeError(Exception):
-    """What happened, why, and what to try; `kind` is a stable slug ("state", "start", "tree", ...)."""
+    """An error in three parts (what happened, why, what to try) with a stable `kind` ("state", ...)."""
 
     def __init__(self, kind: str, what: str, why: str = "", hint: str = "") -> None:
         super().__init__(what)
@@ -19,7 +19,7 @@ class NodeError(Exception):
 
 
 def reason(error: OSError) -> str:
-    """What the system says of it, without its number and the path."""
+    """Return what the system says of it, without its number and the path."""
     return error.strerror or str(error)
 
 

@@ -1,4 +1,4 @@
-"""What nvidia-smi says."""
+"""Questions to nvidia-smi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the machine where a failure is an answer, too."""
+"""Questions to the machine where a failure is an answer, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _F_SETPIPE_SZ = 1031  # older Pythons have no name for it
 
 
 def listed(folder: str) -> list[str]:
-    """What is in a folder; nothing for one that cannot be read."""
+    """Return what is in a folder; nothing for one that cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -29,7 +29,7 @@ def link(path: str) -> str:
 
 
 def place(path: str) -> str:
-    """The same for two paths of one machine that are one file or folder; "" for none."""
+    """Return a word that is equal for two paths of one file or folder on this machine; "" for none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -38,7 +38,7 @@ def place(path: str) -> str:
 
 
 def text(path: str) -> str | None:
-    """What a file says, as far as it is text; None for none."""
+    """Return what a file says, as far as it is text; None for none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

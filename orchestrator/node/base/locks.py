@@ -47,7 +47,7 @@ def hold(path: str, patience: float) -> int | None:
 
 
 def is_taken(path: str) -> bool:
-    """Whether somebody holds the lock of a file; nobody holds that of a file that is not there.
+    """Return True if somebody holds the lock of a file; nobody holds that of a file that is not there.
 
     Raise OSError when it cannot be told: a task is not dead because we have no descriptor left.
     """
@@ -97,7 +97,7 @@ class Held:
 
 
 def _who_does(path: str) -> str:
-    """What shows the processes that hold a lock, or wait for it as we did."""
+    """Return what shows the processes that hold a lock, or wait for it as we did."""
     pids = procs.holding(path)
     if pids:
         return f"`ps -f -p {','.join(map(str, pids))}` shows who"

@@ -108,7 +108,7 @@ class Paths:
         return os.path.join(self.root, "leases")
 
     def site(self, digest: str) -> str:
-        """What goes on the PYTHONPATH of tasks, in one version."""
+        """Return what goes on the PYTHONPATH of tasks, in one version."""
         return os.path.join(self.root, "site", digest)
 
     def lease(self, port: int) -> str:
@@ -184,7 +184,7 @@ def type_of(path: str, mountinfo: bytes) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """Whether locks, FIFOs and renames cannot be trusted on a file system of this type."""
+    """Return True if locks, FIFOs and renames cannot be trusted on a file system of this type."""
     return f" {kind} " in _REMOTE or (kind.startswith("fuse.") and kind != _LOCAL_FUSE)
 
 

@@ -1,4 +1,4 @@
-"""What Linux offers a process about its relatives, and Python does not."""
+"""Calls of Linux about a process's relatives that Python lacks."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Process(NamedTuple):
 
 
 def look(pid: int) -> Process | None:
-    """What /proc knows about a pid; None when there is no such process."""
+    """Return what /proc knows about a pid; None when there is no such process."""
     fields = stat(pid)
     if not fields:
         return None
@@ -107,7 +107,7 @@ def status(pid: int) -> str:
 
 
 def facts(pid: int) -> dict[bytes, bytes]:
-    """What /proc/<pid>/status says, by name; nothing when the process is gone."""
+    """Return what /proc/<pid>/status says, by name; nothing when the process is gone."""
     lines = (line.partition(b":") for line in _of(pid, "status", 1 << 16).splitlines())
     return {name: value.strip() for name, _, value in lines}
 
@@ -135,7 +135,7 @@ def holding(path: str) -> list[int]:
 
 
 def marks(pid: int) -> dict[str, str]:
-    """What of ours stands in a process's environment; nothing when it is not ours to see."""
+    """Return what of ours stands in a process's environment; nothing when it is not ours to see."""
     entries = _environ(pid).split(b"\0") if pid > 1 else []
     found = (entry.partition(b"=") for entry in entries if entry.startswith(b"ORCHESTRATE_"))
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in found}
@@ -172,7 +172,7 @@ def with_descendants(
 
 
 def is_own(pid: int) -> bool:
-    """Whether a process was started as the user that we are; what it has become since does not count."""
+    """Return True if a process was started as our user; its later changes do not count."""
     ids = facts(pid).get(b"Uid", b"").split()
     return bool(ids) and int(ids[0]) == os.geteuid()
 
@@ -220,7 +220,7 @@ def _ancestors(pid: int, table: Iterable[Process]) -> set[int]:
 
 
 def _of(pid: int, name: str, limit: int) -> bytes:
-    """What /proc says of one process in a file of which it gives all that is asked for, up to its end."""
+    """Read a file of /proc about one process that gives all that is asked for, up to its end."""
     return read(f"/proc/{pid}/{name}", limit, whole=True)
 
 

@@ -1,4 +1,4 @@
-"""What another program of this machine says."""
+"""Running other programs of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAUSE = 0.05  # seconds between two looks whether it has ended while others hol
 
 
 def output(argv: list[str], seconds: float) -> str:
-    """What a program prints; raise OSError when it is missing, SubprocessError when it fails or is late."""
+    """Return a program's output; raise OSError if it is missing, SubprocessError if it fails or is late."""
     done = subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
@@ -29,7 +29,7 @@ def output(argv: list[str], seconds: float) -> str:
 
 
 def run_program(argv: list[str], seconds: float = SECONDS) -> str | None:
-    """The same; None when it is missing, fails or takes more than `seconds`."""
+    """Like `output`, but return None when the program is missing, fails or takes more than `seconds`."""
     try:
         return output(argv, seconds)
     except (OSError, subprocess.SubprocessError):
@@ -37,7 +37,7 @@ def run_program(argv: list[str], seconds: float = SECONDS) -> str | None:
 
 
 class Said:
-    """What a program that a user's setup precedes has said; `why` is empty where it ended by itself."""
+    """Output of a program behind a user's setup; `why` is empty where it ended by itself."""
 
     def __init__(self, out: bytes, err: bytes, status: int, why: str) -> None:
         self.out = out

@@ -7,7 +7,7 @@ import socket
 
 
 def listen(port: int, backlog: int) -> socket.socket:
-    """As TensorFlow binds: every address, both families where the machine has both; raise OSError."""
+    """Listen as TensorFlow does: every address, both families where the machine has both; raise OSError."""
     if socket.has_dualstack_ipv6():
         both = socket.AF_INET6
         try:

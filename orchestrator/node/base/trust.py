@@ -1,4 +1,4 @@
-"""Whether what we execute is ours: nobody else may have written it, nor may replace it at any moment.
+"""Trust in files that we execute: nobody else may have written them, nor may replace them at any moment.
 
 As sshd looks at the way to its keys: each folder from the working folder down, and each file of a tree,
 belongs to us or to root and is not writable by others. A folder with the sticky bit may be, since only
@@ -26,7 +26,7 @@ def tighten_umask() -> None:
 
 
 def restore_umask() -> None:
-    """As the login had it: what a task writes is the user's own."""
+    """Give a task the umask that the login had: its files are the user's own."""
     if _user_mask is not None:
         os.umask(_user_mask)
 
@@ -49,7 +49,7 @@ def check_way(workdir: str, *below: str) -> None:
 
 
 def is_ours(tree: str) -> bool:
-    """Whether a tree and all in it is as we wrote it; False also for none.
+    """Return True if a tree and all in it is as we wrote it; False also for none.
 
     One of our own that others could write is no good and may be replaced; raise NodeError for one that
     belongs to somebody else.
@@ -98,7 +98,7 @@ def _why_not(found: os.stat_result, groups: Groups) -> str:
 
 
 def _is_private(gid: int, known: Groups) -> bool:
-    """Whether a group is this user's alone: it has the user's name, as with useradd, and no other member."""
+    """Return True if a group is this user's alone: the user's name, as with useradd, and no other member."""
     if gid not in known:
         known[gid] = _look_whether_private(gid)
     return known[gid]

@@ -1,4 +1,4 @@
-"""What one at a time may have on this machine, whoever asks: a look at a port, a lease of it.
+"""Claims that one process at a time may have on this machine: a look at a port, a lease of it.
 
 A claim is a socket with a name in the abstract namespace (unix(7)). The kernel keeps one such namespace for
 each network namespace, as it does with ports; all users see it, and a claim ends with the last process that

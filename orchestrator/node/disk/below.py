@@ -38,7 +38,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def stays_inside(parts: Sequence[str], target: str) -> bool:
-    """Whether a link at these parts can never lead out, whatever other such links are beside it.
+    """Return True if a link at these parts can never lead out, whatever other such links are beside it.
 
     `..` counts only at the beginning, where each is a real folder; behind a name, which may be a link to
     somewhere deeper or higher, nobody can tell where it leads.
@@ -108,7 +108,7 @@ class Below:
 
 
 def is_no_folder(error: OSError) -> bool:
-    """Whether a component was a link or a file."""
+    """Return True if a component was a link or a file."""
     return error.errno in (errno.ENOTDIR, errno.ELOOP)
 
 

@@ -16,7 +16,7 @@ class Folder(NamedTuple):
 
 
 def measure(path: str) -> Folder:
-    """Its newest change, however deep, and its size; a file with several names counts in parts."""
+    """Measure a folder's newest change and size; a file with several names counts in parts."""
     newest, total = changed(path, time.time()), 0
     waiting = [path]
     while waiting:

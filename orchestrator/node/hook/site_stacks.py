@@ -6,7 +6,7 @@ knows that the signal is expected here, and kills nobody with it.
 
 
 def is_free(signum: int) -> bool:
-    """Whether the signal is nobody's; `signal` would not tell of handlers in C."""
+    """Return True if the signal is nobody's; `signal` would not tell of handlers in C."""
     with open("/proc/self/status") as status:
         lines = [line.split() for line in status if line.startswith(("SigIgn:", "SigCgt:"))]
     return not any(int(words[1], 16) >> (signum - 1) & 1 for words in lines)

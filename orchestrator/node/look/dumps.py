@@ -62,7 +62,7 @@ def ask_py_spy(spy: str, pid: int, *, stopped: bool, seconds: float) -> tuple[st
 
 
 def worded(threads: Any) -> str:
-    """What py-spy says of a process's threads, as faulthandler would have said it."""
+    """Return what py-spy says of a process's threads, as faulthandler would have said it."""
     ordered = sorted(threads, key=lambda one: one["thread_name"] == "MainThread")
     return "\n".join(part for thread in ordered for part in _thread(thread))
 

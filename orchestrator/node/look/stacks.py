@@ -65,7 +65,7 @@ def _shown(process: procs.Process, folder: TaskFolder, deadline: float) -> dict[
 
 
 def _facts(process: procs.Process) -> dict[str, Any]:
-    """What every process shows, be it Python or not."""
+    """Return what every process shows, be it Python or not."""
     pid = process.pid
     fields = procs.stat(pid)
     ticks = sum(int(field) for field in fields[11:13])

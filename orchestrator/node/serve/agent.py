@@ -40,7 +40,7 @@ class Request:
 
 
 class Agent:
-    """What the operations see: the loop, the way back, the state folder, and each room's own things.
+    """The loop, the way back, the state folder, and each room's own things, as operations see them.
 
     `answer` replies to a request, now or later.
     """

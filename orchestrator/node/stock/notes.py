@@ -1,4 +1,4 @@
-"""What was verified on this machine, and how it looked then: so that it need not be read again, or sent.
+"""Notes of verified files and how they looked then, so that they need not be read again, or sent.
 
 <state>/stock/<trees or data>/<digest>    a manifest, and inode, size and time of each of its files
 
@@ -26,7 +26,7 @@ _START = '{"path": '
 
 
 class Note:
-    """What was noted of one folder."""
+    """Notes of one folder."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class Note:
         return digests in self._text
 
     def files(self) -> list[tuple[File, Mark]]:
-        """Its files; none where the note is damaged."""
+        """Return the files of a note; none where it is damaged."""
         try:
             told = json.loads(self._text)
             marks = [(mark[0], mark[1], mark[2], mark[3]) for mark in told["marks"]]

@@ -21,7 +21,7 @@ _ZEROS = "bb9f8df61474d25e71fa00722318cd387396ca1736605e1248821cc0de3d3af8"  # t
 
 
 class Pieces:
-    """What has come of a manifest."""
+    """The pieces of a manifest that have come."""
 
     def __init__(
         self, folder: str, manifest: Manifest, held: Collection[int] = (), *, whole: bool = False

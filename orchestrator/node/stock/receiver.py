@@ -34,7 +34,7 @@ _INCOMING = ".incoming-"
 
 
 class Order(NamedTuple):
-    """What is to be filled, and from where."""
+    """A folder to be filled, and its sources."""
 
     path: str
     mutable: bool

@@ -77,7 +77,7 @@ class _Order(NamedTuple):
 
 
 def _order(told: Any, workdir: str, digests: list[str]) -> _Order:
-    """What a request tells of a run; raise NodeError for names that are none."""
+    """Return what a request tells of a run; raise NodeError for names that are none."""
     also, data = ([digest_name(one) for one in told.get(name, ())] for name in ("also", "data"))
     folder = run_folder(workdir, told["run"])
     return _Order(

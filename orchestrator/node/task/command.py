@@ -195,7 +195,7 @@ def _end_all() -> tuple[dict[int, int], int, list[str]]:
 
 
 def _status(wait_status: int) -> int:
-    """As a shell counts: 128 and the signal."""
+    """Return an exit status as a shell counts: 128 and the signal."""
     if os.WIFSIGNALED(wait_status):
         return 128 + os.WTERMSIG(wait_status)
     return os.WEXITSTATUS(wait_status)

@@ -21,12 +21,12 @@ class UnknownTaskError(NodeError):
 
 
 def is_locked(folder: TaskFolder) -> bool:
-    """Whether a guard or supervisor holds the task's lock; a pid file could lie."""
+    """Return True if a guard or supervisor holds the task's lock; a pid file could lie."""
     return locks.is_taken(folder.lock)
 
 
 def has_ended(folder: TaskFolder) -> bool:
-    """Whether it has its final state, or none any more."""
+    """Return True if it has its final state, or none any more."""
     try:
         return state.is_final(state.read(folder))
     except FileNotFoundError:

@@ -50,7 +50,7 @@ class Ending:
             self._due(now + max(0.0, grace))
 
     def step(self, now: float, leader_alive: bool, any_alive: bool) -> str:
-        """What to do now; KILL comes again until nothing is alive."""
+        """Return what to do now; KILL comes again until nothing is alive."""
         if not any_alive:
             return OVER
         late = self.deadline is not None and now >= self.deadline

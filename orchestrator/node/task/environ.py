@@ -49,7 +49,7 @@ def build(
 
 
 def marks(run: str, attempt: str, task: str, nonce: str, report: str) -> dict[str, str]:
-    """What tells a task, and us, whose it is."""
+    """Return what tells a task, and us, whose it is."""
     return {
         COOKIE: f"{run}/{attempt}/{task}/{nonce}",
         "ORCHESTRATE_RUN": run,
@@ -69,7 +69,7 @@ def interpreter(python: str | None, setup: str | None, path: bytes) -> str | Non
 
 
 def command(argv: list[str], setup: str | None, interpreter: str | None) -> list[bytes]:
-    """What to exec; the user's setup text is one argument of a login bash, the command its others."""
+    """Return what to exec; the user's setup text is one argument of a login bash, the command its others."""
     made = [encode(os.path.expanduser(argv[0])), *(encode(argument) for argument in argv[1:])]
     if not setup:
         return made

@@ -76,7 +76,7 @@ class Follower:
         tail.close()
 
     def _look_around(self) -> None:
-        """What no watch tells: a lock that was let go by two killed processes, or an event that was lost."""
+        """Look for what no watch tells: a lock let go by two killed processes, or an event that was lost."""
         self._agent.loop.after(LOOK_EVERY, self._look_around)
         for tail in list(self._tails):
             self._wake(tail)
@@ -164,7 +164,7 @@ class Tail:
         self._times.close()
 
     def next_frame(self) -> Frame | None:
-        """What is to be told next; None when there is nothing now. `over` behind the final state.
+        """Return what is to be told next; None when there is nothing now. `over` behind the final state.
 
         The state is read before the files: with a final state they can grow no more.
         """

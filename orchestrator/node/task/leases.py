@@ -89,7 +89,7 @@ def _ask_again(agent: Agent, port: int) -> None:
 
 
 def _take(path: str, port: int, patience: float) -> tuple[tuple[int, int] | None, dict[str, Any]]:
-    """Its lock and its claim, or None and who has it; raise OSError."""
+    """Take a port's lock and its claim; else return None and the holder. Raise OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not locks.take(fd, patience):
@@ -121,7 +121,7 @@ def leased(port: int, paths: Paths | None, asker: str = "") -> dict[str, Any] | 
 
 
 def lease_of(port: int, paths: Paths) -> dict[str, Any] | None:
-    """What a lease says that somebody holds; None for a free one."""
+    """Return what a lease says that somebody holds; None for a free one."""
     path = paths.lease(port)
     try:
         if not locks.is_taken(path):
@@ -133,7 +133,7 @@ def lease_of(port: int, paths: Paths) -> dict[str, Any] | None:
 
 
 def _text(fd: int) -> dict[str, Any]:
-    """What a lease says; unknown where its holder has not written yet, or it is damaged."""
+    """Return what a lease says; unknown where its holder has not written yet, or it is damaged."""
     known: dict[str, Any] = dict(_UNKNOWN)
     try:
         found = json.loads(os.pread(fd, 1 << 16, 0))

@@ -1,4 +1,4 @@
-"""Whether the kernel killed for want of memory: its counters, before a task and after it.
+"""Kills of the kernel for want of memory: its counters, before a task and after it.
 
 cgroup v1   <memory>/<path>/memory.oom_control: oom_kill N, memory.limit_in_bytes
 cgroup v2   <root>/<path>/memory.events: oom_kill N, memory.max

@@ -55,7 +55,7 @@ def start(  # noqa: PLR0917 - named by the protocol
 
 
 def is_forbidden(paths: Paths, run: str) -> bool:
-    """Whether a user has stopped the run."""
+    """Return True if a user has stopped the run."""
     return os.path.exists(paths.stopped(run))
 
 
@@ -200,7 +200,7 @@ def _result(launch: Launch, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class Claim(NamedTuple):
-    """What the claimer holds open and hands on to guard and supervisor."""
+    """Descriptors that the claimer holds open and hands on to guard and supervisor."""
 
     lock: int
     control: int

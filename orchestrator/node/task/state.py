@@ -155,7 +155,7 @@ def _encode(state: State) -> bytes:
 
 
 def _fitting(state: State) -> bytes:
-    """As long as a reserve; of very many gaps the first ones, and one for the bytes of all the others."""
+    """Encode a state as long as a reserve: of very many gaps the first ones, and one for all the others."""
     data = _encode(state)
     if len(data) > _RESERVE:
         gaps, others = state["gaps"][:7], state["gaps"][7:]

@@ -131,7 +131,7 @@ class Supervisor:
         return any_alive
 
     def _look_around(self, now: float) -> None:
-        """What comes without a message: a dead guard, a keeper gone for too long, the output's turn."""
+        """Look for what sends no message: a dead guard, a keeper gone for too long, the output's turn."""
         if self._output.rests_until is not None and now >= self._output.rests_until:
             self._output.rests_until = None
             self._loop.watch(self._handles.log_read, READ, self._on_output)
@@ -150,7 +150,7 @@ class Supervisor:
                 self._ending.ask(state.WANT_KILL, 0.0, now)
 
     def _folder_is_gone(self) -> bool:
-        """Whether somebody removed it: what we write into it is nobody's any more."""
+        """Return True if somebody removed it: what we write into it is nobody's any more."""
         try:
             there = os.stat(self._launch.folder.lock)
         except FileNotFoundError:
@@ -288,7 +288,7 @@ class Record:
         self._again = 0.0
 
     def update(self, **facts: Any) -> None:
-        """What shall be saved at once."""
+        """Return what shall be saved at once."""
         self.facts.update(facts)
         self._unsaved = True
 

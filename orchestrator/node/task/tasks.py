@@ -60,7 +60,7 @@ class Turns:
                 self._agent.serve_one(request)
 
     def must_wait(self, request: Request) -> bool:
-        """Whether it is too early for this request; it is then served in its turn."""
+        """Return True if it is too early for this request; it is then served in its turn."""
         if request["run"] not in self._starting:
             return False
         self._waiting.append(request)

@@ -146,7 +146,7 @@ def prove_free(run: Run) -> None:
 
 
 def _busy(run: Run) -> dict[str, HostError]:
-    """What is held on which host, and by whom."""
+    """Return what is held on which host, and by whom."""
     nonce = secrets.token_hex(8)
     ports = listen(
         run.fleet,
@@ -287,14 +287,14 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
 
 
 def _emptied(run: Run, leader: str) -> bool:
-    """Whether a host that continues had to be given a new working folder: its disk forgot the last one."""
+    """Return True if a host that continues got a new working folder: its disk forgot the last one."""
     group = run.shared.get(leader, leader)
     there = leader in run.names
     return there and any(run.shared.get(name, name) == group for name in run.made)
 
 
 def shared_now(run: Run, now: Mapping[str, str]) -> dict[str, str]:
-    """Who sees whose disk by a new look at the hosts, and by the last one of those that are gone."""
+    """Return who sees whose disk by a new look at the hosts, and by the last one of those that are gone."""
     known = dict(now)
     for name, group in run.shared.items():
         if name not in run.names:

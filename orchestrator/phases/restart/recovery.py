@@ -117,7 +117,7 @@ def silence(run: Run, name: str) -> tuple[str, Loss]:
 
 
 def losses(run: Run) -> dict[str, HostError]:
-    """What is wrong with the hosts that are lost and have tasks yet to be started."""
+    """Return what is wrong with the hosts that are lost and have tasks yet to be started."""
     what = "was lost before its tasks were started"
     return {host.name: loss(run, host.name, what) for host in run.hosts if host.name in run.lost}
 

@@ -1,4 +1,4 @@
-"""Who takes the places of hosts that cannot be reached: as a launch begins, and before a further attempt."""
+"""Seats of hosts that cannot be reached: as a launch begins, and before a further attempt."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fill(
 
 
 def candidates(run: Run, absent: Collection[str]) -> list[Host]:
-    """Who may take a place."""
+    """Return who may take a place."""
     found = restarts.candidates(run.plan, run.fleet.sessions)
     return [host for host in found if host.name not in absent]
 
