@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.planning.seal import opened
 from orchestrator.rehearsal.cluster import TaskPorts
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,9 @@ def test_it_is_told_when_nobody_watches(tmp_path: Path, port: int) -> None:
     said = json.loads((tmp_path / "told").read_text())
     assert (said["run"], said["name"], said["outcome"]) == (launched.stdout.strip(), "night", "succeeded")
     sent = [path.read_bytes() for path in tmp_path.glob("node/runs/**/*") if path.is_file()]
-    assert any(b'"night"' in data for data in sent)  # the plan
+    [plan] = tmp_path.glob("node/runs/*/run.json")
+    sent.append(opened(plan.read_text(), None).plan)
+    assert b'"night"' in sent[-1]
     assert not any(b"/tell" in data for data in sent)
 
 
