@@ -46,6 +46,9 @@ def main(arguments: argparse.Namespace) -> int:
     known = history(folder, quiet=True)  # what is damaged is mended by whoever keeps the run next
     end = next((s for s in reversed(known) if isinstance(s.event, RunEnded)), None)
     over = end.event if end is not None else None
+    plan = folder.read_plan()
+    if known and plan.hearsay:  # else it is news, and said with the run
+        tell(*(f"note: {note}" for note in plan.notes))
     if end is not None and isinstance(over, RunEnded) and not over.unproven:
         if arguments.json:
             facts(encode(end))
@@ -61,7 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
         _wait_for_story(folder)
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))
         if not arguments.json:
-            _tell_who_is_lost(known, 0.0 if arguments.now else folder.read_plan().grace)
+            _tell_who_is_lost(known, 0.0 if arguments.now else plan.grace)
         status = watch.own(folder, reader, renderer, interrupts, want)
     ended = next((s.event for s in reversed(history(folder)) if isinstance(s.event, RunEnded)), None)
     if ended is not None and ended.unproven:

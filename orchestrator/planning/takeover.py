@@ -37,6 +37,7 @@ _MOST_TASKS = 65_536
 _SHOWN = 300  # characters of what a node says
 _MOST_SHOWN = 5  # hosts that differ
 
+FOLLOWED = "followed and stopped from here, never started again"
 NO_SEAL = "its plan does not bear the seal of this machine's key"
 
 
@@ -199,7 +200,7 @@ def _hearsay(plan: RunPlan, inventory: Inventory, reason: str) -> RunPlan:
     Nothing in it can be executed, nothing of this machine's environment is named.
     """
     ours = _by_name(inventory)
-    notes = (f"followed and stopped from here, never started again: {reason} (docs/security.md)",)
+    notes = (f"{FOLLOWED}: {reason} (docs/security.md)",)
     return dataclasses.replace(
         plan,
         hosts=tuple(ours[host.name] for host in plan.hosts),

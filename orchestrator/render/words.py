@@ -10,6 +10,7 @@ from orchestrator import events as ev
 from orchestrator import ranges
 from orchestrator.diagnosis.ends import end_after
 from orchestrator.events import Event, Phase, StopBy
+from orchestrator.planning.takeover import FOLLOWED
 from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
@@ -29,15 +30,13 @@ _UNSAID = {Phase.FOLLOW}  # it lasts as long as the run: its tasks speak for it
 def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
     """The lines for an event; `view` is the one after it. Log lines are not ours to word.
 
-    `brief` leaves one line of a run's start, unless it fails.
+    `brief` leaves one line of a run's start, unless it fails, and that nothing of it is started from here.
     """
-    if brief and isinstance(event, ev.RunPlanned):
-        return [plain(line) for line in _planned(event)[:1]]
     if brief and _is_of_a_start(view, event):
         return []
     match event:
         case ev.RunPlanned():
-            lines = _planned(event)
+            lines = _planned(event, brief=brief)
         case ev.RunAdopted():
             lines = [f"run {event.run}: now kept by {event.by}"]
         case ev.Noted():
@@ -148,14 +147,14 @@ def data_placed(event: ev.DataPlaced) -> str:
     return f"{event.host}: data in {duration(event.seconds)}: {came}"
 
 
-def _planned(event: ev.RunPlanned) -> list[str]:
+def _planned(event: ev.RunPlanned, *, brief: bool) -> list[str]:
     hosts = {host for _, host in event.tasks}
     named = f" ({event.name})" if event.name else ""
     command = shlex.join(event.command) or "the built-in training program"
     head = (
         f"run {event.run}{named}: {count(len(event.tasks), 'task')} on {count(len(hosts), 'host')}: {command}"
     )
-    return [head, *(f"  note: {note}" for note in event.notes)]
+    return [head, *(f"  note: {note}" for note in event.notes if not brief or note.startswith(FOLLOWED))]
 
 
 def _phase_ended(view: View, event: ev.PhaseEnded) -> list[str]:

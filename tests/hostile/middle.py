@@ -20,7 +20,7 @@ try:
         source = file.read()
 except OSError:
     os.execv(PYTHON, [PYTHON, *sys.argv[1:]])
-import json, struct, subprocess, threading, time
+import base64, json, struct, subprocess, threading, time, zlib
 sys.path.insert(0, {root!r})
 from orchestrator.node.serve import frames
 
@@ -42,6 +42,17 @@ def say(header, payload=b""):
 def text(head, payload=b""):
     """A frame with a header that need not be JSON."""
     write(struct.pack(">II", len(head), len(payload)) + head + payload)
+
+
+def unpacked(sealed):
+    """A plan as a dict, without its seal."""
+    return json.loads(zlib.decompress(base64.b64decode(sealed.partition(" ")[0])))
+
+
+def packed(plan):
+    """A plan without a seal, as a node keeps it: from a dict, or from what shall be its JSON."""
+    text = plan if isinstance(plan, str) else json.dumps(plan)
+    return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def leave():

@@ -13,15 +13,13 @@ _SERIAL = itertools.count(1)  # a node that was asked to keep a run knows it fro
 # A run of its own: the living one's plan with another id, which only the liar tells of, and without a seal.
 _PLAN = """
 run = next(one for one in result['runs'] if one['plan'] and any(task['alive'] for task in one['tasks']))
-plan = json.loads(run['plan'])
-plan.pop('seal', None)
+plan, seal = unpacked(run['plan']), ''
 plan['run'] = 'MADE UP'
 plan['created'] = 4e9
 run = dict(run, run='MADE UP', keeper=None)
 command = ['sh', '-c', 'touch ' + CANARY]
 CHANGE
-if isinstance(plan, dict): plan = json.dumps(plan)
-run['plan'] = plan
+run['plan'] = packed(plan) + seal
 result['runs'].append(run)
 """.strip()
 
@@ -34,6 +32,7 @@ def _made_up(verb: Verb, name: str, change: str, status: int, words: str) -> Row
 
 
 _UNKNOWN = "there is no run"
+_FOLLOWED = "followed and stopped from here, never started again"
 _REACHED = {
     "reached by a command": "ssh='local', agent_python='touch ' + CANARY",
     "reached by a program here": "ssh='local', agent_python='/bin/touch'",
@@ -48,8 +47,8 @@ def rows() -> Iterator[Row]:
     away = Verb.AWAY_MADE_UP
     for name, fields in _REACHED.items():
         change = f"for host in plan['hosts']: host.update({fields})"
-        yield _made_up(away, name, change, 3, "was not started")
-        yield _made_up(Verb.AWAY_STOP_MADE_UP, name, change, 0, "")
+        yield _made_up(away, name, change, 3, _FOLLOWED)
+        yield _made_up(Verb.AWAY_STOP_MADE_UP, name, change, 0, _FOLLOWED)
     for name, change, status, words in (
         ("a command of its own", "plan['command'] = command\nfor task in plan['tasks']: task['argv'] = command", 3, "was not started"),
         ("secrets of ours", "plan['secrets'] = ['HOME', 'PATH']", 3, "was not started"),
@@ -71,7 +70,10 @@ def rows() -> Iterator[Row]:
         ("a plan of half a surrogate", "plan['owner'] = '\\ud800'", 2, _UNKNOWN),
         ("a plan with fields of other types", "plan['hosts'] = {'a': plan['hosts']}", 2, _UNKNOWN),
         ("an empty plan", "plan = ''", 2, _UNKNOWN),
-        ("a seal of zeros", "plan['seal'] = '0' * 64", 3, "was not started"),
+        ("a plan that is not packed", "packed = json.dumps", 2, _UNKNOWN),
+        ("a plan that is cut", "packed = lambda plan, whole=packed: whole(plan)[:-8]", 2, _UNKNOWN),
+        ("a plan that opens out to 100 MB", "plan = '[' * 10**8", 2, _UNKNOWN),
+        ("a seal of zeros", "seal = ' ' + '0' * 64", 3, "was not started"),
         ("a working folder that leads out", "plan['cwd'] = '../../../x'", 3, ""),
         ("a digest that is a path", "plan['tree'] = '../../x'", 2, _UNKNOWN),
     ):  # fmt: skip
@@ -89,10 +91,10 @@ def rows() -> Iterator[Row]:
     # Of the living run, which bears our seal: what the liar makes of it does not count beside the other's word.
     changed = (
         "for run in result['runs']:\n"
-        "    plan = json.loads(run['plan'])\n"
+        "    plan, (_, _, seal) = unpacked(run['plan']), run['plan'].partition(' ')\n"
         "    plan['command'] = ['sh', '-c', 'touch ' + CANARY]\n"
         "    for host in plan['hosts']: host.update(ssh='local', agent_python='touch ' + CANARY)\n"
-        "    run['plan'] = json.dumps(plan)"
+        "    run['plan'] = packed(plan) + ' ' + seal"
     )
     for verb in (Verb.AWAY_STATUS, Verb.AWAY_TAIL, Verb.AWAY_PULL, Verb.AWAY_STACKS):
         yield Row("a plan changed below its seal", verb, when("states", changed), 0, "")
