@@ -38,4 +38,4 @@ def test_a_validation_fails_on_a_loss_that_is_no_number(tmp_path: Path) -> None:
         assert gang.wait() == {"worker/1": 1}
         (error,) = gang["worker/1"].records("error")
         assert "loss is nan" in error["message"] or "loss is inf" in error["message"]
-        assert "--allow-nan" in error["hint"]
+        assert "--learning-rate" in error["hint"]
