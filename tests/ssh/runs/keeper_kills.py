@@ -142,7 +142,7 @@ class Soak:
         assert status.wait() == ExitStatus.OK, status.stderr
         after = _tasks_alive(desk, run)
         told = {
-            (task["attempt"], task["task"])
+            (str(task["attempt"]), task["task"])
             for task in json.loads(status.stdout)["tasks"]
             if task["state"] in {"starting", "running", "stopping"}
         }
