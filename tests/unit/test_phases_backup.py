@@ -14,7 +14,9 @@ from orchestrator.phases.restart import again as phase
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.sync import backups
+from orchestrator.sync.contents import Contents
 from orchestrator.sync.files import Fetched
+from orchestrator.sync.sending import Delivery
 from tests.unit.plans import host, make
 
 
@@ -39,13 +41,15 @@ def test_one_workdir_says_nothing_of_folders_elsewhere(
     """A shared workdir holds one backup for all; a full path may lead to a disk of each machine's own."""
     put: list[tuple[str, str]] = []
 
-    def take(session: str, _: Path, remote: str) -> Fetched:
+    def take(session: str, _: Contents, remote: str, *, mutable: bool) -> Delivery:
+        assert mutable
         put.append((session, remote))
-        return Fetched(1, 1, 0.0)
+        return Delivery(1, 0.0, reused=False)
 
     monkeypatch.setattr(backups, "fetch", lambda *_: Fetched(1, 1, 0.0))
-    monkeypatch.setattr(backups, "put", take)
+    monkeypatch.setattr(backups, "push", take)
     run = of_three(tmp_path, "abc")
+    (run.folder.path / "backup").mkdir(parents=True)
     run.shared = dict.fromkeys("abc", "a")
     phase.carry_backup(run, "a", backup)
     assert sorted(put) == sent

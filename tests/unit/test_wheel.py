@@ -56,7 +56,8 @@ def test_it_holds_all_of_the_code_and_nothing_else(wheel: Path) -> None:
     typed = {"orchestrator/py.typed", "orchestrator/_shipped/worker_entry/py.typed"}
     digits = {f"orchestrator/_shipped/worker_entry/data/digits.{kind}" for kind in ("csv.gz", "txt")}
     pages = {f"orchestrator/{path.relative_to(ROOT)}" for path in (ROOT / "docs").iterdir()}
-    assert held == ours | shipped | typed | digits | pages | {"orchestrator/hosts.example.toml"}
+    tables = {"orchestrator/hosts.example.toml", "orchestrator/diagnosis/rules.toml"}
+    assert held == ours | shipped | typed | digits | pages | tables
 
 
 def test_an_sdist_is_complete_and_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
