@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 
 from tests.hostile.row import LOST, PROTOCOL, Row, Verb, when
@@ -52,9 +53,10 @@ _OPS: Mapping[Verb, tuple[str, ...]] = {
     Verb.CLEAN: ("clean_look", "clean"),
     Verb.PULL: ("files_list", "files_get"),
     Verb.STOP: ("states", "stop", "sweep"),
-    Verb.RESTART: ("gpu_held",),
+    Verb.RESTART: ("gpu_held", "store_begin"),
 }
 _ENDS_WITH = {"start": 1, "follow": 1, "gpu_held": 1}
+_OF_THE_BACKUP = "if ask.get('path', '').endswith('/kept'):\n"  # the code is sent by the same operations
 _ANSWER_ANYWAY = {Verb.STATUS: 0}
 
 
@@ -70,5 +72,8 @@ def rows() -> Iterator[Row]:
                 words = "liar: no answer" if op == "sweep" else usual
                 if name == "hostile words" and op in _HARMLESS:
                     status, words = 0, ""
-                yield Row(f"{name} for {op}", verb, when(op, what), status, words)
+                lie = what
+                if verb is Verb.RESTART and op == "store_begin":  # all of the backup goes along with it
+                    status, lie = 1, _OF_THE_BACKUP + textwrap.indent(what, "    ")
+                yield Row(f"{name} for {op}", verb, when(op, lie), status, words)
             at += many

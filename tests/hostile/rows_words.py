@@ -314,7 +314,5 @@ def _looks() -> Iterator[Row]:
         ("a count below zero", f"{kind}['count'] = -1", 3, PROTOCOL),
         ("killed hostile words", "result['killed'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words}] * 9", 0, ""),
         ("left hostile words", "result['orphans'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words}] * 9", 1, ""),
-        ("ports of hostile words", "result['ports'] = {'leased': [{'port': 1, 'run': words, 'owner': words}], 'used': [{'port': 1, 'holder': words}, {'port': 2, 'holder': {'run': words, 'task': words, 'owner': words}}]}", 0, ""),
-        ("GPUs of hostile words", "result['gpus'] = [{'pid': 1, 'name': words, 'memory': 2**62, 'run': words, 'ended': True}]", 1, ""),
         ("trouble in hostile words", "result['trouble'] = [{'what': words, 'why': words, 'kind': 'lost', 'hint': words}]", 1, ""),
     )  # fmt: skip
