@@ -18,7 +18,7 @@ def rows() -> Iterator[Row]:
         ("pieces that come and go", "store_have", _COMES_AND_GOES, 3, "has lost what it had"),
         ("a port of somebody else", "store_begin", "result['port'] = 1", 0, ""),
         ("a port beyond all", "store_begin", "result['port'] = 70_000", 3, PROTOCOL),
-        ("that it has what it has not", "store_begin", "result['present'] = True", 0, ""),
+        ("that it has what it has not", "store_begin", "result['present'] = True", 3, PROTOCOL),
         ("a state that is none", "store_look", "result['state'] = 'mine'", 3, PROTOCOL),
         ("that all is there", "store_look", "result['state'] = 'whole'", 0, ""),
         ("a folder to be printed", "store_look", "result['path'] = '/\\x1b[2J' + 'x' * 1000", 0, ""),
