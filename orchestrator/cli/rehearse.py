@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from orchestrator.cli.args import options, readings
@@ -28,11 +29,13 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.launching.start import start
     from orchestrator.model import Inventory
     from orchestrator.rehearsal import Cluster
+    from orchestrator.rehearsal.watcher import MARK
 
     with (
         Cluster(arguments.n, homes=True, python=arguments.python or sys.executable) as cluster,
         Interrupts() as interrupts,
     ):
+        os.environ[MARK] = str(cluster.folder)  # a keeper has it, and ends with the hosts if we are killed
         inventory = Inventory(cluster.hosts, source="the rehearsal")
         folder = start(inventory, arguments, logins, other_ports=False)
         status = follow(folder, arguments, interrupts)

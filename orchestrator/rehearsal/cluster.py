@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -111,7 +112,9 @@ class Cluster:
         if self._watcher:
             assert self._watcher.stdin is not None
             assert self._watcher.stdout is not None
-            self._watcher.stdin.close()
+            with suppress(BrokenPipeError):
+                self._watcher.stdin.write(b"done\n")
+                self._watcher.stdin.close()
             self._watcher.wait()
             self._watcher.stdout.close()
             self._watcher = None

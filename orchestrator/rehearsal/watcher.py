@@ -4,7 +4,8 @@ Run as a file of its own, standard library only. It is a child subreaper, so tha
 cluster's "hosts" ever start stays below it. Its stdin is a pipe from the controller: whenever that
 closes, also because the controller was killed, every descendant is killed and the folder removed.
 
-stdin: one JSON line {"folder": PATH, "commands": [[ARGV], ...]}; stdout: "ready", then silence.
+stdin: one JSON line {"folder": PATH, "commands": [[ARGV], ...]}, then a word when the controller ends as it
+should; without that word what bears the folder in its environment, a keeper, is killed too. stdout: "ready".
 """
 
 import ctypes
@@ -17,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+MARK = "ORCHESTRATE_REHEARSAL"  # its folder, in the environment of what a rehearsal starts here
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -40,10 +42,20 @@ def main() -> None:
             )
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        while sys.stdin.buffer.read(1):
-            pass
+        if not sys.stdin.buffer.read():
+            kill_keepers(order["folder"])
     finally:
         end(order["folder"])
+
+
+def kill_keepers(folder: str) -> None:
+    """Kill the keepers that a controller which is gone has left: their hosts are about to go."""
+    for entry in Path("/proc").iterdir():
+        try:
+            if f"{MARK}={folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
 
 
 def end(folder: str) -> None:

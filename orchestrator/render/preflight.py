@@ -11,7 +11,7 @@ from orchestrator.render import fold
 from orchestrator.render.grid import grid
 from orchestrator.render.problems import problems
 from orchestrator.render.wrap import wrapped
-from orchestrator.text import count
+from orchestrator.text import count, plain
 
 _SHORT = 14  # characters of a finding that still fit into a table
 
@@ -41,7 +41,8 @@ def notes(checks: Sequence[CheckReported]) -> list[str]:
         ((each.check, each.found, each.why), each.host) for each in checks if each.level is Level.NOTE
     )
     return [
-        f"note: {fold.names(hosts)}: {name}: {text} ({why})" for (name, text, why), hosts in texts.items()
+        plain(f"note: {fold.names(hosts)}: {name}: {text} ({why})")
+        for (name, text, why), hosts in texts.items()
     ]
 
 
@@ -75,7 +76,7 @@ def pairs_line(pairs: Sequence[PairReported]) -> list[str]:
         ms, slowest = max(timed, key=itemgetter(0))
         line += f", in at most {ms:.1f} ms ({slowest.source} to {slowest.target})"
     large = max((pair.large_ms for pair in pairs if pair.large_ms is not None), default=None)
-    return [line + (f"; 64 kB arrive in at most {large:.1f} ms" if large is not None else "")]
+    return [plain(line + (f"; 64 kB arrive in at most {large:.1f} ms" if large is not None else ""))]
 
 
 def worst_last(checks: Sequence[CheckReported]) -> list[CheckReported]:

@@ -146,7 +146,7 @@ def test_where_a_python_is_missing_the_hint_names_the_uv_that_is_there(
     """Nobody has uv on the PATH there."""
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
         agent.request("env_find", uv=str(uv.binary()), python=python)
-    command = f"`{uv.binary()} python install {shlex.quote(python)}`"
+    command = f"`{shlex.quote(str(uv.binary()))} python install {shlex.quote(python)}`"
     assert caught.value.hint.count(command) == installs
     assert caught.value.hint.count(" python install ") == installs
 

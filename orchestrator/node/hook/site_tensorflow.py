@@ -275,7 +275,10 @@ def _files(dataset: "Any") -> int:
         nodes += [node.op for graph in graphs for f in graph.library.function for node in f.node_def]
         reads = reads or any(op.startswith(_READERS) for op in [*nodes, type(part).__name__])
         if not below:
-            counts.append(int(part.cardinality()))
+            try:
+                counts.append(int(part.cardinality()))
+            except TypeError:
+                return 0  # inside of a tf.function, as with parameter servers, it is not known yet
     return max(0, min(counts)) if reads and counts else 0
 
 

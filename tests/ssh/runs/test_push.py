@@ -159,7 +159,7 @@ def test_what_a_killed_push_has_sent_is_not_sent_again(four: Desk, data: Path) -
     write(four, data)
     viewer = four.start("push", "--limit", "3M", "--hosts", str(four.hosts), **caches(four))
     folders = [Path(host.workdir) / "data" for host in four.cluster.hosts]
-    until("some pieces have come", lambda: sum(map(noted, folders)) >= 3)
+    until("some pieces have come", lambda: sum(map(written, folders)) >= 3 << 20)
     viewer.signal(signal.SIGKILL)
     viewer.wait()
     placed = push(four)
@@ -168,6 +168,7 @@ def test_what_a_killed_push_has_sent_is_not_sent_again(four: Desk, data: Path) -
     assert all(same(data, folder_of(one)) for one in placed.values())
 
 
-def noted(folder: Path) -> int:
-    """How many pieces an unfinished transfer says that it has."""
-    return sum(path.read_bytes().count(1) for path in folder.glob(".incoming-*.pieces"))
+def written(folder: Path) -> int:
+    """Bytes on disk of an unfinished transfer; its files have holes where nothing has come yet."""
+    files = [path for path in folder.glob(".incoming-*/**/*") if path.is_file()]
+    return sum(path.stat().st_blocks * 512 for path in files)

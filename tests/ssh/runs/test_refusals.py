@@ -306,7 +306,7 @@ def test_two_entries_for_one_machine_need_two_state_folders(desk: Desk) -> None:
     ("trouble", "launch_says", "preflight_says"),
     [
         ("read-only", "Read-only file system", "cannot be written"),
-        ("full", "No space left on device", "disk"),
+        ("full", "has no room for 0.1 MB", "disk"),
     ],
 )
 def test_a_workdir_that_cannot_be_written(
