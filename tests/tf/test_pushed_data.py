@@ -35,7 +35,7 @@ def test_an_unchanged_script_trains_on_what_was_made_of_idx_files(desk: Desk) ->
     python = desk.program(
         "python",
         f"""#!/bin/sh
-[ "$2" != worker_entry.prepare ] || {{ shift 2; set -- {ROOT}/tests/tf/prepare_idx.py "$@"; }}
+[ "$2" != worker_entry.prepare ] || {{ shift 2; set -- "{ROOT}/tests/tf/prepare_idx.py" "$@"; }}
 exec {training_python()} "$@"
 """,
     )
