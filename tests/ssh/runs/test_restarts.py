@@ -317,7 +317,7 @@ def test_a_spare_without_the_program_is_named_at_launch_and_passed_over(four: De
     for number in (0, 1, 3):
         folder = desk.cluster.folder / f"home-{number + 1}" / "bin"
         folder.mkdir()
-        (folder / "trainer").write_text(f'#!/bin/sh\nexec {sys.executable} t.py "$1"\n')
+        (folder / "trainer").write_text(f'#!/bin/sh\nexec "{sys.executable}" t.py "$1"\n')
         (folder / "trainer").chmod(0o755)
     desk.script("t.py", TRAINER)
     options = ("--max-restarts", "1", "--no-validate")
