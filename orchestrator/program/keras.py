@@ -29,7 +29,7 @@ _KERAS_3 = re.compile(
     r"|\bkeras\.layers\.(?:RMSNormalization|GroupQueryAttention|TFSMLayer|Pipeline|RandAugment|MixUp|CutMix)\b"
     r"|\bkeras\.optimizers\.(?:Lamb|Muon)\b|\bkeras\.utils\.PyDataset\b|\bkeras\.callbacks\.SwapEMAWeights\b"
 )
-_CONFIG = re.compile(r"TF_CONFIG|ClusterResolver|\bestimator\b|RunConfig|(?:distribute|train)\.Server\b")
+_CONFIG = re.compile(r"TF_CONFIG|luster_?[Rr]esolver|\bestimator\b|RunConfig|(?:distribute|train)\.Server\b")
 _OFF = "legacy_keras = false under [job] makes it Keras 3"
 
 
