@@ -77,7 +77,7 @@ ALL = {
     "a set of two files": Launched(_TWO, ("tfds_folder.py",), below=0.7),
     "a set of one file": Launched(_TWO, ("tfds_one_file.py",), LOSS, says=_SHARED),
     "a builder": Launched(_ONE, ("tfds_own.py",), LOSS),
-    "columns of a table": Launched(_ONE, ("csv_columns.py",), below=0.55),
+    "columns of a table": Launched(_ONE, ("csv_columns.py",), 0.619694),
     "a Sequence of Keras": Launched(_TWO, ("sequence.py",), 0.498813),
     "arrays in memory": Launched(_TWO, ("numpy_arrays.py",), 0.460416),
     "words": Launched(_TWO, ("text.py",), 0.098474),
