@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import unconnected
     from orchestrator.cli.desk.finding import find_run, is_over, source_of
     from orchestrator.envs import tensorboard
+    from orchestrator.sync.eventfiles import EventMirror
 
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
@@ -56,62 +58,56 @@ def main(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     program = tensorboard.program()
-    with tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made:
-        board = tensorboard.TensorBoard(program, Path(made), arguments.port, _EVERY)
-        try:
-            with unconnected(hosts) as fleet:
-                mirrors = _Mirrors(fleet, plan, hosts, Path(made), arguments.logdir)
-                mirrors.catch_up()
-                if not mirrors.files and is_over(folder):
-                    raise UsageError(
-                        f"no task of run {plan.run} has written an event file",
-                        why="the run is over: none will come",
-                        hint='give fit a callback: tf.keras.callbacks.TensorBoard("logs")',
-                    )
-                url, files = board.url(), mirrors.files
-                show = facts if arguments.json else say
-                show(json.dumps({"run": plan.run, "url": url, "files": files}) if arguments.json else url)
-                sys.stdout.flush()
-                tell(f"event files so far: {files}; it follows the run, and Ctrl-C ends it")
-                while board.alive:
-                    time.sleep(_EVERY)
-                    mirrors.catch_up()
-                raise ClusterError("TensorBoard has ended", why=board.last_words())
-        except KeyboardInterrupt:
-            tell("TensorBoard has ended; nothing of it was on the hosts")
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)  # it is ending
-            board.close()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="orchestrate-tensorboard-") as made,
+            tensorboard.show(program, Path(made), arguments.port, _EVERY) as board,
+            unconnected(hosts) as fleet,
+        ):
+            mirrors = {
+                host.name: EventMirror(Path(made) / host.name, _root(plan, host, arguments.logdir))
+                for host in hosts
+            }
+            follower = _Follower(fleet, hosts, mirrors)
+            follower.catch_up()
+            files = sum(len(mirror.sizes) for mirror in mirrors.values())
+            if not files and is_over(folder):
+                raise UsageError(
+                    f"no task of run {plan.run} has written an event file",
+                    why="the run is over: none will come",
+                    hint='give fit a callback: tf.keras.callbacks.TensorBoard("logs")',
+                )
+            url = board.url()
+            show = facts if arguments.json else say
+            show(json.dumps({"run": plan.run, "url": url, "files": files}) if arguments.json else url)
+            sys.stdout.flush()
+            tell(f"event files so far: {files}; it follows the run, and Ctrl-C ends it")
+            while board.alive:
+                time.sleep(_EVERY)
+                follower.catch_up()
+            raise ClusterError("TensorBoard has ended", why=board.last_words())
+    except KeyboardInterrupt:
+        tell("TensorBoard has ended; nothing of it was on the hosts")
     return int(ExitStatus.OK)
 
 
-class _Mirrors:
-    """The event files of a run's hosts, each in a folder of its name."""
+class _Follower:
+    """Keeps the mirrors of a run's hosts up to date."""
 
-    def __init__(self, fleet: Fleet, plan: RunPlan, hosts: list[Host], to: Path, logdir: str | None) -> None:
-        from orchestrator.sync.eventfiles import EventMirror
-
+    def __init__(self, fleet: Fleet, hosts: list[Host], mirrors: Mapping[str, EventMirror]) -> None:
         self._fleet = fleet
-        self._hosts = {host.name: host for host in hosts}
-        self._mirrors: dict[str, EventMirror] = {
-            host.name: EventMirror(to / host.name, _root(plan, host, logdir)) for host in hosts
-        }
-        self._full: set[str] = set()  # hosts of which it was told
+        self._mirrors = mirrors
+        self._hosts = {host.name: host for host in hosts}  # without those that are given up
         self._next_try = 0.0
-
-    @property
-    def files(self) -> int:
-        return sum(len(mirror.sizes) for mirror in self._mirrors.values())
 
     def catch_up(self) -> None:
         """Take what is new from every host that answers; raise HostError where none does any more."""
-        lost = [host for name, host in self._hosts.items() if name not in self._fleet.sessions]
-        if lost and time.monotonic() >= self._next_try:
-            bad = self._fleet.connect(lost)
+        missing = [host for name, host in self._hosts.items() if name not in self._fleet.sessions]
+        if missing and time.monotonic() >= self._next_try:
+            bad = self._fleet.connect(missing)
             self._next_try = time.monotonic() + _AGAIN
             if len(bad) == len(self._hosts):
-                raise next(iter(bad.values())) if len(bad) == 1 else SeveralErrors(bad.values())
+                raise SeveralErrors(bad.values())
             tell(*(f"warning: {one.host} {one.what}; tried again every {_AGAIN:g} s" for one in bad.values()))
 
         def take(name: str) -> None:
@@ -125,10 +121,6 @@ class _Mirrors:
                 del self._hosts[name]
                 if not self._hosts:
                     raise error
-        for name, mirror in self._mirrors.items():
-            if mirror.full and name not in self._full:
-                self._full.add(name)
-                tell(f"warning: {name}: no more is taken: {mirror.full}")
 
 
 def _root(plan: RunPlan, host: Host, logdir: str | None) -> str:

@@ -9,9 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.envs import uv
@@ -21,9 +20,11 @@ from orchestrator.node.stock.uv import environment
 
 # setuptools 81 is the last that brings pkg_resources, which TensorBoard imports and does not ask for.
 _FETCHED = ("tool", "run", "--from", "tensorboard>=2.16", "--with", "setuptools<82", "tensorboard")
-_URL = re.compile(rb"(http://\S+)")
-_LINES = 8
+_URL = re.compile(r"(http://\S+)\s")
+_LOG = ".tensorboard.log"
+_LAST = 1000  # characters of its words that an error has
 _UP = 180.0  # seconds; an environment with TensorFlow is imported as a whole
+_LOOK = 0.1
 _END = 5.0
 
 
@@ -38,64 +39,59 @@ def program() -> list[str]:
 
 
 class TensorBoard:
-    """TensorBoard at work on a folder, for this machine alone; ends with us, however we end."""
+    """TensorBoard at work on a folder, for this machine alone."""
 
-    def __init__(self, argv: Sequence[str], folder: Path, port: int, every: float) -> None:
-        """Start it; `port` 0 is any that is free. Raise ClusterError."""
-        command = [*argv, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--reload_interval", str(max(1, round(every))), "--reload_multifile", "true"]
-        linux = sys.platform == "linux"
-        if linux:
-            prctl.load()
-        self._lines: deque[bytes] = deque(maxlen=_LINES)
-        self._url = ""
-        self._decided = threading.Event()
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-                start_new_session=True,
-                preexec_fn=_die_with_us if linux else None,  # noqa: PLW1509 - no thread of ours runs yet
-            )
-        except OSError as error:
-            raise ClusterError("cannot start TensorBoard", why=f"{command[0]}: {error.strerror}") from error
-        threading.Thread(target=self._read, name="tensorboard", daemon=True).start()
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process, self._log = process, log
 
     def url(self) -> str:
         """Return where it answers, once it does. Raise ClusterError when it does not come up."""
-        self._decided.wait(_UP)
-        if not self._url:
-            raise ClusterError("TensorBoard did not start", why=self.last_words() or f"nothing in {_UP:g} s")
-        return self._url
+        deadline = time.monotonic() + _UP
+        while not (match := _URL.search(self._log.read_text(errors="replace"))):
+            if not self.alive or time.monotonic() > deadline:
+                raise ClusterError("TensorBoard did not start", why=self.last_words())
+            time.sleep(_LOOK)
+        return match[1]
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def last_words(self) -> str:
-        return "\n".join(line.decode(errors="replace").strip() for line in self._lines)
+        return self._log.read_text(errors="replace")[-_LAST:].strip()
 
-    def close(self) -> None:
-        """End it and whatever it has started. Idempotent."""
+
+@contextlib.contextmanager
+def show(argv: Sequence[str], folder: Path, port: int, every: float) -> Iterator[TensorBoard]:
+    """Have it at work while the block runs; it ends with us, however we end. `port` 0 is any that is free."""
+    command = [*argv, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--reload_interval", str(max(1, round(every))), "--reload_multifile", "true"]
+    linux = sys.platform == "linux"
+    if linux:
+        prctl.load()
+    log = folder / _LOG
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environment(os.environ), "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+                start_new_session=True,
+                preexec_fn=_die_with_us if linux else None,  # noqa: PLW1509 - no thread of ours runs yet
+            )
+    except OSError as error:
+        raise ClusterError("cannot start TensorBoard", why=f"{command[0]}: {error.strerror}") from error
+    try:
+        yield TensorBoard(process, log)
+    finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END)
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
-            for line in output:
-                self._lines.append(line)
-                if not self._url and (match := _URL.search(line)):
-                    self._url = match[1].decode(errors="replace")
-                    self._decided.set()
-        self._decided.set()
+                process.wait(_END)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _die_with_us() -> None:

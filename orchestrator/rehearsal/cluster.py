@@ -44,16 +44,14 @@ class Cluster:
         *,
         servers: int | None = None,
         python: str = sys.executable,
-        agent_python: str = sys.executable,
         name: str = "rehearsal",
         options: Mapping[str, str] | None = None,
         homes: bool = False,
         parent: Path | None = None,
     ) -> None:
-        needed = -(-count // sshd.MOST_ADDRESSES)
-        self._parts = max(needed, count if servers is None else servers)
+        self._parts = max(servers or count, -(-count // 16))
         self._count = count
-        self._python, self._agent_python = python, agent_python
+        self._python = python
         self._name = name
         self._options = dict(options or {})
         self._homes = homes
@@ -129,13 +127,16 @@ class Cluster:
         sshd.write_key(self.identity, self._name)
         keys = self.folder / "authorized_keys"
         keys.write_bytes(Path(f"{self.identity}.pub").read_bytes())
-        addresses = [_address(index) for index in range(self._count)]
+        addresses = [f"127.0.{number // 250}.{number % 250 + 2}" for number in range(self._count)]
         ports = sshd.free_ports(self._parts)
         self.servers = tuple(
-            SshServer(self.folder / f"sshd-{number}", share, port, self._server_options(number))
-            for number, (share, port) in enumerate(
-                zip(sshd.split(addresses, self._parts), ports, strict=True), 1
+            SshServer(
+                self.folder / f"sshd-{number + 1}",
+                tuple(addresses[number :: self._parts]),
+                port,
+                self._server_options(number + 1),
             )
+            for number, port in enumerate(ports)
         )
         for server in self.servers:
             sshd.write(server, keys)
@@ -150,13 +151,17 @@ class Cluster:
         home.mkdir(mode=0o700)
         return {"SetEnv": f"HOME={home}", **self._options}
 
+    @property
+    def _doors(self) -> list[tuple[str, int]]:
+        return [(address, server.port) for server in self.servers for address in server.addresses]
+
     def _entries(self) -> tuple[Host, ...]:
         width = max(2, len(str(self._count)))
-        doors = [(address, server.port) for server in self.servers for address in server.addresses]
         self._task_ports = TaskPorts(self._count)
         entries = []
-        ports = self._task_ports.first
-        for number, ((address, _), task_port) in enumerate(zip(doors, ports, strict=True), start=1):
+        for number, ((address, _), task_port) in enumerate(
+            zip(self._doors, self._task_ports.first, strict=True), start=1
+        ):
             name = f"{self._name}-{number:0{width}}"
             home = self.folder / "hosts" / name
             temporary = home / "tmp"  # TensorFlow leaves files there when it is killed
@@ -168,7 +173,7 @@ class Cluster:
                     ssh_config=str(self.ssh_config),
                     address=address,
                     python=self._python,
-                    agent_python=self._agent_python,
+                    agent_python=sys.executable,
                     workdir=str(home / "work"),
                     state=str(home / "state"),
                     task_port=task_port,
@@ -178,10 +183,9 @@ class Cluster:
         return tuple(entries)
 
     def _ssh_config(self) -> str:
-        doors = [(address, server.port) for server in self.servers for address in server.addresses]
         entries = [
             f"Host {host.ssh}\n    HostName {address}\n    Port {port}\n"
-            for host, (address, port) in zip(self.hosts, doors, strict=True)
+            for host, (address, port) in zip(self.hosts, self._doors, strict=True)
         ]
         common = (
             f"Host {self._name}-*\n    User {pwd.getpwuid(os.getuid()).pw_name}\n"
@@ -221,13 +225,6 @@ class Cluster:
         return True
 
 
-def _address(index: int) -> str:
-    """A loopback address of its own where any of 127/8 will do."""
-    if sys.platform != "linux":
-        return "127.0.0.1"
-    return f"127.0.{index // 250}.{index % 250 + 2}"
-
-
 ROOM = 8  # ports of a host: it may have as many tasks, and its neighbour is another one
 _BASES = range(15000, 32000, ROOM)  # below the ephemeral range of Linux
 _KIND = "rehearsal"
@@ -239,19 +236,12 @@ class TaskPorts:
     def __init__(self, count: int) -> None:
         self.first: list[int] = []
         self._held: list[int] = []
-        # In random order: where nothing can be held (macOS), parallel clusters differ all the same.
         for port in random.sample(_BASES, len(_BASES)):
             if len(self.first) == count:
                 return
             if _is_free(port) and self._hold(port):
                 self.first.append(port)
-        if len(self.first) < count:
-            self.close()
-            raise ClusterError(
-                f"there are no ports for the tasks of {count} hosts",
-                why=f"of those from {_BASES.start} to {_BASES.stop - 1} all others are taken",
-                hint="use fewer hosts",
-            )
+        raise ClusterError(f"there are no ports for the tasks of {count} hosts", hint="use fewer hosts")
 
     def close(self) -> None:
         for one in self._held:
@@ -264,8 +254,6 @@ class TaskPorts:
             self._held.append(turnstile.pass_through(_KIND, port))
         except turnstile.Taken:
             return False
-        except OSError:  # no names that a kernel keeps: not Linux
-            return True
         return True
 
 

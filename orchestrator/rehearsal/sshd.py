@@ -6,20 +6,14 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
-
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from orchestrator.errors import ClusterError
 from orchestrator.text import endpoint
-
-MOST_ADDRESSES = 16  # what one sshd listens on
 
 
 @dataclass(frozen=True)
@@ -68,51 +62,33 @@ def binary() -> str:
 
 def write_key(path: Path, comment: str = "") -> None:
     """A fresh ed25519 key pair: `path` (0600) and `path`.pub."""
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    path.touch(mode=0o600)
-    path.write_bytes(private)
-    Path(f"{path}.pub").write_bytes(public + (f" {comment}" if comment else "").encode() + b"\n")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path], check=True)
 
 
 def write(server: SshServer, authorized_keys: Path) -> None:
     """Make the server's folder: host key and configuration."""
-    server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    server.folder.mkdir(mode=0o700, parents=True)
     write_key(server.folder / "host_key")
-    # Of a keyword given twice sshd takes the first: what the caller wants goes before what we say.
     settings = {
+        "HostKey": f'"{server.folder}/host_key"',
+        "AuthorizedKeysFile": f'"{authorized_keys}"',
+        "PidFile": "none",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "PermitRootLogin": "prohibit-password",
+        "StrictModes": "no",  # the folder may lie in a world-writable /tmp
+        "MaxStartups": "1000:30:1000",
+        "MaxSessions": "100",
+        "PrintMotd": "no",
+        "UseDNS": "no",
+        **({"UsePAM": "yes"} if os.geteuid() == 0 else {}),  # without it a locked account is refused
+        # All hosts share one source address.
+        **({"PerSourcePenalties": "no"} if _knows("PerSourcePenalties=no") else {}),
         **server.options,
-        **{k: v for k, v in _settings(server, authorized_keys) if k not in server.options},
     }
     lines = [f"ListenAddress {endpoint(address, server.port)}" for address in server.addresses]
     lines += [f"{keyword} {value}" for keyword, value in settings.items()]
     (server.folder / "sshd_config").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _settings(server: SshServer, authorized_keys: Path) -> list[tuple[str, str]]:
-    settings = [
-        ("HostKey", f'"{server.folder}/host_key"'),
-        ("AuthorizedKeysFile", f'"{authorized_keys}"'),
-        ("PidFile", "none"),
-        ("PasswordAuthentication", "no"),
-        ("KbdInteractiveAuthentication", "no"),
-        ("PermitRootLogin", "prohibit-password"),
-        ("StrictModes", "no"),  # the folder may lie in a world-writable /tmp
-        ("MaxStartups", "1000:30:1000"),
-        ("MaxSessions", "100"),
-        ("LoginGraceTime", "120"),
-        ("PrintMotd", "no"),
-        ("UseDNS", "no"),
-        ("LogLevel", "INFO"),
-    ]
-    if os.geteuid() == 0:
-        settings.append(("UsePAM", "yes"))  # without it a locked account is refused
-    if _knows("PerSourcePenalties=no"):
-        settings.append(("PerSourcePenalties", "no"))  # all hosts share one source address
-    return settings
 
 
 @cache
@@ -136,10 +112,3 @@ def free_ports(count: int) -> list[int]:
         for sock in sockets:
             sock.bind(("127.0.0.1", 0))
         return [sock.getsockname()[1] for sock in sockets]
-
-
-def split(items: Sequence[str], parts: int) -> list[tuple[str, ...]]:
-    """The items in `parts` runs of nearly equal length."""
-    size, more = divmod(len(items), parts)
-    bounds = [index * size + min(index, more) for index in range(parts + 1)]
-    return [tuple(items[start:end]) for start, end in pairwise(bounds)]

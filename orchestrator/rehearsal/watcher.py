@@ -19,15 +19,14 @@ import time
 from pathlib import Path
 
 MARK = "ORCHESTRATE_REHEARSAL"  # its folder, in the environment of what a rehearsal starts here
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
     # A terminal's Ctrl-C and its end are for the controller to answer.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # As init does on a machine: no zombies gather.
     signal.signal(signal.SIGCHLD, lambda *_: children_left())
     order = json.loads(sys.stdin.buffer.readline())
@@ -37,8 +36,6 @@ def main() -> None:
                 argv,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - no threads here
-                restore_signals=True,
             )
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -1,31 +1,28 @@
 """A mirror of what the tasks of a run write for TensorBoard: files that grow here as they grow there.
 
-A host may be anybody's. Its names go below a folder of its own, one component at a time and never through a
-link; its bytes are appended where the last ones ended, and only up to a bound. TensorBoard reads along.
+A host may be anybody's: what it lists is admitted as for a pull, and its bytes are appended where the last
+ones ended, never through a link. TensorBoard reads along.
 """
 
 from __future__ import annotations
 
-import errno
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import wire
-from orchestrator.node.base.fault import reason
+from orchestrator.errors import HostError
 from orchestrator.node.disk.below import Below, parts_of
-from orchestrator.node.look.eventfiles import MOST
+from orchestrator.node.disk.listing import FILE, Entry
+from orchestrator.node.stock.manifest import BLOB
 from orchestrator.sync.admit import unasked
 from orchestrator.sync.conversation import Conversation
-from orchestrator.sync.files import our_disk
+from orchestrator.sync.files import HostListing, check_room, look, our_disk
 
-MOST_BYTES = 4 << 30  # of one host
-LEAST_ROOM = 1 << 29  # bytes that stay free on our disk
-_SECONDS = 120.0
-_AT_ONCE = 256 << 20  # bytes that are taken in one go: others wait for their turn
-_AT_LEAST = _AT_ONCE // 1000  # what an answer counts: one of a byte each would go on for days
-# What a host's own names do, when a file of it is a folder of it, too; no trouble of our disk.
-_NAMES = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+MARK = "tfevents"  # TensorBoard reads whatever has it in its name
+MOST = 4096  # files of one host
+MOST_BYTES = 4 << 30
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -36,63 +33,41 @@ class EventMirror:
     folder: Path
     root: str  # on the host
     sizes: dict[str, int] = field(default_factory=dict)  # of each path, here
-    full: str = ""  # why no more is taken
 
-    def catch_up(self, session: Conversation, most: int = MOST_BYTES) -> bool:
-        """Take what is new, a chunk at a time; return True if there was any.
-
-        Raise HostError, or ClusterError when it cannot be written here.
-        """
-        came = False
-        left = _AT_ONCE
-        while not self.full and left > 0:
-            request = wire.EventFilesOf(root=self.root, known=self.sizes)
-            reply = session.request(request, timeout=_SECONDS)
-            if not reply.files:
-                break
-            if why := self._no_room(reply, most):
-                self.full = why
-                break
-            self._take(session.host.name, reply)
-            came = True
-            left -= max(len(reply.payload), _AT_LEAST)
-            if not reply.behind or not reply.payload:
-                break
-        return came
-
-    def _no_room(self, reply: wire.EventFiles, most: int) -> str:
-        if sum(self.sizes.values()) + len(reply.payload) > most:
-            return f"it has more than {most >> 20} MB of events"
-        if reply.more or len({*self.sizes, *(one.path for one in reply.files)}) > MOST:
-            return f"it has more than {MOST:,} event files"
+    def catch_up(self, session: Conversation, most: int = MOST_BYTES) -> None:
+        """Take what is new; raise HostError, or ClusterError when it cannot be written here."""
+        there = look(session, self.root)
+        files = [one for one in there.entries if one.kind == FILE and MARK in parts_of(one.path)[-1]]
+        total = sum(one.size for one in files)
+        if total > most or len(files) > MOST:
+            what, limit = "has more event files than are shown", f"{MOST:,} of them, and {most >> 20} MB"
+            raise HostError(session.host.name, what, kind="files", why=f"shown are at most {limit}")
         with our_disk(self.folder, writes=True):
             self.folder.mkdir(exist_ok=True)
-            disk = os.statvfs(self.folder)
-        return "this machine's disk is nearly full" if disk.f_bavail * disk.f_frsize < LEAST_ROOM else ""
+            check_room(session.host.name, total - sum(self.sizes.values()), self.folder)
+            with Below(str(self.folder), made=True) as top:
+                for one in files:
+                    here = self.sizes.get(one.path, 0)
+                    at = here if here <= one.size else 0  # shorter: it was written anew
+                    while at < one.size and (data := _ask(session, there, one, at)):
+                        self._append(top, one, at, data)
+                        at += len(data)
 
-    def _take(self, host: str, reply: wire.EventFiles) -> None:
-        at = 0
-        with our_disk(self.folder, writes=True), Below(str(self.folder), made=True) as top:
-            for one in reply.files:
-                try:
-                    self._put(top, one, memoryview(reply.payload)[at : at + one.length])
-                except OSError as error:
-                    if error.errno in _NAMES:
-                        raise unasked(host, one.path, reason(error)) from None
-                    raise
-                at += one.length
-                self.sizes[one.path] = one.offset + one.length
+    def _append(self, top: Below, one: Entry, at: int, data: bytes) -> None:
+        *above, name = parts_of(one.path)
+        fd = os.open(name, _FILE, 0o600, dir_fd=top.folder(above, make=True))
+        with os.fdopen(fd, "wb") as file:
+            file.truncate(at)
+            file.seek(at)
+            file.write(data)
+        self.sizes[one.path] = at + len(data)
 
-    @staticmethod
-    def _put(top: Below, one: wire.Grown, rest: memoryview) -> None:
-        parts = parts_of(one.path)
-        fd = os.open(parts[-1], _FILE, 0o600, dir_fd=top.folder(parts[:-1], make=True))
-        try:
-            if one.offset == 0:
-                os.ftruncate(fd, 0)
-            offset = one.offset
-            while rest:
-                written = os.pwrite(fd, rest, offset)
-                rest, offset = rest[written:], offset + written
-        finally:
-            os.close(fd)
+
+def _ask(session: Conversation, there: HostListing, one: Entry, at: int) -> bytes:
+    """Return a piece of a file; nothing of one that is another one by now: the next look shows it."""
+    length = min(BLOB, one.size - at)
+    asked = json.dumps([(one.path, at, length, one.size, one.mtime_ns)]).encode()
+    reply = session.request(wire.FilesGet(root=there.root, parts=1, growing=True), asked, timeout=120.0)
+    if len(reply.payload) != (0 if reply.gone else length):
+        raise unasked(session.host.name, one.path, "it is not as long as what was asked for")
+    return reply.payload

@@ -232,7 +232,7 @@ def receive(
     asked for. Raise HostError, ClusterError, or OSError of our disk.
     """
     files = [one for one in wanted if one.kind == FILE and not staging.has(one)]
-    _check_room(session.host.name, sum(one.size for one in files), staging.path)
+    check_room(session.host.name, sum(one.size for one in files), staging.path)
     gone: dict[str, None] = {}
     try:
         for one in wanted:
@@ -294,7 +294,7 @@ def _take(
     return start
 
 
-def _check_room(host: str, size: int, target: Path) -> None:
+def check_room(host: str, size: int, target: Path) -> None:
     free = shutil.disk_usage(target).free
     if size > free:
         raise ClusterError(

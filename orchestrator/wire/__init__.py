@@ -5,7 +5,6 @@ The controller's side only; a node is shipped with the standard library alone an
 
 from orchestrator.wire.command import CommandEnd, Exec, ExecEnd, Pipe
 from orchestrator.wire.envs import EnvFind, EnvLook, EnvMade, EnvMake, EnvProgress
-from orchestrator.wire.eventfiles import EventFiles, EventFilesOf, Grown
 from orchestrator.wire.fields import Reply, printable
 from orchestrator.wire.files import FilesGet, FilesList, Near, Parts, PathKind
 from orchestrator.wire.glance import (

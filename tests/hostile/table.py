@@ -18,7 +18,6 @@ ROWS = (
 ELSEWHERE = (
     *(
         "beats",
-        "event_files",
         "store_drop",
         "exec_end",
         "ping",

@@ -298,27 +298,6 @@ def _files(ask: Asker) -> None:
     assert (got.payload, got.gone) == (b"2", (1,))
 
 
-def _event_files(ask: Asker) -> None:
-    logs = ask.lab.folder / "board" / "logs"
-    assert ask(wire.EventFilesOf(root=str(logs), known={})).files == ()
-    logs.mkdir(parents=True)
-    (logs / "events.out.tfevents.1.a").write_bytes(b"12345")
-    (logs / "checkpoint").write_bytes(b"no event")
-    (logs / "b.tfevents").symlink_to("checkpoint")
-    (logs / os.fsdecode(b"tfevents\xff")).write_bytes(b"no name that JSON knows")
-    os.mkfifo(logs / "c.tfevents")
-    reply = ask(wire.EventFilesOf(root=str(logs.parent), known={"logs/events.out.tfevents.1.a": 2}))
-    (one,) = reply.files
-    assert (one.path, one.offset, reply.payload) == ("logs/events.out.tfevents.1.a", 2, b"345")
-    assert (reply.behind, reply.more) == (0, False)
-    shorter = ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 9}))
-    assert (shorter.files[0].offset, shorter.payload) == (0, b"12345")
-    assert ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 5})).files == ()
-    (logs / "large.tfevents").write_bytes(bytes(3 << 20))
-    large = ask(wire.EventFilesOf(root=str(logs), known={"events.out.tfevents.1.a": 5}))
-    assert (len(large.payload), large.behind) == (1 << 20, 2 << 20)
-
-
 def _command(ask: Asker) -> None:
     assert ask(wire.Exec(argv=("sh", "-c", "exit 3"))).status == 3
     missing = ask(wire.Exec(argv=("/none",)))
@@ -360,7 +339,6 @@ STORIES: Sequence[Callable[[Asker], None]] = (
     _look,
     _store,
     _files,
-    _event_files,
     _command,
     _envs,
 )

@@ -40,7 +40,6 @@ OPS = {
     "store_drop": ("stock.store", "drop", HERE),
     "files_list": ("disk.files", "listing", 600.0),
     "files_get": ("disk.files", "get", 600.0),
-    "event_files": ("look.eventfiles", "grown", 120.0),
     "env_look": ("stock.envs", "look", 60.0),
     "env_find": ("stock.envs", "find", 60.0),
     "env_make": ("stock.envs", "make", HERE),
