@@ -36,10 +36,10 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_115, 9_997),
     "checks": Size(7, 1_120, 7_700),
-    "cli": Size(36, 3_831, 24_668),
+    "cli": Size(36, 3_823, 24_543),
     "config": Size(11, 1_421, 9_733),
     "diagnosis": Size(7, 1_049, 7_579),
-    "envs": Size(5, 632, 4_114),
+    "envs": Size(5, 628, 4_054),
     "fleet": Size(5, 872, 5_557),
     "hostlists": Size(4, 403, 2_695),
     "launching": Size(10, 872, 5_434),
@@ -47,25 +47,25 @@ BUDGET = {
     "node/base": Size(15, 1_276, 6_761),
     "node/disk": Size(7, 531, 3_341),
     "node/hook": Size(6, 597, 3_710),
-    "node/look": Size(14, 1_512, 10_206),
-    "node/serve": Size(8, 931, 5_871),
+    "node/look": Size(13, 1_426, 9_630),
+    "node/serve": Size(8, 930, 5_861),
     "node/stock": Size(10, 1_786, 13_112),
     "node/task": Size(17, 2_726, 18_143),
     "node/tidy": Size(3, 448, 3_236),
     "phases": Size(29, 5_591, 43_249),
     "planning": Size(8, 949, 6_112),
     "program": Size(7, 863, 6_310),
-    "rehearsal": Size(4, 534, 3_142),
+    "rehearsal": Size(4, 488, 2_761),
     "render": Size(23, 3_045, 23_316),
     "run": Size(14, 1_571, 11_139),
     "ssh": Size(9, 2_119, 14_172),
     "store": Size(13, 1_434, 8_699),
-    "sync": Size(17, 3_019, 20_321),
-    "tests": Size(345, 44_800, 337_000),
-    "wire": Size(16, 1_730, 7_996),
+    "sync": Size(17, 2_994, 20_272),
+    "tests": Size(345, 44_565, 334_637),
+    "wire": Size(15, 1_669, 7_638),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(323, 43_032, 286_658)
+TOTAL = Size(321, 42_801, 285_099)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
