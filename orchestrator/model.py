@@ -129,6 +129,13 @@ class Revalidate(StrEnum):
     NEVER = "never"
 
 
+class FrameworkName(StrEnum):
+    AUTO = "auto"  # as the program shows
+    TENSORFLOW = "tensorflow"
+    TORCH = "torch"
+    NONE = "none"  # any program: it is told its rank, and nothing of it is examined
+
+
 class AutoShard(StrEnum):
     """Ways to share a data set among workers whose policy is AutoShardPolicy.AUTO."""
 
@@ -156,6 +163,7 @@ class Job:
     hang_timeout: float = 0.0  # seconds without a word, after which tasks count as hanging; 0: never
     on_hang: OnHang = OnHang.RESTART
     stacks: bool = True  # Pythons of tasks show their stacks on a signal
+    framework: FrameworkName = FrameworkName.AUTO
     legacy_keras: bool | None = None  # tf.keras is Keras 2; None: unless the program shows Keras 3
     repair_keras: bool = True  # change what is wrong in Keras for several tasks
     auto_shard: AutoShard = AutoShard.AUTO
@@ -251,6 +259,7 @@ class Recipe:
     forwarded: Mapping[str, str] = field(default_factory=dict)  # of the controller's environment
     job_env: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)  # of the command line
+    framework: FrameworkName = FrameworkName.TENSORFLOW  # never AUTO
     legacy_keras: str | None = None  # why Keras 2 is chosen; None: it is not
     repair_keras: bool = False
     auto_shard: AutoShard = AutoShard.OFF

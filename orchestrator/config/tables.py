@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.config import commands, supplies, values
 from orchestrator.config.mistakes import Place, Report, Wrong, listed, nearest
 from orchestrator.config.values import Reader, Wrongs
-from orchestrator.model import MAX_PORT, AutoShard, OnHang, Revalidate, Role, Via
+from orchestrator.model import MAX_PORT, AutoShard, FrameworkName, OnHang, Revalidate, Role, Via
 
 MAX_TASKS = 1024
 MAX_RESTARTS = 1_000_000
@@ -52,6 +52,7 @@ JOB_KEYS: Mapping[str, Reader] = {
     "hang_timeout": values.seconds,
     "on_hang": values.one_of(OnHang),
     "stacks": values.boolean,
+    "framework": values.one_of(FrameworkName),
     "legacy_keras": values.boolean,
     "repair_keras": values.boolean,
     "tf_config": values.boolean,

@@ -14,7 +14,7 @@ from orchestrator.errors import UsageError
 from orchestrator.launching import code, keeping, notebook, notified, program
 from orchestrator.launching.data import check_data, with_own_set
 from orchestrator.launching.environment import planned_environment
-from orchestrator.model import Admission, Host, Inventory, OnHang, Revalidate, RunPlan, TaskId
+from orchestrator.model import Admission, FrameworkName, Host, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
 from orchestrator.program import findings, refusals
@@ -121,22 +121,24 @@ def make_plan(
         validate_command=inventory.job.validate,
     )
     cwd = "" if project is None else project.root.cwd
-    noted = planned.notes if program.names_tensorflow(command, around, sources) else ()
-    ignored = inventory.job.lint_ignore
+    tensorflow = planned.recipe.framework is FrameworkName.TENSORFLOW
+    known = not tensorflow or program.names_tensorflow(command, around, sources)
+    noted = planned.notes if known else ()
+    ignored = inventory.job.lint_ignore if tensorflow else tuple(findings.CODES)
     scene = findings.Scene(planned, sources)
     found = findings.find(scene, ignored)
     if_shared = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
     own = findings.own_paths(
         command, sources, lambda path: around.exists(path) and not around.everywhere(path)
     )
-    own = {} if findings.PATH in ignored else own
+    own = {} if findings.PATH in inventory.job.lint_ignore else own
     planned = dataclasses.replace(
         planned,
         admission=admission,
         cwd=cwd,
         environment=environment,
         if_shared=tuple(str(one) for one in if_shared if one not in found),
-        find_program=findings.PROGRAM not in ignored,
+        find_program=findings.PROGRAM not in inventory.job.lint_ignore,
         data=inventory.data,
         notes=(*converted, *noted, *sent),
         own_paths=tuple(own),

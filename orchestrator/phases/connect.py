@@ -18,6 +18,7 @@ from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Noted, Phase
 from orchestrator.fleet import Answers, Session
+from orchestrator.frameworks import alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan, Way
 from orchestrator.names import is_run
@@ -96,11 +97,8 @@ def plan_text(run: Run) -> str | None:
 
 
 def for_nodes(plan: RunPlan) -> RunPlan:
-    """All but TF_CONFIG, which `cluster` says once for all, and how this machine reaches the hosts."""
-    tasks = (
-        dataclasses.replace(spec, env={k: v for k, v in spec.env.items() if k != "TF_CONFIG"})
-        for spec in plan.tasks
-    )
+    """All but where tasks stand, which `cluster` says once for all, and how we reach the hosts."""
+    tasks = (dataclasses.replace(spec, env=alone(plan.recipe.framework, spec.env)) for spec in plan.tasks)
     return dataclasses.replace(
         plan,
         tasks=tuple(tasks),

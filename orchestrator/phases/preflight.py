@@ -11,6 +11,7 @@ from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
 from orchestrator.fleet import Fleet
+from orchestrator.frameworks import alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
@@ -192,7 +193,7 @@ def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) 
     return wire.Imports(
         python=spec.env.get("RETICULATE_PYTHON", host.python) if needs.r else host.python,
         setup=spec.setup,
-        env={name: value for name, value in spec.env.items() if name != "TF_CONFIG"},
+        env=alone(plan.recipe.framework, spec.env),
         # numpy is imported by all: that it is not there is what one wants to know.
         modules=[module for module in modules if module in there or module == "numpy"],
         gpus=bool(facts.gpus or host.devices),

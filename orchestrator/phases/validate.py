@@ -29,6 +29,7 @@ from orchestrator.events import (
     ValidationStood,
 )
 from orchestrator.fleet import Cancelled
+from orchestrator.frameworks import alone
 from orchestrator.model import TaskSpec
 from orchestrator.phases.attempt import Gauge
 from orchestrator.phases.context import Run, fail_on, log, phase
@@ -233,7 +234,7 @@ def _local(run: Run, spec: TaskSpec) -> TaskSpec:
         job = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "digits")
         argv = (python, "-m", "worker_entry", "--validate", *job)
     given = {**run.data_env.get(spec.host, {}), **spec.env}
-    env = {name: value for name, value in given.items() if name != "TF_CONFIG"}
+    env = alone(run.plan.recipe.framework, given)
     # The tree it runs in is never to be altered.
     return dataclasses.replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
 

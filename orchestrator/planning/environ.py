@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import UsageError
-from orchestrator.model import AutoShard, Data, Recipe, Role
+from orchestrator.frameworks import Standing, variables
+from orchestrator.model import AutoShard, Data, FrameworkName, Recipe, Role
 
 TF_CONFIG = "TF_CONFIG"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
@@ -62,16 +63,19 @@ def check(env: Mapping[str, str], secrets: Iterable[str] = ()) -> None:
 
 
 def defaults(
-    *, role: Role, devices: tuple[str, ...] | None, recipe: Recipe, several: bool, r_python: str | None
+    *, role: Role, devices: tuple[str, ...] | None, recipe: Recipe, place: Standing, r_python: str | None
 ) -> tuple[Default, ...]:
     """List what a task gets unless the user says otherwise.
 
-    `several` tasks make up the run; `r_python` is the interpreter for an R command.
+    `r_python` is the interpreter for an R command.
     """
-    chosen = [
-        Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed"),
-        Default("grpc_proxy", "", "so that tasks do not look for each other through an http_proxy"),
-    ]
+    several = place.size > 1
+    chosen = [Default("PYTHONUNBUFFERED", "1", "so that output arrives as it is printed")]
+    if recipe.framework is FrameworkName.TENSORFLOW:
+        chosen.append(
+            Default("grpc_proxy", "", "so that tasks do not look for each other through an http_proxy")
+        )
+    chosen += [Default(name, value, "") for name, value in variables(recipe.framework, place).items()]
     if recipe.legacy_keras is not None:
         chosen.append(Default(LEGACY_KERAS, "1", recipe.legacy_keras))
     parts = ["tf_keras"] * (recipe.legacy_keras is not None) + ["keras"] * several

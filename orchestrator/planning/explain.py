@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator import ranges
-from orchestrator.model import Completion, Host, RunPlan, TaskSpec
+from orchestrator.model import Completion, FrameworkName, Host, RunPlan, TaskSpec
 from orchestrator.planning.environ import TF_CONFIG
 from orchestrator.text import count, endpoint
 
@@ -23,7 +23,10 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     for task in plan.tasks:
         yield ""
         yield f"{task.id} on {task.host}"
-        yield task.env.get(TF_CONFIG, "no TF_CONFIG: it is the only task, and its program does not read it")
+        if plan.recipe.framework is FrameworkName.TENSORFLOW:
+            yield task.env.get(
+                TF_CONFIG, "no TF_CONFIG: it is the only task, and its program does not read it"
+            )
         yield from _task(plan, task, common)
     yield ""
     yield "environment of every task"

@@ -10,9 +10,12 @@ from pathlib import PurePath
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
+from orchestrator.frameworks import FRAMEWORKS, Standing
 from orchestrator.groups import grouped
 from orchestrator.model import (
+    AutoShard,
     Completion,
+    FrameworkName,
     Host,
     Inventory,
     Job,
@@ -25,6 +28,7 @@ from orchestrator.model import (
 )
 from orchestrator.planning import environ as env_rules
 from orchestrator.program import keras
+from orchestrator.program.framework import choose as choose_framework
 from orchestrator.text import endpoint
 
 WORKER_ENTRY = ("-m", "worker_entry")
@@ -69,22 +73,31 @@ def assign(
     if not hosts:
         raise UsageError(f"{inventory.source} has no host to run on", why="every host is a spare")
     _check_restarts(job, len(hosts))
+    framework, shown = job.framework, ""
+    if framework is FrameworkName.AUTO or is_builtin(chosen):
+        framework, shown = choose_framework(chosen, sources, {**job.env, **env})
+    _check_framework(framework, hosts, chosen)
+    tensorflow = framework is FrameworkName.TENSORFLOW
     trainers = sum(host.tasks for host in hosts if host.role in (Role.CHIEF, Role.WORKER))
     texts = None if is_builtin(chosen) else sources
-    which = keras.choose(
-        job.legacy_keras, texts, several=trainers > 1, ps=any(host.role is Role.PS for host in hosts)
-    )
+    which = keras.Choice()
+    if tensorflow:
+        ps = any(host.role is Role.PS for host in hosts)
+        which = keras.choose(job.legacy_keras, texts, several=trainers > 1, ps=ps)
     recipe = Recipe(
         forwarded=env_rules.values_here("forward", job.forward, environ),
         job_env=job.env,
         env=env,
+        framework=framework,
         legacy_keras=which.legacy,
         repair_keras=job.repair_keras and which != keras.Choice(),
-        auto_shard=job.auto_shard,
+        auto_shard=job.auto_shard if tensorflow else AutoShard.OFF,
         tf_config=keras.reads_config(texts) if job.tf_config is None else job.tf_config,
         setup=job.setup,
     )
     cluster, tasks, notes = seat(hosts, chosen, recipe)
+    if shown:
+        notes = (f"{FRAMEWORKS[framework].title}: {shown}; `framework` under [job] changes it", *notes)
     return RunPlan(
         run=run,
         name=name,
@@ -107,6 +120,23 @@ def assign(
         on_hang=job.on_hang,
         stacks=job.stacks,
     )
+
+
+def _check_framework(framework: FrameworkName, hosts: Sequence[Host], command: Sequence[str]) -> None:
+    """Raise UsageError for hosts that a framework has no use for."""
+    title = FRAMEWORKS[framework].title
+    for host in hosts if framework is not FrameworkName.TENSORFLOW else ():
+        if host.role is not Role.WORKER:
+            raise UsageError(
+                f"{host.name} has the role {host.role.value}, and the program's framework is {title}",
+                why="only TensorFlow's tasks have roles; all others are equal and have a rank",
+                hint='remove `role`; or write framework = "tensorflow" under [job], if it is TensorFlow',
+            )
+        if host.tasks > 1 and FRAMEWORKS[framework].starts.search(" ".join(command)):
+            raise UsageError(
+                f"{host.name} has {host.tasks} tasks, and the command starts the processes of a host itself",
+                hint="remove `tasks`: one task per host; or launch the script without that command",
+            )
 
 
 def _check_restarts(job: Job, hosts: int) -> None:
@@ -134,22 +164,23 @@ def seat(
     cluster = cluster_of(seats)
     tasks: list[TaskSpec] = []
     stood: list[tuple[env_rules.Default, TaskId]] = []
-    several = len(seats) > 1
-    for one in seats:
+    tensorflow = recipe.framework is FrameworkName.TENSORFLOW
+    has_config = tensorflow and (len(seats) > 1 or recipe.tf_config)
+    for one, place in zip(seats, _places(seats), strict=True):
         argv = resolve(command, one.host.python)
         full, defaults = env_rules.layer(
             env_rules.defaults(
                 role=one.task.role,
-                devices=one.devices,
+                devices=one.host.devices if FRAMEWORKS[recipe.framework].shows_all else one.devices,
                 recipe=recipe,
-                several=several,
+                place=place,
                 r_python=one.host.python if is_r(argv) and "/" in one.host.python else None,
             ),
             recipe.forwarded,
             recipe.job_env,
             one.host.env,
             recipe.env,
-            tf_config=tf_config(cluster, one.task) if several or recipe.tf_config else None,
+            tf_config=tf_config(cluster, one.task) if has_config else None,
         )
         stood += [(default, one.task) for default in defaults]
         tasks.append(TaskSpec(one.task, one.host.name, one.port, argv, full, recipe.setup))
@@ -233,6 +264,15 @@ def _seats(hosts: tuple[Host, ...]) -> Iterator[_Seat]:
             task = TaskId(host.role, counts[host.role])
             counts[host.role] += 1
             yield _Seat(task, host, host.task_port + place, _share(host, place))
+
+
+def _places(seats: Sequence[_Seat]) -> Iterator[Standing]:
+    peers = tuple((seat.host.address, seat.port) for seat in seats)
+    hosts = list(dict.fromkeys(seat.host.name for seat in seats))
+    for rank, seat in enumerate(seats):
+        host = seat.host
+        local_rank, host_rank = seat.port - host.task_port, hosts.index(host.name)
+        yield Standing(rank, peers, local_rank, host.tasks, host_rank, len(hosts), host.devices)
 
 
 def _share(host: Host, place: int) -> tuple[str, ...] | None:

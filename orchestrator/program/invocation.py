@@ -15,7 +15,7 @@ _WRAPPERS = frozenset(
 )
 _RUNNERS = frozenset(["conda", "mamba", "micromamba", "poetry", "uv", "pipenv", "pdm"])
 _IN_SHELL = re.compile(
-    r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?)[\"']?(?:\s+-[a-zA-Z]+)*?"
+    r"(?:\bpython[\d.]*|\$\{?PY\w*(?::-[\w./]+)?\}?|\btorchrun)[\"']?(?:\s+-[\w=-]+)*?"
     r"\s+(?:-m\s+(?P<module>[\w.]+)|[\"']?(?P<file>[\w./-]+\.py)\b)"
 )
 
@@ -36,6 +36,8 @@ def program(command: tuple[str, ...]) -> str | None:
             elif not word.startswith("-"):
                 return word
         return None
+    if name == "torchrun":
+        return next((word for word in command[1:] if word.endswith(".py")), None)
     if name in SHELLS | {"Rscript"}:
         return next((word for word in command[1:2] if not word.startswith("-")), None)
     return command[0] if command[0].endswith((*SCRIPTS, ".ipynb")) else None

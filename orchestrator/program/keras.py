@@ -13,15 +13,13 @@ and its `fit` works on several tasks; that of Keras 3 is repaired there (node/ho
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.program.texts import parsed
+from orchestrator.program.sources import imports
 
 _PACKAGES = frozenset(("keras", "keras_cv", "keras_hub", "keras_nlp", "keras_rs"))
-_KERAS_LINE = re.compile(r"^\s*(?:import|from)\s+keras(?:_cv|_hub|_nlp|_rs)?\b", re.MULTILINE)
 # What Keras 3.15 has and tf_keras 2.21 lacks, as programs write it.
 _KERAS_3 = re.compile(
     r"\bkeras\.(?:ops|random|config|distribution|distillation|dtype_policies|quantizers|remat|tree|visualization"
@@ -81,21 +79,4 @@ def _shows_keras_3(source: str) -> str:
 
 def imported(source: str) -> str:
     """Name the package of Keras 3 that a program imports by its own name; `tf.keras` is none."""
-    try:
-        nodes = list(ast.walk(parsed(source)))
-    except (MemoryError, RecursionError, SyntaxError, ValueError):
-        # The nodes may run a newer Python than this machine, whose syntax is then no mistake.
-        line = _KERAS_LINE.search(source)
-        return line[0].split()[1] if line else ""
-    return next((name for name in map(_of_import, nodes) if name), "")
-
-
-def _of_import(node: ast.AST) -> str:
-    match node:
-        case ast.Import(names=names):
-            tops = [alias.name.split(".")[0] for alias in names]
-        case ast.ImportFrom(module=str(module), level=0):
-            tops = [module.split(".")[0]]
-        case _:
-            return ""
-    return next((name for name in tops if name in _PACKAGES), "")
+    return next((name for name in imports(source) if name in _PACKAGES), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from orchestrator.program import invocation
 from orchestrator.program.texts import parsed
 
 MOST = 200  # files
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 Read: TypeAlias = Callable[[str], str | None]
 
 
@@ -122,6 +124,22 @@ def read(command: Sequence[str], text_of: Read) -> tuple[SourceFile, ...]:
             for path, content in closure(name, text_of):
                 files.setdefault(path, SourceFile(path, content))
     return tuple(files.values())
+
+
+def imports(content: str) -> Iterator[str]:
+    """Yield the names of the packages and modules that a text imports from outside of its own package."""
+    try:
+        nodes = list(ast.walk(parsed(content)))
+    except (MemoryError, RecursionError, SyntaxError, ValueError):
+        # The nodes may run a newer Python than this machine, whose syntax is then no mistake.
+        yield from (match[1] for match in _IMPORT.finditer(content))
+        return
+    for node in nodes:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name.split(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.split(".")[0]
 
 
 def closure(path: str, text_of: Read) -> Iterator[tuple[str, str]]:

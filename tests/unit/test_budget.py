@@ -34,15 +34,16 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(16, 2_115, 9_997),
+    "": Size(16, 2_124, 10_029),
     "checks": Size(7, 1_120, 7_700),
     "cli": Size(36, 3_823, 24_543),
-    "config": Size(11, 1_421, 9_733),
+    "config": Size(11, 1_422, 9_744),
     "diagnosis": Size(7, 1_049, 7_579),
     "envs": Size(5, 628, 4_054),
     "fleet": Size(5, 872, 5_557),
+    "frameworks": Size(4, 136, 701),
     "hostlists": Size(4, 403, 2_695),
-    "launching": Size(10, 872, 5_434),
+    "launching": Size(10, 874, 5_470),
     "node": Size(2, 55, 345),
     "node/base": Size(15, 1_276, 6_761),
     "node/disk": Size(7, 531, 3_341),
@@ -53,19 +54,19 @@ BUDGET = {
     "node/task": Size(17, 2_726, 18_143),
     "node/tidy": Size(3, 448, 3_236),
     "phases": Size(29, 5_591, 43_249),
-    "planning": Size(8, 949, 6_112),
-    "program": Size(7, 863, 6_310),
+    "planning": Size(8, 996, 6_557),
+    "program": Size(8, 920, 6_720),
     "rehearsal": Size(4, 488, 2_761),
     "render": Size(23, 3_045, 23_316),
     "run": Size(14, 1_571, 11_139),
     "ssh": Size(9, 2_119, 14_172),
     "store": Size(13, 1_434, 8_699),
     "sync": Size(17, 2_994, 20_272),
-    "tests": Size(345, 44_565, 334_637),
+    "tests": Size(346, 44_728, 335_757),
     "wire": Size(15, 1_669, 7_638),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(321, 42_801, 285_099)
+TOTAL = Size(326, 43_053, 286_727)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

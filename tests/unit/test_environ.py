@@ -25,6 +25,8 @@ def test_the_defaults_and_what_is_said() -> None:
     plan = make(host("a"), host("b"), command=("train.py",))
     env = {name: value for name, value in plan.tasks[0].env.items() if name != "TF_CONFIG"}
     ours = {"ORCHESTRATE_KERAS": "tf_keras,keras", "ORCHESTRATE_AUTO_SHARD": "auto"}
+    ours |= {"ORCHESTRATE_RANK": "0", "ORCHESTRATE_SIZE": "2", "ORCHESTRATE_LOCAL_RANK": "0"}
+    ours["ORCHESTRATE_HOSTS"] = "a:2222,b:2222"
     assert env == {"PYTHONUNBUFFERED": "1", "grpc_proxy": "", "TF_USE_LEGACY_KERAS": "1", **ours}
     assert plan.notes == (BUFFER, PROXY, f"set TF_USE_LEGACY_KERAS=1 {KERAS}")
 

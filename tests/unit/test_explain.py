@@ -49,6 +49,7 @@ chief/0 on boss
   run      ~/venv/bin/python train.py --name 'a b'
   workdir  ~/orchestrate
   setup    "module load cuda\nulimit -n 9"
+  env      ORCHESTRATE_RANK=0
 
 worker/0 on fd00::5
 {"cluster": {"chief": ["boss:2222"], "worker": ["[fd00::5]:2222"], "ps": ["here:2222"]}, "task": {"type": "worker", "index": 0}}
@@ -59,6 +60,7 @@ worker/0 on fd00::5
   workdir  ~/orchestrate
   setup    "module load cuda\nulimit -n 9"
   env      A='it'"'"'s'
+  env      ORCHESTRATE_RANK=1
 
 ps/0 on here
 {"cluster": {"chief": ["boss:2222"], "worker": ["[fd00::5]:2222"], "ps": ["here:2222"]}, "task": {"type": "ps", "index": 0}}
@@ -69,11 +71,15 @@ ps/0 on here
   workdir  /data/my runs
   setup    "module load cuda\nulimit -n 9"
   env      CUDA_VISIBLE_DEVICES=-1
+  env      ORCHESTRATE_RANK=2
 
 environment of every task
   B="\u001b[2J"
   ORCHESTRATE_AUTO_SHARD=auto
+  ORCHESTRATE_HOSTS='boss:2222,[fd00::5]:2222,here:2222'
   ORCHESTRATE_KERAS=tf_keras,keras
+  ORCHESTRATE_LOCAL_RANK=0
+  ORCHESTRATE_SIZE=3
   PYTHONUNBUFFERED=1
   TF_USE_LEGACY_KERAS=1
   grpc_proxy=

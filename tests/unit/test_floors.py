@@ -24,6 +24,7 @@ FLOORS = {
         "config",
         "planning",
         "program",
+        "frameworks",
         "checks",
         "run",
         "diagnosis",
