@@ -53,7 +53,7 @@ BUDGET = {
     "node/stock": Size(10, 1_786, 13_112),
     "node/task": Size(17, 2_726, 18_143),
     "node/tidy": Size(3, 448, 3_236),
-    "phases": Size(29, 5_591, 43_249),
+    "phases": Size(29, 5_591, 43_242),
     "planning": Size(8, 996, 6_557),
     "program": Size(8, 920, 6_720),
     "rehearsal": Size(4, 488, 2_761),
