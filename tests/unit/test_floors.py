@@ -29,6 +29,7 @@ FLOORS = {
         "run",
         "diagnosis",
         "wire",
+        "export",
         "hostlists",
         "ranges",
         "plainfile",
