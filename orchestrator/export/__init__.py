@@ -1,1 +1,1 @@
-"""The same job as files for an engine that starts tasks itself: Slurm, Kubernetes."""
+"""Files of a planned job for an engine that starts tasks itself: Slurm, Kubernetes."""
