@@ -252,7 +252,7 @@ def _wait_for_keeper(folder: Path) -> None:
 
 def _damage(draw: random.Random, folder: Path) -> str:
     """Damage one file of a run's folder; return what was done, in words."""
-    names = ["plan.json", "events.jsonl", "plan.json", "events.jsonl", "keeper.lock", "control", "reserve"]
+    names = ["plan.json", "events.jsonl", "plan.json", "events.jsonl", "keeper.lock", "control"]
     names += ["debug.log", "logs", "logs/1", "stacks", "logs/1/worker-0.log", "logs/1/worker-0.idx"]
     name = draw.choice(names)
     path = folder / name

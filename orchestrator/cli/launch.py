@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         folder = start(inventory, arguments, logins, other_ports=arguments.other_ports)
         if not arguments.detach or interrupts.count:
-            from orchestrator.cli.desk.following import follow
+            from orchestrator.cli.desk.watch import follow
 
             return follow(folder, arguments, interrupts)
     if arguments.json:

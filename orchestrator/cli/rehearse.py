@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import logins
-    from orchestrator.cli.desk.following import follow
     from orchestrator.cli.desk.interrupts import Interrupts
+    from orchestrator.cli.desk.watch import follow
     from orchestrator.launching.start import start
     from orchestrator.model import Inventory
     from orchestrator.rehearsal import Cluster

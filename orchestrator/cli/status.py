@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _watch(nodes: _Nodes, folder: RunFolder, plan: RunPlan, arguments: argparse.Namespace) -> int:
     """Look again and again, until the run is over or the user has seen enough."""
     from orchestrator.render import DisplayGoneError
-    from orchestrator.render.redraw import Redraw
+    from orchestrator.render.sink import Redraw
 
     table = Redraw(sys.stdout)
     try:

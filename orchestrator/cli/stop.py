@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -76,7 +77,6 @@ def main(arguments: argparse.Namespace) -> int:
 def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
     """Ask the run's keeper, or become it; neither for a run that ended after its `known` first events."""
     from orchestrator.cli.desk.asking import adopt
-    from orchestrator.cli.desk.frozen import what_ends_it
     from orchestrator.cli.desk.history import history
     from orchestrator.events import RunEnded
 
@@ -86,7 +86,7 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
             raise RunError(
                 f"the keeper of run {folder.run} is alive but does not answer",
                 why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
-                hint=f"{what_ends_it(folder)}; then `orchestrate stop {folder.run}`",
+                hint=f"`fuser -k {shlex.quote(str(folder.lock))}` ends it; then stop the run again",
             )
         # A keeper writes the end before it goes.
         since = history(folder, quiet=True)[known:]

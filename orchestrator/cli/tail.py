@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk import watch
     from orchestrator.cli.desk.asking import adopt
     from orchestrator.cli.desk.finding import find_run, is_over
-    from orchestrator.cli.desk.following import BEHIND
+    from orchestrator.cli.desk.watch import BEHIND
     from orchestrator.launching.start import wanted_tasks
     from orchestrator.render import choose
     from orchestrator.store import RunReader

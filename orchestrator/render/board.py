@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from orchestrator.diagnosis.ends import end_after, failed
 from orchestrator.render import fold
-from orchestrator.render.grid import fitting, shortened
+from orchestrator.render.wrap import fitting, shortened
 from orchestrator.run.view import TaskState, TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.text import count, duration, plain, size

@@ -7,16 +7,16 @@ words, and neither a host's name nor a finding can be read, searched or copied t
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.render.wrap import GAP, fitting, shortened
 from orchestrator.text import plain
 
-_GAP = 2  # cells between two columns
 _LAST = 20  # cells that the last column of a table wants
 
 
@@ -33,30 +33,11 @@ def table(
     last = head[used[-1]] if used else ""
     names = fitting({**widths, last: min(widths.get(last, 0), _LAST)}, least, width)
     used = [place for place in used if head[place] in names]
-    room = None if width is None else width - sum(widths[name] + _GAP for name in names[:-1])
+    room = None if width is None else width - sum(widths[name] + GAP for name in names[:-1])
     cells = [[row[place] for place in used] for row in (head, *rows)]
     if room is not None and names and names[-1] == last:
         cells = [[*row[:-1], shortened(row[-1], room)] for row in cells]
     return grid(cells)
-
-
-def fitting(widths: Mapping[str, int], least: Sequence[str], width: int | None) -> list[str]:
-    """Return the names of the columns that fit side by side, without as many of `least` as have to go."""
-    used = list(widths)
-    for name in least:
-        if width is None or sum(widths[one] + _GAP for one in used) - _GAP <= width:
-            break
-        if name in used:
-            used.remove(name)
-    return used
-
-
-def shortened(text: str, width: int) -> str:
-    """Return the words that fit; an ellipsis stands for the others."""
-    if len(text) <= width:
-        return text
-    words = text[: max(0, width - 1)].rpartition(" ")[0]
-    return f"{words}\u2026" if words else ""
 
 
 def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
@@ -73,7 +54,7 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     for block in _blocks(widths, width):
         if lines:
             lines.append("")
-        lines += _lines([columns[place] for place in block], sum(widths) + _GAP * len(widths))
+        lines += _lines([columns[place] for place in block], sum(widths) + GAP * len(widths))
     return lines
 
 
@@ -82,17 +63,17 @@ def _blocks(widths: list[int], width: int | None) -> list[list[int]]:
     blocks = [[0]]
     used = widths[0]
     for place in range(1, len(widths)):
-        if width is not None and used + _GAP + widths[place] > width and len(blocks[-1]) > 1:
+        if width is not None and used + GAP + widths[place] > width and len(blocks[-1]) > 1:
             blocks.append([0])
             used = widths[0]
         blocks[-1].append(place)
-        used += _GAP + widths[place]
+        used += GAP + widths[place]
     return blocks
 
 
 def _lines(columns: list[list[str]], width: int) -> list[str]:
     """One block, laid out by rich as bare text with room for everything."""
-    table = Table.grid(padding=(0, _GAP, 0, 0))
+    table = Table.grid(padding=(0, GAP, 0, 0))
     for _ in columns:
         table.add_column(no_wrap=True, overflow="ignore")
     for row in zip(*columns, strict=True):

@@ -2,16 +2,20 @@
 
 The main thread hands over, a thread of its own draws, a few times a second and in one write: a terminal
 that stands still (Ctrl-S, a dead link) never holds up the signals of the main thread. Lines wait for a slow
-terminal for a second; what does not fit then is left out of the display, and said.
+terminal; the reader of the logs leaves out what it will never catch up with. Log text is data: it never meets
+rich's markup or emoji codes, and what passes is `text.harmless`.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections import Counter, deque
-from typing import TextIO, cast
+from collections import deque
+from typing import TextIO, TypeAlias, cast
 
+from rich.ansi import AnsiDecoder
+from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 from rich.control import Control
 from rich.live import Live as RichLive
@@ -22,18 +26,126 @@ from orchestrator import events as ev
 from orchestrator.diagnosis.ends import failed
 from orchestrator.events import Event, LogLine, Stamped
 from orchestrator.model import Fold
-from orchestrator.render.folding import Folding
-from orchestrator.render.paint import Paint, Said
-from orchestrator.render.plain import Look
+from orchestrator.render.board import Row
+from orchestrator.render.errors import coloured
+from orchestrator.render.folding import Folded, Folding
+from orchestrator.render.plain import Look, Prefixes, when
 from orchestrator.render.region import region
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
-from orchestrator.render.words import gap, say
+from orchestrator.render.words import say
+from orchestrator.render.wrap import wrapped
 from orchestrator.run.view import View, apply
 from orchestrator.run.vitals import Vitals
+from orchestrator.text import harmless, plain
 
 FRAME = 0.1  # seconds between two frames
 ROOM = 4000  # lines that may wait to be drawn
-PATIENCE = 1.0  # seconds a line waits for room; then the terminal counts as stuck
+PATIENCE = 2.0  # seconds without a frame, at the end, after which the terminal counts as stuck
+
+
+Said: TypeAlias = tuple[str, str] | LogLine | Folded  # a line of ours and its style, or one of tasks
+
+# Red is for failures.
+_OF_TASKS = (
+    "cyan",
+    "green",
+    "magenta",
+    "yellow",
+    "blue",
+    "bright_cyan",
+    "bright_green",
+    "bright_magenta",
+    "bright_blue",
+)
+
+
+_ASCII = {0x2500: "-", 0x2026: "~"}  # of the board, for terminals that know neither
+
+
+class Paint:
+    """Lines and rows with their styles; a console without colours shows the bare text."""
+
+    def __init__(self, *, timestamps: bool = False, encoding: str = "utf-8") -> None:
+        self._timestamps = timestamps
+        self._rows = {} if _can_draw(encoding) else _ASCII
+        self._known: tuple[tuple[str, str], ...] = ()
+        self._prefixes = Prefixes()
+        self._styles: dict[str, str] = {}  # task -> its colour
+
+    def learn(self, view: View) -> None:
+        """Give each task of the view its colour, and a prefix as wide as the others'."""
+        known = tuple((task.task, task.host) for task in view.tasks.values())
+        if known == self._known:
+            return
+        self._known = known
+        self._prefixes.learn(view)
+        self._styles = {task: _OF_TASKS[place % len(_OF_TASKS)] for place, task in enumerate(view.tasks)}
+
+    def line(self, said: Said) -> Text:
+        """A line that scrolls by."""
+        if isinstance(said, tuple):
+            text, style = said
+            return Text(plain(text), style) if style else _decoded(coloured(text))
+        return Text.assemble(*self._head_and_text(said))
+
+    def _head_and_text(self, said: LogLine | Folded) -> tuple[Text, Text]:
+        prefix = self._prefixes.of_line(said)
+        at = (when(said.sent), "dim") if self._timestamps else ""
+        if isinstance(said, Folded) and said.noise:
+            return Text.assemble(at, (plain(prefix), "dim")), Text(plain(said.text), "dim")
+        task = said.task if isinstance(said, LogLine) else ""  # several have no colour
+        return Text.assemble(at, (plain(prefix), self._styles.get(task, ""))), _decoded(said.text)
+
+    def lines(self, said: Said, width: int) -> list[Text]:
+        """Break a line between words; what is to be copied is left whole, and so is a word."""
+        if not isinstance(said, tuple):
+            head, text = self._head_and_text(said)
+            if head.cell_len + text.cell_len <= width:
+                return [Text.assemble(head, text)]
+            more = Text(" " * max(0, head.cell_len - 2) + "| ", "dim")
+            parts = text.divide(_breaks(text.plain, max(20, width - head.cell_len)))
+            return [Text.assemble(more if place else head, part) for place, part in enumerate(parts)]
+        if said[0].lstrip().startswith("try: "):
+            return [self.line(said)]
+        return [self.line((part, said[1])) for part in wrapped([said[0]], width)]
+
+    def row(self, row: Row, width: int) -> Text:
+        """A row of the region, cut to `width` cells; the style `task` is the colour of the task it names."""
+        cells = [
+            (
+                plain(text).translate(self._rows),
+                self._styles.get(text.strip(), "") if style == "task" else style,
+            )
+            for text, style in row
+        ]
+        made = Text.assemble(*cells)
+        made.truncate(max(0, width))
+        made.rstrip()
+        return made
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Return where the further lines begin that a text needs; no word is broken."""
+    begins, found = 0, []
+    for word in re.finditer(r"\s*\S+", text):
+        if cell_len(text[begins : word.end()]) > width and word.start() > begins:
+            begins = word.end() - len(word.group().lstrip())
+            found.append(begins)
+    return found
+
+
+def _can_draw(encoding: str) -> bool:
+    try:
+        "\u2500".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _decoded(text: str) -> Text:
+    """Text from elsewhere: of all that it may hold beside the printable only colours have an effect."""
+    safe = harmless(text)
+    return AnsiDecoder().decode_line(safe) if "\x1b" in safe else Text(safe)
 
 
 class Live:
@@ -47,7 +159,6 @@ class Live:
         self._terminal = _Terminal(stdout)
         self._view = look.view
         self._said: deque[Said] = deque()
-        self._dropped: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._closing = False
         self._vitals = Vitals()
@@ -64,7 +175,8 @@ class Live:
                 raise self._gone
             if isinstance(event, LogLine):
                 if not self._look.leaves_out(stamped):
-                    self._add_line(event, stamped.at)
+                    self._changed.wait_for(lambda: len(self._said) < ROOM or self._gone)
+                    self._said.extend(self._held.add(event, stamped.at, time.monotonic()))
                 return
             self._view = apply(self._view, event, stamped.at)
             words = _words(self._view, event, brief=self._look.brief)
@@ -88,16 +200,7 @@ class Live:
         frames = -1
         while self._thread.is_alive() and frames != self._frames:
             frames = self._frames
-            self._thread.join(2 * PATIENCE)
-
-    def _add_line(self, line: LogLine, sent: float) -> None:
-        """Queue a line, or count it as dropped while the terminal is stuck."""
-        if len(self._said) >= ROOM:
-            self._changed.notify_all()
-            if self._dropped or not self._changed.wait_for(lambda: len(self._said) < ROOM, PATIENCE):
-                self._dropped[line.task] += 1
-                return
-        self._said.extend(self._held.add(line, sent, time.monotonic()))
+            self._thread.join(PATIENCE)
 
     def _draw_on(self) -> None:
         try:
@@ -116,9 +219,8 @@ class Live:
             self._changed.wait_for(lambda: self._closing or len(self._said) >= ROOM, FRAME)
             self._said.extend(self._held.tick(time.monotonic()))
             view, closing, vitals = self._view, self._closing, self._vitals
-            said = [*self._said, *_gaps(self._dropped)]
+            said = list(self._said)
             self._said.clear()
-            self._dropped.clear()
             self._changed.notify_all()
         self._paint.learn(view)
         width, height = self._terminal.measure()
@@ -227,10 +329,3 @@ def _style(event: Event) -> str:
             return "yellow"
         case _:
             return "dim"
-
-
-def _gaps(dropped: Counter[str]) -> list[Said]:
-    return [
-        (f"{task}: {gap(ev.LogGap(task, ev.GapPlace.DISPLAY, lines, 'the terminal is too slow'))}", "yellow")
-        for task, lines in dropped.items()
-    ]

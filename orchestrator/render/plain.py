@@ -18,9 +18,9 @@ from typing import TextIO
 from orchestrator.diagnosis.ends import failed
 from orchestrator.events import LogLine, RunPlanned, Stamped, TaskExited, TaskStarted
 from orchestrator.model import Fold
+from orchestrator.render import fold
 from orchestrator.render.errors import coloured
 from orchestrator.render.folding import Folding, Shown
-from orchestrator.render.prefix import Prefixes
 from orchestrator.render.sink import DisplayGoneError, Sink, colours
 from orchestrator.render.words import say
 from orchestrator.run.view import View, apply
@@ -28,6 +28,7 @@ from orchestrator.run.vitals import Vitals
 from orchestrator.text import moment, plain
 
 _BURST = 1 << 15  # characters of lines that are written at once
+_MOST = 1000  # orders in which tasks may say the same
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,43 @@ def when(seconds: float) -> str:
     return f"{moment('%H:%M:%S', seconds)}.{int(seconds % 1 * 1000):03} "
 
 
+class Prefixes:
+    """The prefix of each task, as wide as the widest one known."""
+
+    def __init__(self) -> None:
+        self._task = self._host = 0
+        self._made: dict[tuple[str, str], str] = {}
+        self._several: dict[tuple[str, ...], str] = {}
+
+    def learn(self, view: View) -> None:
+        """Make room for the tasks of the view."""
+        self._task = max((len(task.task) for task in view.tasks.values()), default=0)
+        self._host = max((len(task.host) for task in view.tasks.values()), default=0)
+        self._made.clear()
+        self._several.clear()
+
+    def of_line(self, line: Shown) -> str:
+        if isinstance(line, LogLine):
+            return self.of(line.task, line.host)
+        return self.of_several(line.tasks) if len(line.tasks) > 1 else self.of(line.tasks[0], line.host)
+
+    def of(self, task: str, host: str) -> str:
+        made = self._made.get((task, host))
+        if made is None:
+            made = self._made[task, host] = plain(f"{task:<{self._task}} {host:<{self._host}} | ")
+        return made
+
+    def of_several(self, tasks: tuple[str, ...]) -> str:
+        """`worker/[0-3] | `, for a line that they share."""
+        made = self._several.get(tasks)
+        if made is None:
+            if len(self._several) > _MOST:
+                self._several.clear()
+            width = self._task + 1 + self._host
+            made = self._several[tasks] = f"{fold.names(tasks):<{width}} | "
+        return made
+
+
 class Plain:
     has_board = False
 
@@ -65,10 +103,9 @@ class Plain:
         self._err = Sink(stderr)
         self._look = look
         self._colour = colours(stderr)
-        fold = look.fold or Fold.NONE
-        self._folding = Folding(fold, look.wanted)
+        self._folding = Folding(look.fold or Fold.NONE, look.wanted)
         narrowed = look.since or look.grep or look.timestamps
-        self.takes_blocks = not narrowed and fold is Fold.NONE  # the short way of most lines
+        self.takes_blocks = not narrowed and look.fold is not Fold.SIMILAR  # the short way of most lines
         self._view = look.view
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)

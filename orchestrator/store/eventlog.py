@@ -10,20 +10,16 @@ from orchestrator.eventjson import encode
 from orchestrator.events import Stamped
 from orchestrator.plainfile import make_way, open_plain, stands_at
 from orchestrator.store.folder import RunFolder
-from orchestrator.store.mirror import has_room
 
 
 class EventLog:
     """Appends events to events.jsonl, so that a reader never takes half of one for a whole.
 
-    On a full disk they wait in memory; the reserve makes room for the first of them, and so for the
-    run's end.
+    On a full disk they wait in memory; logs leave some room for them (`mirror.ROOM`).
     """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._reserve = folder.reserve
-        self._spent = not folder.reserve.exists()
         self._waiting = b""
         self._fd = self._open()
         # A keeper killed in mid-write may have left half a line: end it, so that ours stands alone.
@@ -47,34 +43,15 @@ class EventLog:
     def flush(self) -> bool:
         """Write what waits; False when there is no room for all of it."""
         try:
-            self._write()
-            if self._spent:
-                self._save_again()
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._fd, self._waiting) :]
         except OSError:
-            try:
-                self._reserve.unlink()
-                self._spent = True
-                self._write()
-            except OSError:
-                return False
+            return False
         return True
 
-    def _save_again(self) -> None:
-        """A disk that was full once may be so again."""
-        if has_room(self._reserve.parent):
-            with contextlib.suppress(OSError):
-                self._folder.make_reserve()
-                self._spent = False
-
-    def _write(self) -> None:
-        while self._waiting:
-            self._waiting = self._waiting[os.write(self._fd, self._waiting) :]
-
     def finish(self, patience: float = 600.0) -> None:
-        """No event will come any more: wait for room for the last ones, then give the reserve back."""
+        """No event will come any more: wait for room for the last ones."""
         deadline = time.monotonic() + patience
         while not self.flush() and time.monotonic() < deadline:
             time.sleep(1.0)
         os.close(self._fd)
-        with contextlib.suppress(OSError):
-            self._reserve.unlink(missing_ok=True)

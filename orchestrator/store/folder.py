@@ -32,7 +32,6 @@ from orchestrator.plainfile import (
 from orchestrator.store.planfile import MOST, decode_plan, encode_plan
 from orchestrator.text import plain
 
-_RESERVE = 65_536  # bytes
 _MOST_VITALS = 8 << 20
 NEW = ".new"  # holds the folders that are not whole yet
 
@@ -59,7 +58,6 @@ class RunFolder:
     debug_log = _Inside("debug.log")
     lock = _Inside("keeper.lock")
     control = _Inside("control")
-    reserve = _Inside("reserve")  # room for the last events on a disk that is full
     vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
     notify = _Inside("notify.json")
     logs = _Inside("logs")
@@ -138,7 +136,6 @@ class RunFolder:
             making.path.chmod(0o700)
             making.lock.touch(0o600)
             making.events.touch(0o600)
-            making.make_reserve()
             write_atomically(making.plan, encode_plan(plan))
             if fresh:
                 making.path.rename(self.path)
@@ -153,18 +150,12 @@ class RunFolder:
                 hint="set XDG_STATE_HOME to a folder of yours on a disk with space",
             ) from error
 
-    def make_reserve(self) -> None:
-        """Take room for the run's end; raise OSError where there is none."""
-        make_way(self.reserve)
-        self.reserve.touch(0o600)
-        self.reserve.write_bytes(b"\n" * _RESERVE)
-
     def mend(self) -> None:
         """Move aside what cannot be the file or folder that it is named like; raise OSError.
 
         For whoever is about to keep the run: what was there is kept under another name.
         """
-        for path in (self.plan, self.events, self.debug_log, self.lock, self.reserve):
+        for path in (self.plan, self.events, self.debug_log, self.lock):
             make_way(path)
         for path in (self.logs, self.stacks):
             make_way(path, folder=True)

@@ -57,7 +57,7 @@ DOORS = {
     "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
-    "rich": tuple(f"orchestrator.render.{name}" for name in ("live", "paint", "grid", "progress")),
+    "rich": tuple(f"orchestrator.render.{name}" for name in ("live", "grid", "progress")),
     "tensorflow": (),
     "tf_keras": (),
     "keras": (),

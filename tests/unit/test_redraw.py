@@ -6,7 +6,7 @@ import os
 import struct
 import termios
 
-from orchestrator.render.redraw import Redraw
+from orchestrator.render.sink import Redraw
 
 
 def test_on_a_terminal_it_stays_in_its_place() -> None:

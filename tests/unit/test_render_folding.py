@@ -115,20 +115,14 @@ def test_none_folds_nothing() -> None:
     assert feed(folding, line(0, INFO), line(1, "a")) == [("worker/0", INFO), ("worker/1", "a")]
 
 
-def test_tensorflows_start_is_one_line_before_the_first_of_a_task() -> None:
+def test_tensorflows_start_is_one_line_once_it_is_quiet() -> None:
     folding = started(3)
     assert feed(folding, *(line(task, INFO) for task in (0, 1, 2, 0, 1))) == []
-    assert feed(folding, *(line(task, "data ready") for task in range(3))) == [
-        (ALL, "TensorFlow's notes: 5 lines"),
-        (ALL, "data ready"),
-    ]
-
-
-def test_a_count_is_shown_once_it_is_quiet() -> None:
-    folding = started(2)
-    feed(folding, line(0, INFO))
+    assert feed(folding, *(line(task, "data ready") for task in range(3))) == [(ALL, "data ready")]
     assert folding.tick(9.0) == []
-    assert words(folding.tick(10.0)) == [("worker/0", "TensorFlow's notes: 1 line")]
+    assert words(folding.tick(10.0)) == [(ALL, "TensorFlow's notes: 5 lines")]
+    feed(folding, line(0, INFO))
+    assert words(folding.flush(0.0)) == [("worker/0", "TensorFlow's notes: 1 line")]
 
 
 def test_errors_of_different_tasks_stay() -> None:
@@ -145,65 +139,16 @@ def test_errors_of_different_tasks_stay() -> None:
 def test_tasks_that_leave_one_after_the_other_are_no_error_when_all_went_well() -> None:
     folding = started(2)
     assert feed(folding, *(line(0, text) for text in UNHEALTHY)) == []
-    assert folding.note(exited(0), 0.0, aloud=False) == []
-    [(task, text)] = words(folding.note(exited(1), 0.0, aloud=True))
+    [(task, text)] = words(folding.note(exited(0), 0.0, aloud=True))
     assert task == "worker/0"
     assert text.startswith("TensorFlow's end: ")
     assert text.endswith(": 3 lines")
-
-
-def test_a_task_that_ended_well_is_not_missed() -> None:
-    head = (
-        "E0000 00:00:1795321634.124339    4654 base_collective_executor.cc:252] "
-        "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Error reported from /job:worker/task:2: "
-        "The following tasks are unhealthy (stopped):"
-    )
-    block = (head, *UNHEALTHY[1:])
-    folding = started(3)
-    folding.note(exited(2), 0.0, aloud=False)
-    assert feed(folding, *(line(task, text) for text in block for task in (0, 1))) == []
-    [(tasks, text), *_] = feed(folding, line(0, "saved"), line(1, "saved"))
-    assert (tasks, text.rpartition(": ")[2]) == ("worker/0,worker/1", "6 lines")
-    # another one has not ended
-    assert feed(folding, *(line(0, text) for text in (head, "/job:worker/replica:0/task:1"))) == []
-    folding.tick(5.0)
-    assert words(folding.tick(5.0 + MOMENT))[-1] == ("worker/0", "/job:worker/replica:0/task:1")
-
-
-LEADER_GONE = (
-    "E0000 00:00:1795369418.682618 283 a.cc:252] UNAVAILABLE: Failed to send RPC to coordination service.",
-    "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling /Beat:",
-    ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"failed to connect to all addresses"}',
-)  # fmt: skip
-
-
-def test_a_leader_that_ended_well_is_not_missed_either() -> None:
-    folding = started(2)
-    folding.note(exited(0), 0.0, aloud=False)
-    [(task, text), *_] = feed(folding, *(line(1, text) for text in LEADER_GONE), line(1, "saved"))
-    assert (task, text.rpartition(": ")[2]) == ("worker/1", "3 lines")
-
-
-def test_a_leader_that_is_gone_otherwise_is_an_error() -> None:
-    folding = started(2)
-    feed(folding, *(line(1, text) for text in LEADER_GONE))
-    folding.note(exited(0, 1), 0.0, aloud=False)
-    assert words(folding.tick(MOMENT)) == [("worker/1", text) for text in LEADER_GONE]
-
-
-def test_nor_is_one_whose_end_comes_a_little_later() -> None:
-    folding = started(3)
-    feed(folding, *(line(0, text) for text in UNHEALTHY))
-    folding.note(exited(2), 0.0, aloud=False)
-    [(task, text)] = words(folding.tick(20.0))
-    assert (task, text.rpartition(": ")[2]) == ("worker/0", "3 lines")
 
 
 @pytest.mark.parametrize(
     "event",
     [
         exited(0, 1),
-        exited(1, 1),
         exited(0, stopped=True),
         ev.HostLost("gpu-1", "no heartbeat"),
         ev.StopRequested(StopBy.FAILURE, "worker/1 failed", 2.0),

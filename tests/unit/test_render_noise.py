@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.render.noise import LineOrigin, Noise
+from orchestrator.render.folding import LineOrigin, origin_of
 
 NEW = "0000 00:00:1795320342.882476    8101 "
 OLD = "2024-01-02 09:35:23.860511: "
@@ -37,7 +37,7 @@ OLD = "2024-01-02 09:35:23.860511: "
     ],
 )
 def test_tensorflows_own(text: str) -> None:
-    assert Noise().origin(text) is LineOrigin.NOISE
+    assert origin_of(text) is LineOrigin.NOISE
 
 
 @pytest.mark.parametrize(
@@ -56,29 +56,7 @@ def test_tensorflows_own(text: str) -> None:
         f"F{NEW}coordination_service_agent.cc:1] Terminating process because a task has failed",
         f"{OLD}F tensorflow/core/platform/default/env.cc:74] Check failed: ret == 0",
         "To enable the following instructions: are my own words",
-        "/job:worker/replica:0/task:1",
     ],
 )
 def test_the_tasks(text: str) -> None:
-    assert Noise().origin(text) is LineOrigin.TASK
-
-
-def test_a_line_that_goes_on_is_what_the_one_before_was() -> None:
-    noise = Noise()
-    origins = [
-        noise.origin(text)
-        for text in (
-            f"I{NEW}coordination_service.cc:505] Example stragglers:",
-            "/job:worker/replica:0/task:1",
-            "/job:worker/replica:0/task:0",
-            (
-                f"E{NEW}coordination_service_agent.cc:332] The following tasks are unhealthy (stopped "
-                "heartbeats):"
-            ),
-            "/job:worker/replica:0/task:2",
-            "The tasks have crashed. Check the task logs for an earlier error",
-            "data ready",
-            "/job:worker/replica:0/task:2",
-        )
-    ]
-    assert origins == [LineOrigin.NOISE] * 3 + [LineOrigin.FAREWELL] * 3 + [LineOrigin.TASK] * 2
+    assert origin_of(text) is LineOrigin.TASK

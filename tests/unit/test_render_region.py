@@ -12,7 +12,7 @@ from rich.text import Text
 
 from orchestrator import events as ev
 from orchestrator.events import Event, Level, Outcome, Phase, Stamped
-from orchestrator.render.paint import Paint
+from orchestrator.render.live import Paint
 from orchestrator.render.region import region
 from orchestrator.run.fitlines import Fit
 from orchestrator.run.view import View, replay

@@ -26,7 +26,7 @@ from orchestrator.render import Jsonl
 from orchestrator.render.clean import Cleaning
 from orchestrator.render.clean import lines as clean_lines
 from orchestrator.render.errors import report
-from orchestrator.render.paint import Paint
+from orchestrator.render.live import Paint
 from orchestrator.render.plain import Plain
 from orchestrator.render.preflight import preflight_table
 from orchestrator.render.region import region

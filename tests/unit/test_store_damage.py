@@ -223,13 +223,13 @@ def test_of_a_run_that_is_being_made_nobody_sees_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[RunFolder]] = []
-    reserve = RunFolder.make_reserve
+    mend = RunFolder.mend
 
     def look(self: RunFolder) -> None:
         seen.append(list(runs(tmp_path)))
-        reserve(self)
+        mend(self)
 
-    monkeypatch.setattr(RunFolder, "make_reserve", look)
+    monkeypatch.setattr(RunFolder, "mend", look)
     plan = make(host("a"))
     RunFolder(tmp_path, RunId(plan.run)).create(plan)
     assert seen == [[]]

@@ -24,7 +24,7 @@ def made(root: Path, run: str, *, days: float, ended: RunEnded | None = ENDED, s
     folder = RunFolder(root, RunId(run))
     hosts = (Host("gpu-1", "gpu-1", "gpu-1"), Host("gpu-2", "gpu-2", "gpu-2"))
     folder.create(RunPlan(run, "", "me", 1.0, hosts, {}, (), (), Completion.ALL, 30, 2, 3600, ()))
-    folder.reserve.write_bytes(b"x" * size)
+    folder.debug_log.write_bytes(b"x" * size)
     if ended is not None:
         EventLog(folder)(Stamped(1.0, ended))
     then = time.time() - days * 86_400

@@ -90,12 +90,7 @@ def test_a_copy_that_finds_no_room_is_no_success(
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["tail", *words]) == ExitStatus.USAGE
-    said = capfd.readouterr().err
-    assert said.endswith(
-        "error: what was to be shown could not be written\n"
-        "  why: No space left on device\n"
-        "  try: make room; `orchestrate tail 20261121-010203-abcd -n all` shows it again\n"
-    )
+    assert "could not be written: No space left on device" in capfd.readouterr().err
 
 
 def test_a_line_with_its_time(capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
 from orchestrator.cli.desk.asking import key_or_none, logins, new_fleet
 from orchestrator.cli.desk.out import tell
-from orchestrator.errors import HostError, OrchestrateError, SeveralErrors, UsageError
+from orchestrator.errors import HostError, SeveralErrors, UsageError
 from orchestrator.events import Outcome, RunEnded
 from orchestrator.model import Inventory, Role, RunPlan, TaskId
 from orchestrator.names import NotANameError, RunId, shown
@@ -42,13 +42,12 @@ def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) ->
     path = inventories.locate(hosts)
     if folder is not None:
         try:
-            plan = folder.read_plan()
+            folder.read_plan()
+            return folder
         except UsageError:
             if not inventories.is_there(hosts):
                 raise
             wanted = folder.run  # its nodes know its plan
-        else:
-            return folder if to_stop else _vouched_now(folder, plan, hosts)
     if not inventories.is_there(hosts):
         raise _unknown(wanted, f"nor is there a {path}, whose hosts could be asked")
     inventory = inventories.load(hosts)
@@ -77,25 +76,6 @@ def _take(known: Known, inventory: Inventory, found: Discovery) -> RunFolder:
             tell(line)
     folder = RunFolder(runs_root(), RunId(plan.run))
     folder.create(plan)
-    return folder
-
-
-def _vouched_now(folder: RunFolder, plan: RunPlan, hosts: str | None) -> RunFolder:
-    """A run that nodes had told of is asked for again where the key may have come since."""
-    if not plan.hearsay or not inventories.is_there(hosts) or key_or_none() is None or folder.has_keeper():
-        return folder
-    why = "no host knows it any more"
-    try:
-        inventory = inventories.load(hosts)
-        found = discover(inventory)
-        for known in found.known:
-            if known.plan.run == plan.run:
-                why = adopt(known, inventory, found.answering).hearsay
-                if not why:
-                    return _take(known, inventory, found)
-    except OrchestrateError as error:
-        why = error.in_one_line
-    tell(f"run {plan.run} is followed from here as before, though the key is there: {why}")
     return folder
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from orchestrator.checks.network import without
 from orchestrator.cli.desk import asking
-from orchestrator.cli.desk.frozen import why_no_answer
 from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
-from orchestrator.errors import ExitStatus, RunError, UsageError
+from orchestrator.errors import ExitStatus, RunError
 from orchestrator.events import (
+    CheckReported,
     HostConnected,
     HostFailed,
     LogLine,
-    Noted,
+    PairReported,
     PhaseEnded,
     PhaseStarted,
     RunAdopted,
@@ -30,11 +33,13 @@ from orchestrator.events import (
     StopBy,
     StopRequested,
 )
-from orchestrator.model import Order
+from orchestrator.model import Fold, Host, Order
 from orchestrator.node.base.fault import reason
-from orchestrator.render import DisplayGoneError, Renderer, is_full
+from orchestrator.ranges import expand_all, fold
+from orchestrator.render import DisplayGoneError, Look, Renderer, choose, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
+from orchestrator.text import count
 
 _IDLE = 0.03  # seconds between two looks at the folder
 _QUIET = 0.1  # the same where there has been nothing new for a while
@@ -42,13 +47,72 @@ _LOOK_FOR_KEEPER = 0.5  # seconds between two looks at its lock
 _ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks at the tasks
 _LOOK_EVERY = 0.5  # seconds between two looks at what they use
 _STALE = 20.0  # seconds after which that tells nothing any more
-_DEAF = 15.0  # seconds in which a keeper that was asked to stop the run says so, if it is not frozen
 _PATIENCE = 2  # requests to stop that a keeper may leave without an effect before the viewer leaves it alone
 _MOST_KEEPERS = 3  # that come to nothing
 
 
+BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
 # What a keeper says that has only begun: one after the other may say so, and come to nothing.
 _OF_A_START = (RunAdopted, RunPlanned, PhaseStarted, PhaseEnded, HostConnected, HostFailed, StopRequested)
+
+
+def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
+    """Watch a run that was started here until it ends."""
+    tasks = {str(task) for task in arguments.task}
+
+    def wanted(task: str) -> bool:
+        return not tasks or task in tasks
+
+    folding = Fold(arguments.fold) if arguments.fold else None
+    look = Look(fold=folding, wanted=wanted)
+    renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
+    drawn = sys.stdout.isatty() and not arguments.json
+    behind = BEHIND if drawn else None
+    reader = RunReader(folder, wanted=wanted, drop_behind=behind, blocks=renderer.takes_blocks)
+    plan = folder.read_plan()
+    hosts = plan.hosts
+    readiness = Readiness(hosts)
+
+    if not drawn and not arguments.json and folding is None and len(plan.tasks) > 1:
+        tell("note: a pipe gets every task's lines; --fold similar shows those that are alike once")
+    status = own(folder, reader, renderer, interrupts, heard=readiness.hear)
+    if (out := readiness.out()) and not arguments.json and arguments.verb == "launch":
+        tell(_without(len(hosts), out, arguments))
+    return status
+
+
+def _without(total: int, out: Collection[str], arguments: argparse.Namespace) -> str:
+    """Name the option for the other hosts, which are perhaps not ready: nobody may have looked at them."""
+    names = shlex.quote(fold([*expand_all(arguments.exclude or ""), *out]))
+    return f"`--exclude {names}` trains on the other {total - len(out)} of {count(total, 'host')}"
+
+
+class Readiness:
+    """Which hosts kept a run from its start, as its events tell it."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        self._checks: list[CheckReported] = []
+        self._pairs: list[PairReported] = []
+        self._failed: set[str] = set()
+        self._never_began = False
+
+    def hear(self, stamped: Stamped) -> None:
+        match stamped.event:
+            case CheckReported() as check:
+                self._checks.append(check)
+            case PairReported() as pair:
+                self._pairs.append(pair)
+            case HostFailed(host=host):
+                self._failed.add(host)
+            case RunEnded(status=status):
+                self._never_began = status == ExitStatus.CLUSTER
+
+    def out(self) -> tuple[str, ...]:
+        """The hosts without which it could have begun; () where there is no such way, or it did begin."""
+        if not self._never_began:
+            return ()
+        return without(self._hosts, self._checks, self._pairs, self._failed)
 
 
 def own(
@@ -117,8 +181,6 @@ class _Watch:
     _left: Stamped | None = None
     _stopped: bool = False  # by a user, whoever that is
     _keepers: int = 0  # that were started one after the other, and came to nothing
-    _named: bool = False  # the keeper, as one that does not answer
-    _unheard: float = math.inf  # when it was first seen that the stop which was asked for had not begun
     _asked: float = -math.inf  # when the keeper was last told that somebody looks at the tasks
     _measured: float = -math.inf
 
@@ -128,7 +190,13 @@ class _Watch:
             status = self._watch()
         finally:
             self._close()
-        return self._incomplete(status) if self._full else status
+        if not self._full:
+            return status
+        run = self.folder.run
+        tell(
+            f"error: what was to be shown could not be written: {self._full}; `orchestrate tail {run} -n all`"
+        )
+        return status or int(ExitStatus.USAGE)  # a copy that lacks its end is no success of ours
 
     def _watch(self) -> int:
         checked, idle = time.monotonic(), _IDLE
@@ -147,8 +215,6 @@ class _Watch:
             if drawn:
                 idle = _IDLE
                 continue
-            if self.stopping():
-                self._name_who_does_not_stop_it()
             if time.monotonic() - checked > _LOOK_FOR_KEEPER:
                 checked = time.monotonic()
                 # It may have written its last event between our look at the folder and at the lock.
@@ -176,19 +242,6 @@ class _Watch:
             elif not isinstance(error, DisplayGoneError):  # `| head` has seen enough
                 raise
             self._shown = False
-
-    def _incomplete(self, status: int) -> int:
-        """A copy that lacks its end is no success of ours, whatever becomes of the run."""
-        from orchestrator.render.errors import report
-
-        run = self.folder.run
-        error = UsageError(
-            "what was to be shown could not be written",
-            why=self._full,
-            hint=f"make room; `orchestrate tail {run} -n all` shows it again",
-        )
-        report(error, sys.stderr)
-        return status or int(error.status)
 
     def _measure(self) -> None:
         """Let the keeper know that somebody looks, and hand over what it finds out then."""
@@ -235,17 +288,6 @@ class _Watch:
 
     def _show(self, stamped: Stamped) -> None:
         self._display(self.renderer.handle, stamped)
-
-    def _name_who_does_not_stop_it(self) -> None:
-        """Once: a keeper that is frozen holds the run, and nobody can take its place."""
-        now = time.monotonic()
-        self._unheard = min(self._unheard, now)
-        if self._stopped or self._named or now - self._unheard < _DEAF:
-            return
-        self._named = True
-        known = history(self.folder, quiet=True)
-        if self.folder.has_keeper() and not any(isinstance(one.event, StopRequested) for one in known):
-            self._show(Stamped(time.time(), Noted(why_no_answer(self.folder, known, _DEAF))))
 
     def _replace_keeper(self) -> None:
         """Raise RunError when keepers come to nothing."""
