@@ -7,7 +7,6 @@ try. `host.py` has those of one machine, `cluster.py` and `network.py` those of 
 from __future__ import annotations
 
 from orchestrator.checks import cluster, host, network
-from orchestrator.checks.data import not_prepared, of_data
 from orchestrator.checks.report import MODULES, PACKAGES, Check, Evidence, HostReport, Needs
 from orchestrator.events import CheckReported
 

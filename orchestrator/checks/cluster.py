@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from orchestrator import wire
 from orchestrator.checks.report import (
     Check,
     Evidence,
@@ -16,7 +17,6 @@ from orchestrator.checks.report import (
     minor,
     ok,
 )
-from orchestrator.checks.states import SAME_STATE, other_state, same_state
 from orchestrator.events import Level
 from orchestrator.groups import grouped
 from orchestrator.model import Role
@@ -65,20 +65,15 @@ def _version(report: HostReport, package: str) -> str | None:
 
 
 def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
-    """How a host gets the usual version of the distribution that it has: another beside it breaks both."""
-    made = report.is_made(needs)
+    """Say how a host gets the usual version of what it has."""
     if package == "python":
         other = f'set `python = "{".".join(minor(usual))}"` under [env], then `orchestrate setup`'
-        return other if made else "set `python` for it in hosts.toml to one of that version"
-    if made:
+        return other if report.is_made(needs) else "set `python` for it in hosts.toml to one of that version"
+    if report.is_made(needs):
         return "`orchestrate setup`"
-    if package == "tensorflow":
-        name = report.distribution or "tensorflow"
-        if name not in ("tensorflow", "tensorflow-cpu"):
-            return f"install the {name} that is built from TensorFlow {usual}, or leave the host out"
-        return report.pip(f"{name}=={usual}")
+    name = report.distribution or package if package == "tensorflow" else package
     # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
-    return report.pip("--no-deps", f"{package.replace('-', '_')}=={usual}")
+    return report.pip(*(["--no-deps"] if package != "tensorflow" else []), f"{name}=={usual}")
 
 
 def _machines(evidence: Evidence) -> Judgements:
@@ -96,11 +91,36 @@ def _machines(evidence: Evidence) -> Judgements:
             yield report.name, Judgement(Level.FAIL, text, why, hint, between=True)
 
 
+SAME_STATE = "they are one machine, and in a state folder one host of a run can be kept"
+
+
 def _states(evidence: Evidence) -> Judgements:
     """Two entries may be one machine; of its agents only one can hold the lock of a run's keeper."""
-    for name, first in same_state([(report.name, report.hello) for report in evidence.reports]).items():
-        hint = other_state(name)
-        yield name, Judgement(Level.FAIL, f"is that of {first} too", SAME_STATE, hint, between=True)
+    for name, first in same_state((report.name, report.hello) for report in evidence.reports).items():
+        yield (
+            name,
+            Judgement(Level.FAIL, f"is that of {first} too", SAME_STATE, other_state(name), between=True),
+        )
+
+
+def same_state(hellos: Iterable[tuple[str, wire.Hello]]) -> dict[str, str]:
+    """Map the hosts whose state folder an earlier one has to that one."""
+    # Without a boot id two machines of one image look alike.
+    places = grouped(
+        ((hello.boot_id, hello.state_place), name)
+        for name, hello in hellos
+        if hello.boot_id and hello.state_place
+    )
+    return {name: names[0] for names in places.values() for name in names[1:]}
+
+
+def other_state(name: str) -> str:
+    return f'write state = "{state_for(name)}" for it in hosts.toml'
+
+
+def state_for(name: str) -> str:
+    """Name a state folder of its own for an entry, beside the default one."""
+    return f"/var/tmp/orchestrate-{name}"  # noqa: S108 - the node takes none that is not ours
 
 
 def _shared(evidence: Evidence) -> Judgements:

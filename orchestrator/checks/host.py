@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from orchestrator import wire
 from orchestrator.checks.report import (
     Check,
-    Evidence,
     HostReport,
     Judgement,
-    Judgements,
     Needs,
     each,
     minor,
@@ -23,7 +20,6 @@ from orchestrator.checks.report import (
     set_key,
 )
 from orchestrator.events import Level
-from orchestrator.names import is_run
 from orchestrator.text import count, duration, size
 
 OLDEST_PYTHON = (3, 8)  # that our agent runs on
@@ -32,14 +28,12 @@ LEAST_SHM = 256 << 20  # bytes, for NCCL between the GPUs of one machine
 SKEW = 1.0  # seconds
 _KERAS_3 = (2, 16)  # the TensorFlow from which on tf_keras is what makes `fit` work on several tasks
 _NUMPY_2 = (1, 38)  # the reticulate from which on it knows numpy 2
-_PACKAGES_PAGE = "docs/setup.md#packages"  # `packages` replaces the default list, which that page shows
 _DEBIAN = "`apt install r-base-core r-cran-reticulate r-cran-jsonlite` there as root"
 # The distribution that brings a module, where it has another name; of tensorflow there are several.
 _BRINGS = {
     "google.protobuf": "protobuf",
     "google": "protobuf",
     "absl": "absl-py",
-    "tf_keras": "tf_keras",
     "tensorflow_datasets": "tensorflow-datasets",
 }
 _MISSING = "ModuleNotFoundError: No module named "
@@ -59,36 +53,34 @@ def _agent(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"Python {version}", why)
 
 
-def _setup(report: HostReport, needs: Needs) -> Iterator[Judgement]:
-    """Tell the shell's own words; what they lead to (no TensorFlow) is not told again."""
-    setup = report.facts.setup
-    if setup is not None and report.setup_failed:
-        level = Level.FAIL if needs.tensorflow else Level.WARN
-        status = "was killed" if setup.status is None else f"ended with {setup.status}"
-        missing = (
-            "TensorFlow is not there" if report.facts.python.ok else f"{report.host.python} does not run"
-        )
-        yield Judgement(level, f"the `setup` of [job] {status}, and {missing}", setup.words)
-
-
 def _python(report: HostReport, needs: Needs) -> Iterator[Judgement]:
-    python, made = report.facts.python, report.is_made(needs)
+    python = report.facts.python
     if python.ok:
         yield ok(python.version or "?")
-    elif not report.setup_failed:
-        hint = "`orchestrate setup`" if made else set_key("python", "the Python that trains")
-        yield Judgement(Level.FAIL, f"{report.host.python} does not run", python.error, hint)
+    else:
+        hint = set_key("python", "the Python that trains")
+        hint = "`orchestrate setup`" if report.is_made(needs) else hint
+        yield Judgement(
+            Level.FAIL, f"{report.host.python} does not run", _after_setup(report, python.error), hint
+        )
+
+
+def _after_setup(report: HostReport, why: str) -> str:
+    """Add what the `setup` of [job] printed: that of `module load` is the cause of what is missing."""
+    words = report.facts.setup
+    return f"{why}\nthe `setup` of [job] printed: {words}" if words else why
 
 
 def _tensorflow(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     if report.tensorflow is not None:
         yield ok(report.tensorflow)
-    elif report.facts.python.ok and not report.setup_failed:
+    elif report.facts.python.ok:
         level = Level.FAIL if needs.tensorflow else Level.WARN
         hint = _or(report.pip("tensorflow"), "set `python` or `setup`, so that the right one is used")
         if report.is_made(needs):
             hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
-        yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)
+        why = _after_setup(report, f"{report.facts.python.path} does not have it")
+        yield Judgement(level, "not installed", why, hint)
 
 
 def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -104,13 +96,11 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     hint = _or(hint, "set `legacy_keras = false` under [job]")
     if report.is_made(needs):
         hint = "add tf-keras to the `packages` of [env], then `orchestrate setup`"
-    why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2"
+    why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2; the two must match"
     level = Level.FAIL if needs.tensorflow else Level.WARN
-    if version is None:
-        yield Judgement(level, "not installed", why, hint)
-    else:
-        text = f"{version} beside tensorflow {tensorflow}"
-        yield Judgement(level, text, f"{why}; the two must match", hint)
+    yield Judgement(
+        level, f"{version} beside tensorflow {tensorflow}" if version else "not installed", why, hint
+    )
 
 
 def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -130,25 +120,20 @@ def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
 
 def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
     """Say what to do about a module that cannot be imported."""
-    if error.startswith("PermissionError") or "Permission denied" in error:
+    if "Permission" in error:
         return "run `chmod -R a+rX` on that folder, as its owner"
     if missing := error.startswith(_MISSING):
         module = error.removeprefix(_MISSING).lstrip("'").partition("'")[0].partition(".")[0]
     name = report.distribution or "tensorflow" if module == "tensorflow" else _BRINGS.get(module, module)
     version = report.facts.packages.get(name.replace("_", "-"))
     if not report.is_made(needs):
-        if not _NAME.fullmatch(module):
-            return ""
         # What is there is installed again, in the same version and of the same distribution.
         words = ("--force-reinstall", "--no-deps", f"{name}=={version}") if version else (name,)
-        return report.pip(*words)
-    if missing and not version and _NAME.fullmatch(module):
-        return f"add {name} to the `packages` of [env] ({_PACKAGES_PAGE}), then `orchestrate setup`"
-    # An environment of ours that is complete by its name is not made again: first it has to go.
-    folder = (report.facts.python.path or "").removesuffix("/bin/python")
-    ours = "/envs/" in folder and not folder.endswith("/")
-    removal = f"`orchestrate exec --only {report.name} -- {shlex.join(('rm', '-rf', folder))}`, then "
-    return (removal if ours else "") + "`orchestrate setup`"
+        return report.pip(*words) if _NAME.fullmatch(module) else ""
+    if missing and not version:
+        return f"add {name} to the `packages` of [env] (docs/setup.md#packages), then `orchestrate setup`"
+    # An environment of ours that is complete by its name is not made again.
+    return f"remove {report.host.python.removesuffix('/bin/python')} there, then `orchestrate setup`"
 
 
 def _ended(report: HostReport, imported: wire.Imported) -> tuple[str, str]:
@@ -156,8 +141,7 @@ def _ended(report: HostReport, imported: wire.Imported) -> tuple[str, str]:
         why = "SIGILL: the processor lacks an instruction that this build uses, such as AVX"
         return why, "install a build for it (`grep -c avx /proc/cpuinfo` there), or leave the host out"
     if imported.signal == signal.SIGKILL:
-        why = "SIGKILL: the kernel was out of memory, or a limit of the container"
-        return why, "look at `dmesg` there"
+        return "SIGKILL: the kernel was out of memory, or a limit of the container", "look at `dmesg` there"
     python = shlex.quote(report.facts.python.path or "python3")
     return imported.ended, f"run `{python} -c 'import tensorflow'` there"
 
@@ -242,34 +226,25 @@ def _clock(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
     yield Judgement(Level.WARN, text, why)
 
 
-def _port(evidence: Evidence) -> Judgements:
-    """Look at the task ports of each host; of entries that want each other's, `machine` tells."""
-    rivals = clashing(evidence.reports)
-    for report in evidence.reports:
-        if report.name not in rivals:
-            yield report.name, _of_ports(report)
-
-
-def clashing(reports: Sequence[HostReport]) -> frozenset[str]:
-    """The hosts that share a machine and a task port with another entry."""
-    users = Counter((report.machine, port) for report in reports for port in report.ports)
-    return frozenset(
-        report.name for report in reports for port in report.ports if users[report.machine, port] > 1
-    )
-
-
-def _of_ports(report: HostReport) -> Judgement:
-    listen, busy = report.listen, report.listen.busy
-    if listen.waits_for is not None:
-        whose = "yours" if listen.waits_for == report.hello.user else listen.waits_for
-        why = "it uses the task ports now, so this one measured nothing"
-        hint = "run `orchestrate preflight` again when it has ended"
-        return Judgement(Level.FAIL, f"another preflight of {whose} is there", why, hint)
-    if busy:
-        holders = {taken.port: _holder(taken) for taken in sorted(busy, key=lambda taken: taken.port)}
+def _port(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
+    """Look at the task ports: taken, or among those that the kernel hands out to outgoing connections."""
+    listen = report.listen
+    if listen.busy:
+        holders = {taken.port: _holder(taken) for taken in sorted(listen.busy, key=lambda taken: taken.port)}
         why = "; ".join(f"{port}: {holder}" for port, holder in holders.items())
-        return Judgement(Level.FAIL, f"{', '.join(map(str, holders))} taken", why, _free(busy))
-    return _ephemeral(report)
+        yield Judgement(Level.FAIL, f"{', '.join(map(str, holders))} taken", why)
+        return
+    numbers = [int(word) for word in report.facts.answers.get("port", "").split()[:2] if word.isdecimal()]
+    low, high = numbers if len(numbers) == 2 else (32768, 60999)
+    unsafe = ",".join(str(port) for port in report.ports if low <= port <= high)
+    listed = ", ".join(map(str, report.ports))
+    if not unsafe:
+        yield ok(listed)
+        return
+    why = f"the kernel hands out {low} to {high} to outgoing connections: one may hold it at the start"
+    reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={unsafe}`"
+    hint = f"set `task_port` below {low} in hosts.toml, or run {reserve} there as root"
+    yield Judgement(Level.WARN, listed, why, hint)
 
 
 def _holder(taken: wire.Busy) -> str:
@@ -278,31 +253,6 @@ def _holder(taken: wire.Busy) -> str:
     if isinstance(holder, wire.Lessee) and holder.run is not None:
         return f"run {holder.run} ({holder.owner})"
     return taken.words
-
-
-def _ephemeral(report: HostReport) -> Judgement:
-    """Compare the ports with those that the kernel hands out to outgoing connections."""
-    numbers = [int(word) for word in report.facts.answers.get("port", "").split()[:2] if word.isdecimal()]
-    low, high = numbers if len(numbers) == 2 else (32768, 60999)
-    unsafe = [str(port) for port in report.ports if low <= port <= high]
-    listed = ", ".join(map(str, report.ports))
-    if not unsafe:
-        return ok(listed)
-    why = f"the kernel hands out {low} to {high} to outgoing connections: one may hold it at the start"
-    reserve = f"`sysctl net.ipv4.ip_local_reserved_ports={','.join(unsafe)}`"
-    hint = f"set `task_port` below {low} in hosts.toml, or run {reserve} there as root"
-    return Judgement(Level.WARN, listed, why, hint)
-
-
-def _free(busy: Sequence[wire.Busy]) -> str:
-    """How the ports become free; a run's name is a node's word, and a command line takes only such a one."""
-    runs = {taken.holder.run if isinstance(taken.holder, wire.Lessee) else "" for taken in busy}
-    run = runs.pop() if len(runs) == 1 else ""
-    if run and is_run(run):
-        return f"`orchestrate stop {run}`; or set another `task_port` in hosts.toml"
-    if "" not in runs and run != "":
-        return "`orchestrate launch --other-ports`; or set another `task_port` in hosts.toml"
-    return "end what holds it, or change `task_port` in hosts.toml"
 
 
 def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
@@ -349,7 +299,6 @@ _LINGERS = (  # root is excluded by default
 CHECKS = (
     Check("login", each(_login)),
     Check("agent", each(_agent), fix=set_key("agent_python", "a newer Python there")),
-    Check("setup", each(_setup), fix="run that `setup` there, in `bash -l`, and mend it under [job]"),
     Check("python", each(_python)),
     Check("tensorflow", each(_tensorflow)),
     Check("tf_keras", each(_tf_keras)),
@@ -371,7 +320,12 @@ CHECKS = (
     Check("workdir", each(_workdir), fix=set_key("workdir", "a folder that this user may write")),
     Check("disk", each(_disk)),
     Check("clock", each(_clock), fix="`timedatectl set-ntp true` there as root, or `chronyc makestep`"),
-    Check("port", _port, ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range")),
+    Check(
+        "port",
+        each(_port),
+        ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range"),
+        fix="`orchestrate stop RUN`, or end what holds it; else set another `task_port` in hosts.toml",
+    ),
     Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
     Check("gpu", each(_gpu)),
 )

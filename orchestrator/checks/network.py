@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from orchestrator.checks.report import Check, Evidence, Judgement, Judgements, between, ip_of, ok
-from orchestrator.config.targets import is_loopback
 from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.groups import grouped
 from orchestrator.model import Host, Role
@@ -28,7 +27,7 @@ def _address(evidence: Evidence) -> Judgements:
 
 
 def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
-    """The hosts whose address is a loopback one, or a name for one: others would connect to themselves."""
+    """Find addresses that mean the loopback on some host: it would connect to itself."""
     if len({report.machine for report in evidence.reports}) < 2:
         return {}
     strays = grouped(
@@ -36,21 +35,15 @@ def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
     )
     wrong: dict[str, Judgement] = {}
     for report in evidence.reports:
-        name, address = report.name, report.host.address
-        own = report.own_address or "its address in the cluster's network"
-        if is_loopback(address):
-            why = "the tasks on the other machines would connect to themselves"
-            hint = f"set `address` to one that the others reach, such as {own}"
-            wrong[name] = Judgement(Level.FAIL, f"{address} is a loopback address", why, hint)
-        elif name in strays:
-            where = fold(dict.fromkeys(pair.source for pair in strays[name]))
-            loopback = strays[name][0].resolved
-            why = f"/etc/hosts there gives the name a loopback address: {where} would connect to itself"
+        if pairs := strays.get(report.name):
+            where = fold(dict.fromkeys(pair.source for pair in pairs))
+            own = report.own_address or "its address in the cluster's network"
             hint = (
-                f"delete the name from the line of {loopback} in /etc/hosts on {where}, or set "
-                f"`address` to an IP address such as {own}"
+                f"set `address` to an IP address such as {own}; or, for a name, delete it from the line of "
+                f"{pairs[0].resolved} in /etc/hosts on {where}"
             )
-            wrong[name] = Judgement(Level.FAIL, f"{address} means {loopback} on {where}", why, hint)
+            text = f"{report.host.address} means {pairs[0].resolved} on {where}"
+            wrong[report.name] = Judgement(Level.FAIL, text, "a task there would connect to itself", hint)
     return wrong
 
 
@@ -69,31 +62,30 @@ def _blame(ways: Mapping[Way, bool]) -> tuple[list[_Blame], list[Way]]:
     First the hosts to and from which nothing passes, then those to which, then those from which. One that
     has a single peer explains nothing: either of the two may be the cause.
     """
-    if all(ways.values()):
-        return [], []
-    to = grouped((way[1], way) for way in ways)
-    out = grouped((way[0], way) for way in ways)
     rest = {way for way, passes in ways.items() if not passes}
-    worst = [name for name, _ in Counter(name for way in sorted(rest) for name in way).most_common()]
-    blames = []
-    choices: tuple[tuple[Direction, Sequence[Mapping[str, Sequence[Way]]]], ...] = (
-        ("both", (to, out)),
-        ("to", (to,)),
-        ("from", (out,)),
+    to, out = (
+        {
+            name: own
+            for name, own in grouped((way[end], way) for way in ways).items()
+            if len(own) > 1 and rest.issuperset(own)
+        }
+        for end in (1, 0)
     )
-    for direction, sides in choices:
-        explained: set[Way] = set()
-        for name in worst:
-            of_host = [side.get(name, ()) for side in sides]
-            own = [way for side in of_host for way in side if way in rest]
-            if (
-                own
-                and all(len(side) > 1 for side in of_host)
-                and not any(ways[w] for s in of_host for w in s)
-            ):
-                blames.append(_Blame(name, direction, own))
-                explained.update(own)
-        rest -= explained
+    both = {name: [*to[name], *out[name]] for name in to.keys() & out.keys()}
+    blames = []
+    choices: tuple[tuple[Direction, Mapping[str, Sequence[Way]]], ...] = (
+        ("both", both),
+        ("to", to),
+        ("from", out),
+    )
+    for direction, dead in choices:
+        new = [
+            _Blame(name, direction, own)
+            for name in sorted(dead)
+            if (own := [way for way in dead[name] if way in rest])
+        ]
+        rest.difference_update(way for blame in new for way in blame.ways)
+        blames += new
     return blames, sorted(rest)
 
 
@@ -108,48 +100,44 @@ def _reach(evidence: Evidence) -> Judgements:
     ways = [(pair.source, pair.target) for pair in pairs if pair.source != pair.target]
     blames, rest = _blame({way: way not in closed for way in ways})
     findings: dict[str, list[Judgement]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
-    addresses = {report.name: report.addresses for report in evidence.reports}
+    own = {report.name: report.addresses for report in evidence.reports}
     for blame in blames:
-        findings[blame.host].append(_blamed(blame, [closed[way] for way in blame.ways], addresses))
-    for (target, _), missed in grouped(((way[1], closed[way].why), closed[way]) for way in rest).items():
+        findings[blame.host].append(_blamed(blame, [closed[way] for way in blame.ways], own))
+    for (target, why), missed in grouped(((way[1], closed[way].why), closed[way]) for way in rest).items():
         sources = fold(dict.fromkeys(pair.source for pair in missed))
-        text = f"{sources} cannot reach its task port {_ports(missed)}: {missed[0].why or 'no answer'}"
-        findings[target].append(_failed(text, *_meaning(missed[0], addresses)))
+        text = f"{sources} cannot reach its task port {_ports(missed)}: {why or 'no answer'}"
+        findings[target].append(_failed(text, *_meaning(missed[0], own)))
     for name, failures in findings.items():
-        if not failures and (own := closed.get((name, name))):
-            failures.append(_of_itself(own))
+        if not failures and (to_itself := closed.get((name, name))):
+            why = (
+                "a task connects to its own address too: its firewall drops that, or a NAT does not lead back"
+            )
+            hint = (
+                "`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or set `address` to one that leads to "
+                "this host from all hosts, itself included"
+            )
+            text = f"cannot reach its own address {to_itself.address}: {to_itself.why}"
+            failures.append(_failed(text, why, hint))
         for finding in failures or ([] if name in wrong else [ok()]):
             yield name, finding
 
 
 def _blamed(blame: _Blame, pairs: Sequence[PairReported], own: _Own) -> Judgement:
     reasons = ", ".join(dict.fromkeys(pair.why or "no answer" for pair in pairs))
+    if blame.direction == "from":
+        why = "others reach those hosts: this one or its network stops outgoing connections"
+        hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
+        return _failed(f"reaches no other host: {reasons}", why, hint)
+    text = "nothing passes to it nor from it"
     if blame.direction == "to":
-        text = f"no other host reaches its task port {_ports(pairs)}: {reasons}"
-        return _failed(text, *_meaning(pairs[0], own))
-    if blame.direction == "both":
-        pinged = any(pair.icmp for pair in pairs)
-        text = (
-            "no task port is reached from it, nor its own" if pinged else "nothing passes to it nor from it"
-        )
-        return _failed(f"{text}: {reasons}", *_meaning(pairs[0], own))
-    why = "others reach those hosts: this one or its network stops outgoing connections"
-    hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
-    return _failed(f"reaches no other host: {reasons}", why, hint)
-
-
-def _of_itself(pair: PairReported) -> Judgement:
-    """A task connects to its own address, too."""
-    why = "a task connects to its own address too: its firewall drops that, or a NAT does not lead back"
-    hint = (
-        "`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or set `address` to one that leads to this host "
-        "from all hosts, itself included"
-    )
-    return _failed(f"cannot reach its own address {pair.address}: {pair.why}", why, hint)
+        text = f"no other host reaches its task port {_ports(pairs)}"
+    elif any(pair.icmp for pair in pairs):
+        text = "no task port is reached from it, nor its own"
+    return _failed(f"{text}: {reasons}", *_meaning(pairs[0], own))
 
 
 def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
-    """Why a connection fails when the peer's agent is known to listen, and what to try."""
+    """Say why a connection fails when the peer's agent is known to listen, and what to try."""
     why, hint = _reason(pair)
     has = own.get(pair.target)
     if has and pair.resolved and pair.resolved not in has:
@@ -169,24 +157,18 @@ def _reason(pair: PairReported) -> tuple[str, str]:
         case Closed.TIMED_OUT:
             why = f"packets to TCP port {port} vanish: a firewall on that host or on the way drops them"
             return why + ("; pings get there" if pair.icmp else ""), open_it
-        case Closed.NO_ROUTE if pair.icmp:
-            return "pings get there: a firewall rejects (firewalld answers like that)", open_it
         case Closed.NO_ROUTE:
-            why = "the network knows no way there, or a firewall rejects (firewalld answers like that)"
-            return why, f"{_ADDRESS} and at `ip route` on both, then {open_it}"
+            why = "pings get there, so" if pair.icmp else "the network knows no way there, or"
+            return f"{why} a firewall rejects (firewalld answers like that)", open_it
         case Closed.REFUSED:
             why = (
                 f"our agent listens on port {port} there: the address leads elsewhere, or a firewall rejects"
             )
             return why, f"{_ADDRESS}, then {open_it}"
         case Closed.UNRESOLVED:
-            why = "that name is not known there; every host must resolve every address alike"
-            return (
-                why,
-                "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts",
-            )
-    answered = pair.why.startswith("answered")
-    why = "another program or another machine has that address and port" if answered else ""
+            hint = "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts"
+            return "that name is not known there; every host must resolve every address alike", hint
+    why = "another program or another machine has that address and port"
     return why, f"{_ADDRESS}: it has to lead to that host from all others"
 
 

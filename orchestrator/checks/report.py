@@ -78,13 +78,6 @@ class HostReport:
         """The version of TensorFlow, whatever its distribution is called."""
         return self.version(self.distribution) if self.distribution else None
 
-    @property
-    def setup_failed(self) -> bool:
-        """True where the `setup` of [job] has failed, or complained, and what trains is not there."""
-        setup = self.facts.setup
-        missing = not self.facts.python.ok or self.tensorflow is None
-        return setup is not None and missing and (setup.status != 0 or bool(setup.words))
-
     def is_made(self, needs: Needs) -> bool:
         """True where it trains in the environment of [env], and not with a Python of the user's own."""
         return needs.environment is not None and self.host.python == interpreter(self.host, needs.environment)

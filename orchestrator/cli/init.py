@@ -166,7 +166,7 @@ def _text(
     task_port: int,
     ssh_config: str | None,
 ) -> str:
-    from orchestrator.checks.states import state_for
+    from orchestrator.checks.cluster import state_for
     from orchestrator.cli.desk.choosing import hostname
     from orchestrator.config.targets import is_loopback
     from orchestrator.hostlists import write

@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     from orchestrator.events import Phase
     from orchestrator.launching.data import check_data
     from orchestrator.phases.context import report_failures
-    from orchestrator.phases.preflight import PreflightOptions, examine
+    from orchestrator.phases.preflight import examine
     from orchestrator.planning.selection import narrow
     from orchestrator.render.progress import awaiting
     from orchestrator.store.bus import Bus
@@ -59,13 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     with unconnected(planned.hosts) as fleet, awaiting() as step:
         unreachable = _connect(fleet, planned, step)
         report_failures(bus, Phase.CONNECT, unreachable)
-        look = PreflightOptions(
-            imports=True,
-            pairs=True,
-            on_step=step,
-            on_wait=lambda others: step(_others(others)),
-        )
-        findings = examine(fleet, bus, planned, look) if fleet.sessions else None
+        findings = examine(fleet, bus, planned, closely=True, on_step=step) if fleet.sessions else None
         if findings is not None and inventory.data is not None:
             findings = _with_data(fleet, bus, planned, inventory.data, findings)
     return _conclude(arguments, planned, findings, unreachable)
@@ -94,11 +88,6 @@ def _connect(fleet: Fleet, planned: RunPlan, step: Callable[[str], None]) -> dic
             step(f"connecting to {fold(waiting)}")
 
     return fleet.connect(planned.hosts, lambda session, _seconds: connected(session.host.name))
-
-
-def _others(others: Mapping[str, str]) -> str:
-    name, user = next(iter(others.items()))
-    return f"waiting for a preflight of {user} at {name}"
 
 
 def _conclude(

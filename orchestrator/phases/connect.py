@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 
 from orchestrator import wire
-from orchestrator.checks.states import SAME_STATE, other_state, same_state
+from orchestrator.checks.cluster import SAME_STATE, other_state, same_state
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import HostConnected, Noted, Phase
 from orchestrator.fleet import Answers, Session

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import wire
-from orchestrator.checks import not_prepared, of_data
 from orchestrator.errors import HostError, RunError
-from orchestrator.events import CheckReported, DataPlaced, DataStepped, Phase
+from orchestrator.events import CheckReported, DataPlaced, DataStepped, Level, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.model import Data, Host
 from orchestrator.phases import prepare
@@ -22,6 +21,7 @@ from orchestrator.phases.transfer import Came, Transfer, TransferOptions
 from orchestrator.plainfile import cache
 from orchestrator.planning.environ import of_data as env_of_data
 from orchestrator.sync import Contents, DataPath, read_data
+from orchestrator.text import count, size
 
 _LOOK = 3600.0  # seconds that reading all of it may take
 _TOLD = 1.0  # seconds between two words about how much was read
@@ -188,16 +188,30 @@ def look(
 
 def checks(fleet: Fleet, hosts: Sequence[Host], data: Data) -> list[CheckReported]:
     """Return what preflight says of the data of each host; raise UsageError when it cannot be read here."""
-    try:
-        found = prepare.sources(data, hosts, data_cache())
-    except prepare.NotPreparedError as error:
-        return [
-            not_prepared(host.name, error.what, error.hint) for host in hosts if host.name in fleet.sessions
-        ]
-    dataset = read_sources(found, lambda _: None)
     connected = [host for host in hosts if host.name in fleet.sessions]
+    try:
+        sources = prepare.sources(data, hosts, data_cache())
+    except prepare.NotPreparedError as error:
+        text = f"{error.what}; launch does it"
+        return [CheckReported(host.name, "data", Level.WARN, text, hint=error.hint) for host in connected]
+    dataset = read_sources(sources, lambda _: None)
     looked = look(fleet, connected, dataset.digest, thorough=False)
-    return [of_data(name, one, dataset.size, dataset.files) for name, one in looked.good.items()]
+    return [_judged(name, reply, dataset) for name, reply in looked.good.items()]
+
+
+def _judged(host: str, looked: wire.StoreLooked, dataset: Contents) -> CheckReported:
+    """Judge a host that has the data, or has not, and may lack the room."""
+    hint, text = "`orchestrate push`", f"lacks {size(dataset.size)} in {count(dataset.files, 'file')}"
+    if looked.state in _USABLE:
+        return CheckReported(host, "data", Level.OK, size(dataset.size))
+    if looked.state is wire.StoreState.DAMAGED:
+        text = f"damaged: {', '.join(looked.wrong)}; launch repairs it"
+        return CheckReported(host, "data", Level.WARN, text, hint=hint)
+    if looked.free < dataset.size:
+        hint = "make room there (`orchestrate clean`), or set `workdir` to another disk"
+        text += f", and {size(looked.free)} are free"
+        return CheckReported(host, "data", Level.FAIL, text, why=looked.path, hint=hint)
+    return CheckReported(host, "data", Level.WARN, f"{text}; launch sends it", hint=hint)
 
 
 def _shares(host: Host, error: HostError) -> HostError:

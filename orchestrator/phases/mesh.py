@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator import wire
@@ -21,28 +21,18 @@ _PAUSE = (0.1, 0.6)  # seconds, chosen each time: two that wait for each other m
 _MARGIN = 30.0
 
 
-def listen(
-    fleet: Fleet,
-    questions: Mapping[str, wire.Listen],
-    on_wait: Callable[[Mapping[str, str]], None] = lambda _: None,
-    patience: float | None = None,
-) -> Answers[wire.Listening]:
-    """Have every host listen, or none: where another preflight is at a port, all let go and try again.
+def listen(fleet: Fleet, questions: Mapping[str, wire.Listen]) -> Answers[wire.Listening]:
+    """Have every host listen; where another preflight is at a port, all let go and try again.
 
-    Nothing is held while it waits, so that no two can wait for each other for ever. `on_wait` is told, once,
-    at which hosts whose preflight is. After `patience` seconds the answers say `waits_for`.
+    Nothing is held while it waits, so that no two can wait for each other for ever.
     """
-    deadline = time.monotonic() + (PATIENCE if patience is None else patience)
-    waits = False
+    deadline = time.monotonic() + PATIENCE
     while True:
         answers = fleet.ask(questions, hosts=list(questions))
-        others = {name: reply.waits_for for name, reply in answers.good.items() if reply.waits_for}
-        if not others or time.monotonic() > deadline:
+        passing = any(busy.passes for reply in answers.good.values() for busy in reply.busy)
+        if not passing or time.monotonic() > deadline:
             return answers
         fleet.ask(wire.Unlisten(), hosts=list(answers.good))
-        if not waits:
-            on_wait(others)
-        waits = True
         time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - nobody is to be kept from guessing it
 
 
@@ -63,37 +53,37 @@ def meet(
     *,
     run: str,
     patience: float,
-    extra: bool,
-    on_wait: Callable[[Mapping[str, str]], None],
+    extra: bool = False,
+    large: int = LARGE,
 ) -> Meeting:
     """Have all hosts listen and connect to each other; `extra`: on a port of the kernel's choice, too."""
     nonce = secrets.token_hex(8)
-    questions = {
-        host.name: wire.Listen(run=run, ports=ports[host.name], nonce=nonce, host=host.name, extra=extra)
+    answers = listen(
+        fleet,
+        {
+            host.name: wire.Listen(
+                run=run, ports=ports[host.name], nonce=nonce, host=host.name, extra=extra, large=large
+            )
+            for host in hosts
+        },
+    )
+    listening, bad = answers.good, dict(answers.bad)
+    targets = [
+        wire.ProbeTarget(host.name, host.address, port)
         for host in hosts
-    }
-    answers = listen(fleet, questions, on_wait)
-    listening = answers.good
-    bad = dict(answers.bad)
-    targets = []
-    for host in hosts:
-        if reply := listening.get(host.name):
-            free = [*reply.listening, *([reply.extra] if reply.extra is not None else [])]
-            targets += [wire.ProbeTarget(host.name, host.address, port) for port in free]
+        if (reply := listening.get(host.name))
+        for port in (*reply.listening, *([reply.extra] if reply.extra is not None else []))
+    ]
 
     def connect(
         choice: Mapping[str, Sequence[wire.ProbeTarget]],
     ) -> dict[tuple[str, wire.ProbeTarget], wire.Probed]:
         questions = {
-            name: wire.Probe(nonce=nonce, timeout=patience, targets=each, large=LARGE)
+            name: wire.Probe(nonce=nonce, timeout=patience, targets=each, large=large)
             for name, each in choice.items()
             if name not in bad
         }
-        replies = (
-            fleet.ask(questions, timeout=patience + _MARGIN, hosts=list(questions))
-            if questions
-            else Answers({}, {})
-        )
+        replies = fleet.ask(questions, timeout=patience + _MARGIN, hosts=list(questions))
         bad.update(replies.bad)
         return {
             (name, target): probed
@@ -107,16 +97,16 @@ def meet(
     for (name, target), probed in connections.items():
         if probed.large is False:
             again.setdefault(name, []).append(target)
-    connections.update(connect(again))
+    if again:
+        connections.update(connect(again))
     bad.update(fleet.ask(wire.Unlisten(), hosts=[name for name in listening if name not in bad]).bad)
     pairs: list[PairReported] = []
     others: list[PairReported] = []
     for (name, target), probed in connections.items():
-        pair = _pair(name, target, probed)
         if target.port != listening[target.host].extra:
-            pairs.append(pair)
+            pairs.append(_pair(name, target, probed))
         elif name != target.host:
-            others.append(pair)
+            others.append(_pair(name, target, probed))
     return Meeting(listening, tuple(pairs), tuple(others), bad)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from dataclasses import replace
 
-from orchestrator import wire
 from orchestrator.events import Noted
 from orchestrator.fleet import Cancelled
 from orchestrator.model import RunPlan
 from orchestrator.phases.connect import lease
 from orchestrator.phases.context import Run, log
-from orchestrator.phases.mesh import listen
+from orchestrator.phases.mesh import meet
 from orchestrator.phases.restart import recovery
 from orchestrator.run import restarts
 from orchestrator.text import duration
@@ -62,32 +60,16 @@ def _next(run: Run) -> tuple[RunPlan | None, str]:
 
 def _unusable(run: Run, plan: RunPlan) -> tuple[bool, str]:
     """Why tasks could not meet on these ports, "" when they can; and whether they are only held."""
-    ports = {name: [spec.port for spec in plan.tasks_on(name)] for name in run.names}
-    nonce = secrets.token_hex(8)
-    listening = listen(
-        run.fleet,
-        {name: wire.Listen(run=run.id, ports=ports[name], nonce=nonce, host=name) for name in run.names},
-    )
-    try:
-        for name, reply in listening.good.items():
-            if reply.waits_for:
-                return True, f"a preflight of {reply.waits_for} looks at the ports of {name}"
-            if reply.busy:
-                return True, f"port {reply.busy[0].port} of {name} is taken"
-        targets = [
-            wire.ProbeTarget(name, plan.host(name).address, port)
-            for name in listening.good
-            for port in ports[name]
-        ]
-        probe = wire.Probe(nonce=nonce, timeout=_PROBE, targets=targets)
-        probed = run.fleet.ask(probe, timeout=_PROBE + 30.0, hosts=list(listening.good))
-    finally:
-        run.fleet.ask(wire.Unlisten(), hosts=run.names)
-    for name, answer in probed.good.items():
-        for target, connection in zip(targets, answer.results, strict=True):
-            if not connection.tcp:
-                return False, f"{name} does not reach port {target.port} of {target.host}: {connection.why}"
-    # Whoever was lost over it has no say: the attempt cannot begin without it, and then this comes again.
+    hosts = [plan.host(name) for name in run.names]
+    ports = {host.name: [spec.port for spec in plan.tasks_on(host.name)] for host in hosts}
+    # Whoever is lost over it has no say: the attempt cannot begin without it, and then this comes again.
+    meeting = meet(run.fleet, hosts, ports, run=run.id, patience=_PROBE, large=0)
+    for name, reply in meeting.listening.items():
+        if reply.busy:
+            return True, f"port {reply.busy[0].port} of {name} is taken"
+    for pair in meeting.pairs:
+        if not pair.tcp and pair.target not in meeting.bad:
+            return False, f"{pair.source} does not reach {pair.address} of {pair.target}: {pair.why}"
     return False, ""
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import CheckReported, Level, Noted, PairReported, Phase
+from orchestrator.events import CheckReported, Level, PairReported, Phase
 from orchestrator.fleet import Fleet
 from orchestrator.frameworks import alone
 from orchestrator.groups import grouped
@@ -26,20 +26,6 @@ IMPORT_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
-class PreflightOptions:
-    """How closely to look, and who is told what takes its time."""
-
-    imports: bool = False  # import what trains, where the job needs TensorFlow
-    pairs: bool = False  # emit every pair, not only those with something wrong: they are many
-    patience: float = PROBE_TIMEOUT
-    on_step: Callable[[str], None] = lambda _: None
-    on_wait: Callable[[Mapping[str, str]], None] = lambda _: None  # host -> whose preflight is there
-
-
-DEFAULT = PreflightOptions()
-
-
-@dataclass(frozen=True)
 class Findings:
     shared: dict[str, str]  # host -> the first host that sees the same workdir
     checks: tuple[CheckReported, ...]
@@ -52,39 +38,50 @@ class Findings:
 
 
 def preflight(run: Run) -> dict[str, str]:
-    """Examine the run's hosts; raise PhaseFailed when they cannot train. Return the shared workdirs."""
+    """Examine the run's hosts; raise PhaseFailed when they cannot train. Return the shared workdirs.
+
+    Nothing is imported for it: the local training does that, and who leaves that out wants to start.
+    """
     with phase(run, Phase.PREFLIGHT):
-        findings = examine(run.fleet, run.bus, run.plan, _look(run))
+        findings = examine(run.fleet, run.bus, run.plan)
         if not findings.good:
-            bad = [check for check in findings.checks if check.level is Level.FAIL]
-            # Who did not answer at all comes first: what others findings out about it follows from that.
-            causes = [f"{name} {error.what}" for name, error in findings.failed.items()]
-            causes += [f"{check.host}: {check.check}: {check.found}" for check in bad]
-            hints = [*(error.hint for error in findings.failed.values()), *(check.hint for check in bad)]
-            more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
-            outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in findings.failed.values())
-            new = restarts.joined(run.plan)
-            words = {check.host: f"{check.check}: {check.found}" for check in reversed(bad)}
-            words.update({name: error.what for name, error in findings.failed.items()})
-            between = not findings.failed and all(check.between for check in bad)
-            if between and not words.keys() & set(new):
-                words.update(dict.fromkeys(new, causes[0]))  # the others got on with each other before
-            raise PhaseFailed(Phase.PREFLIGHT, causes[0] + more, hints[0], words, outside=outside)
+            raise _failure(findings, restarts.joined(run.plan))
     return findings.shared
 
 
-def _look(run: Run) -> PreflightOptions:
-    """Nothing is imported for it: the local training does that, and who leaves that out wants to start."""
+def _failure(findings: Findings, new: Collection[str]) -> PhaseFailed:
+    """Word what keeps the hosts from training; `new` are those that joined the others, which can."""
+    bad = [check for check in findings.checks if check.level is Level.FAIL]
+    # Who did not answer at all comes first: what others say about it follows from that.
+    causes = [
+        (name, f"{name} {error.what}", error.what, error.hint) for name, error in findings.failed.items()
+    ]
+    for check in bad:
+        what = f"{check.check}: {check.found}"
+        causes.append((check.host, f"{check.host}: {what}", what, check.hint))
+    words = {host: what for host, _, what, _ in reversed(causes)}
+    between = not findings.failed and all(check.between for check in bad)
+    if between and not words.keys() & set(new):
+        words.update(dict.fromkeys(new, causes[0][1]))  # the others got on with each other before
+    more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+    outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in findings.failed.values())
+    return PhaseFailed(Phase.PREFLIGHT, causes[0][1] + more, causes[0][3], words, outside=outside)
 
-    def waits(others: Mapping[str, str]) -> None:
-        name, user = next(iter(others.items()))
-        run.bus.emit(Noted(f"waiting for a preflight of {user}, which looks at the ports of {name}"))
 
-    return PreflightOptions(on_wait=waits)
+def examine(
+    fleet: Fleet,
+    bus: Bus,
+    plan: RunPlan,
+    *,
+    closely: bool = False,
+    patience: float = PROBE_TIMEOUT,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Findings:
+    """Ask the connected hosts of a plan everything, emit the results, conclude.
 
-
-def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFAULT) -> Findings:
-    """Ask the connected hosts of a plan everything, emit the results, conclude."""
+    `closely`: also import what trains, where the job needs TensorFlow, and emit every pair, not only those
+    with something wrong. `on_step` hears what takes its time.
+    """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
     required = needs(plan)
     failed: dict[str, HostError] = {}
@@ -93,7 +90,7 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFA
         report_failures(bus, Phase.PREFLIGHT, {name: bad[name] for name in bad if name not in failed})
         failed.update(bad)
 
-    look.on_step("looking at the hosts")
+    on_step("looking at the hosts")
     # A Python has to start for the facts: meanwhile the shared folders are looked for.
     questions = {host.name: _facts(host, plan) for host in hosts}
     gather_facts = fleet.begin(questions, timeout=FACTS_TIMEOUT, hosts=list(questions))
@@ -102,21 +99,20 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFA
     facts = answers.good
     fails(answers.bad)
     there = [host for host in hosts if host.name in facts]
-    gather_imports = _begin_imports(fleet, plan, there, facts, required) if look.imports else None
-    look.on_step("looking at every pair of hosts")
+    gather_imports = _begin_imports(fleet, plan, there, facts, required) if closely else None
+    on_step("looking at every pair of hosts")
     meeting = meet(
         fleet,
         there,
         _ports(fleet, plan, there),
         run=plan.run,
-        patience=look.patience,
+        patience=patience,
         extra=len(there) > 1 and any(fact.gpus for fact in facts.values()),
-        on_wait=look.on_wait,
     )
     fails(meeting.bad)
     imported: Mapping[str, wire.Imported] = {}
     if gather_imports is not None:
-        look.on_step("importing what trains")
+        on_step("importing what trains")
         imported, bad = gather_imports()
         fails(bad)
     lost = {name for name, error in failed.items() if error.lost}
@@ -143,7 +139,7 @@ def examine(fleet: Fleet, bus: Bus, plan: RunPlan, look: PreflightOptions = DEFA
         [pair for pair in meeting.extra if pair.target not in lost],
     )
     for pair in pairs:
-        if look.pairs or not pair.tcp or pair.large is False:
+        if closely or not pair.tcp or pair.large is False:
             bus.emit(pair)
     results = checks.examined(evidence)
     for check in results:

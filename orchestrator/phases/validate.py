@@ -37,14 +37,26 @@ from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import start_all
 from orchestrator.phases.restart import recovery
 from orchestrator.planning.plan import is_builtin, resolve
-from orchestrator.run import validity
 from orchestrator.run.fetching import Fetching, words
 from orchestrator.run.records import number
 from orchestrator.store.bus import Bus
 from orchestrator.store.tail import last_lines
+from orchestrator.store.validations import subject
 from orchestrator.text import advised
 
 _SECONDS = 60.0  # for a host to tell its state
+_OF_MACHINES = frozenset(  # failures after which a machine has to prove again that it can train
+    {
+        FailureKind.SIGNAL,
+        FailureKind.OUT_OF_MEMORY,
+        FailureKind.RESOURCES,
+        FailureKind.DISK,
+        FailureKind.PEER,
+        FailureKind.HANG,
+        FailureKind.HOST_LOST,
+        FailureKind.LOST,
+    }
+)
 _Gather: TypeAlias = Callable[[], Mapping[str, str]]  # host -> digest of what is validated there
 
 
@@ -65,7 +77,9 @@ def validate(run: Run, hosts: Sequence[str] | None = None, gather: _Gather | Non
         stands = _stand(run, subjects)
         specs = [spec for spec in specs if spec.host not in stands]
         good, bad = _train(run, specs) if specs else ([], {})
-        _remember(run, [spec for spec in specs if spec.host in good and spec.host in subjects])
+        for name in good:
+            if run.validations is not None and name in subjects:
+                run.validations.write(run.plan.host(name), subjects[name])
         forget(run, bad)
         fail_on(run.bus, Phase.VALIDATE, bad)
 
@@ -84,13 +98,14 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
     """
     own = run.plan.admission.validate_command is not None
     by_host = {spec.host: spec for spec in specs if run.validations is not None}
-    questions: dict[str, wire.Fingerprint] = {}
-    for name, spec in by_host.items():
-        data = () if own else validity.data_of(spec.argv)  # of the user's command nobody knows
-        if data is not None:
-            env = {key: value for key, value in spec.env.items() if not key.startswith("ORCHESTRATE_")}
-            python = run.plan.host(name).python
-            questions[name] = wire.Fingerprint(python=python, setup=spec.setup, env=env, data=data)
+    questions = {
+        name: wire.Fingerprint(
+            python=run.plan.host(name).python,
+            setup=spec.setup,
+            env={key: value for key, value in spec.env.items() if not key.startswith("ORCHESTRATE_")},
+        )
+        for name, spec in by_host.items()
+    }
     gather = run.fleet.begin(questions, timeout=_SECONDS, hosts=list(questions))
 
     def subjects() -> dict[str, str]:
@@ -98,11 +113,7 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
         for name, error in answers.bad.items():
             log.info("%s: does not tell its state: %s: %s", name, error.what, error.why)
         tree = run.trees[0 if own else -1].digest
-        keys = {
-            name: validity.subject_key(by_host[name], tree, reply.digest, run.secrets, run.key)
-            for name, reply in answers.good.items()
-        }
-        return {name: key for name, key in keys.items() if key is not None}
+        return {name: subject(by_host[name], tree, reply.digest) for name, reply in answers.good.items()}
 
     return subjects
 
@@ -111,22 +122,14 @@ def _stand(run: Run, subjects: Mapping[str, str]) -> set[str]:
     """Say which hosts were validated in the state in which they are."""
     if run.validations is None or not run.plan.admission.recall:
         return set()
-    ages: dict[str, float] = {}
-    for host in run.hosts:
-        if host.name in subjects:
-            age = run.validations.age(validity.host_key(host), subjects[host.name])
-            if age is not None:
-                ages[host.name] = age
+    ages = {
+        host.name: age
+        for host in run.hosts
+        if host.name in subjects and (age := run.validations.age(host, subjects[host.name])) is not None
+    }
     if ages:
         run.bus.emit(ValidationStood(tuple(ages), max(ages.values())))
     return {*ages}
-
-
-def _remember(run: Run, specs: Sequence[TaskSpec]) -> None:
-    """Keep that these hosts were validated just now, with the data that they may have fetched for it."""
-    if run.validations is not None and specs:
-        for name, subject in _digests(run, specs)().items():
-            run.validations.write(validity.host_key(run.plan.host(name)), subject)
 
 
 def forget(run: Run, hosts: Iterable[str]) -> None:
@@ -135,14 +138,14 @@ def forget(run: Run, hosts: Iterable[str]) -> None:
         with contextlib.suppress(StopIteration):  # a host that is of no plan any more
             try:
                 if run.validations is not None:
-                    run.validations.forget(validity.host_key(run.plan.host(name)))
+                    run.validations.forget(run.plan.host(name))
             except OSError as error:
                 log.warning("%s: an earlier validation is still remembered: %s", name, error)
 
 
 def distrust(run: Run, kind: FailureKind, host: str) -> None:
     """Have a machine validated again after a failure that it may be the cause of."""
-    if host and kind in validity.OF_MACHINES:
+    if host and kind in _OF_MACHINES:
         forget(run, [host])
 
 

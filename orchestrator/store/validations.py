@@ -1,20 +1,29 @@
-"""Hosts that were validated, from one launch to the next: a small file for each host and program.
+"""Hosts that were validated, from one launch to the next: an empty file for each host and subject.
 
-It is a convenience: what is damaged, missing or no file of ours is not remembered, and a full disk forgets.
+It is a convenience: what cannot be read is not remembered, and a full disk forgets.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import time
 from pathlib import Path
+from typing import Any
 
-import msgspec
+from orchestrator.model import Host, TaskSpec
+from orchestrator.plainfile import make_folder
 
-from orchestrator.plainfile import make_folder, read_plain, write_atomically
-from orchestrator.run.validity import DAY
+DAY = 86_400.0  # seconds that a validation counts
 
-_MOST = 100  # bytes of a file
+
+def subject(spec: TaskSpec, tree: str, state: str) -> str:
+    """Digest what is validated: program, options, environment and host.
+
+    `tree` is the digest of the program, `state` the host's own.
+    """
+    return _digest([spec.argv, sorted(spec.env.items()), spec.setup, tree, state])
 
 
 class Validations:
@@ -23,16 +32,15 @@ class Validations:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def age(self, host: str, subject: str) -> float | None:
+    def age(self, host: Host, subject: str) -> float | None:
         """How many seconds ago this was validated on a host; None: not within a day."""
         try:
-            at = msgspec.json.decode(read_plain(self._path(host, subject), _MOST), type=float)
-        except (OSError, ValueError, RecursionError):
+            age = time.time() - self._path(host, subject).lstat().st_mtime
+        except OSError:
             return None
-        age = time.time() - at
         return age if 0 <= age < DAY else None  # a clock may have been set back
 
-    def write(self, host: str, subject: str) -> None:
+    def write(self, host: Host, subject: str) -> None:
         """Remember it, and remove what is too old to count."""
         with contextlib.suppress(OSError):
             make_folder(self._folder)
@@ -40,12 +48,18 @@ class Validations:
                 with contextlib.suppress(OSError):
                     if not 0 <= time.time() - entry.lstat().st_mtime < DAY:
                         entry.unlink()
-            write_atomically(self._path(host, subject), msgspec.json.encode(time.time()))
+            self._path(host, subject).touch()
 
-    def forget(self, host: str) -> None:
+    def forget(self, host: Host) -> None:
         """Forget all validations of a host; raise OSError when one cannot be removed."""
-        for path in self._folder.glob(f"{host}-*"):
+        for path in self._folder.glob(self._path(host, "*").name):
             path.unlink(missing_ok=True)
 
-    def _path(self, host: str, subject: str) -> Path:
-        return self._folder / f"{host}-{subject}.json"
+    def _path(self, host: Host, subject: str) -> Path:
+        """Name it by the way to the host, so that no other host can speak for it."""
+        way = _digest([host.ssh, host.user, host.port, host.ssh_config, host.via, host.state])
+        return self._folder / f"{way}-{subject}"
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from orchestrator.wire.fields import Code, Count, Digest, Lines, Name, Reply, Signal, Size, Words
+from orchestrator.wire.fields import Count, Digest, Lines, Name, Reply, Signal, Size, Words
 from orchestrator.wire.request import Nothing, Request, expect
 
 _MANY = Meta(max_length=10_000)  # addresses of one machine
@@ -19,13 +19,6 @@ class Python(Reply, frozen=True):
     version: Words | None
     error: Words
     managed: bool = False  # by the distribution: pip refuses to install into it (PEP 668)
-
-
-class Setup(Reply, frozen=True):
-    """The end of the `setup` of [job] on a host."""
-
-    status: Code | None
-    words: Lines  # that it printed as errors
 
 
 class R(Reply, frozen=True):
@@ -65,7 +58,7 @@ class Interface(Reply, frozen=True):
 
 class MachineFacts(Reply, frozen=True):
     python: Python
-    setup: Setup | None  # None: there is none, or it did not come to an end
+    setup: Lines  # what the `setup` of [job] and the Python printed as errors
     packages: dict[Words, Words | None]
     r: R | None
     disk: Disks
@@ -128,7 +121,6 @@ class Fingerprint(Request[HostFingerprint], frozen=True, kw_only=True):
     python: str
     setup: str | None
     env: Mapping[str, str]
-    data: Sequence[str]  # files and folders; ~ and variables are the node's
 
 
 class ShareWrite(Request[Nothing], frozen=True, kw_only=True):

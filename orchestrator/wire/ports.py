@@ -31,6 +31,7 @@ class Busy(Reply, frozen=True):
 
     port: Port
     holder: Lessee | Words | None
+    passes: bool = False  # a preflight looks at it, and will be over in a moment
 
     @property
     def words(self) -> str:
@@ -44,11 +45,13 @@ class Listening(Reply, frozen=True):
     listening: tuple[Port, ...]
     busy: tuple[Busy, ...]
     extra: Port | None = None
-    waits_for: Words | None = None  # the user whose preflight looks at one of the ports: it takes none then
 
 
 class Listen(Request[Listening], frozen=True, kw_only=True):
-    """Listen on the task ports that are free; with `extra` also on one that the kernel chooses."""
+    """Listen on the task ports that are free; with `extra` also on one that the kernel chooses.
+
+    Whoever connects gets `nonce`, the host's name and `large` bytes.
+    """
 
     OP = "listen"
     run: str
@@ -56,11 +59,11 @@ class Listen(Request[Listening], frozen=True, kw_only=True):
     nonce: str
     host: str
     extra: bool = False
+    large: int = 0
 
     def check(self, reply: Listening) -> None:
         named = [*reply.listening, *(busy.port for busy in reply.busy)]
-        expected = [] if reply.waits_for is not None else sorted(set(self.ports))
-        expect(sorted(named) == expected, "it names other ports than it was asked for")
+        expect(sorted(named) == sorted(set(self.ports)), "it names other ports than it was asked for")
 
 
 class Unlisten(Request[Nothing], frozen=True):
@@ -97,7 +100,7 @@ class Probe(Request[Probes], frozen=True, kw_only=True):
     nonce: str
     timeout: float
     targets: Sequence[ProbeTarget]
-    large: int = 0  # bytes that come back after the answer
+    large: int = 0  # bytes that come behind the answer
 
     def check(self, reply: Probes) -> None:
         hosts = [target.host for target in self.targets]

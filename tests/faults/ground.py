@@ -21,7 +21,7 @@ from orchestrator.connectors import connectors
 from orchestrator.events import CheckReported, Event, Level
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
-from orchestrator.phases.preflight import Findings, PreflightOptions, examine
+from orchestrator.phases.preflight import Findings, examine
 from orchestrator.store.bus import Bus
 from tests.unit import plans
 
@@ -176,7 +176,11 @@ class Ground:
             self._fleet = None
 
     def preflight(
-        self, *hosts: Host, command: tuple[str, ...] = ("true",), patience: float = PATIENCE, **look: Any
+        self,
+        *hosts: Host,
+        command: tuple[str, ...] = ("true",),
+        patience: float = PATIENCE,
+        closely: bool = False,
     ) -> tuple[Findings, list[Event]]:
         events: list[Event] = []
         plan = plans.make(*hosts, command=command)
@@ -184,7 +188,7 @@ class Ground:
         self._fleet = fleet
         assert fleet.connect([host for host in plan.hosts if host.name not in fleet.sessions]) == {}
         bus = Bus(lambda stamped: events.append(stamped.event))
-        found = examine(fleet, bus, plan, PreflightOptions(patience=patience, **look))
+        found = examine(fleet, bus, plan, patience=patience, closely=closely)
         return found, events
 
 

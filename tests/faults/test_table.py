@@ -87,7 +87,7 @@ def test_it_is_found_and_nothing_else(ground: Ground, row: Row) -> None:
         found, _ = ground.preflight(
             *hosts,
             command=("train.py",) if row.trains else ("true",),
-            imports=row.trains,
+            closely=row.trains,
             patience=row.patience,
         )
     assert not found.failed
@@ -130,4 +130,5 @@ def test_another_preflight_that_stays_is_named(ground: Ground, monkeypatch: pyte
     finally:
         other.close()
     (only,) = [check for check in wrong(found) if check.check not in _NOT_ABOUT]
-    assert (only.host, only.check, only.found) == ("h2", "port", "another preflight of yours is there")
+    assert (only.host, only.check, only.found) == ("h2", "port", f"{PORT} taken")
+    assert "a preflight of" in only.why

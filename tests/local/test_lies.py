@@ -225,7 +225,7 @@ def test_a_lie_about_what_a_validation_depends_on(
     one = session(f"greet(); ask = await_question('fingerprint'); good(ask, {lie!r})")
     one.start(10.0)
     with pytest.raises(HostError) as caught:
-        one.request(wire.Fingerprint(python="python3", setup=None, env={}, data=()), timeout=10.0)
+        one.request(wire.Fingerprint(python="python3", setup=None, env={}), timeout=10.0)
     told(caught.value, "the answer to `fingerprint`")
 
 

@@ -19,7 +19,6 @@ import pytest
 
 from orchestrator.envs import uv
 from orchestrator.node.base.fault import NodeError
-from orchestrator.node.look import processors
 from orchestrator.node.serve.agent import Agent, Request
 from orchestrator.node.stock import envs
 from tests.node.agent_client import AgentClient, AgentError
@@ -72,7 +71,7 @@ def test_what_is_imported_is_compiled_and_with_many_processors_the_rest(
     """Else each task would pay for it; what a login says about bytecode is for its own work."""
     wheel(wheels, "numpy", "1.0", "from numpy_part import answer\n")
     wheel(wheels, "numpy_part", "1.0", "answer = 42\n")
-    monkeypatch.setattr(processors, "usable", lambda: number)
+    monkeypatch.setattr(envs, "_processors", lambda: number)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
     lock = LOCK + NUMPY + b"numpy_part==1.0\n"

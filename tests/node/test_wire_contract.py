@@ -180,12 +180,12 @@ def _look(ask: Asker) -> None:
         programs={"a": ["true"]},
     )
     assert ask(asked).python.ok
-    state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"}, data=[workdir])
+    state = wire.Fingerprint(python=sys.executable, setup=None, env={"A": "b"})
     assert ask(state) == ask(state)
     ask(wire.ShareWrite(workdir=workdir, nonce=nonce, host="a"))
     assert ask(wire.ShareRead(workdir=workdir, nonce=nonce)).hosts == ("a",)
     ask(wire.ShareClean(workdir=workdir, nonce=nonce))
-    listen = wire.Listen(run=ask.lab.run, ports=[port], nonce=nonce, host="a")
+    listen = wire.Listen(run=ask.lab.run, ports=[port], nonce=nonce, host="a", large=1 << 16)
     assert ask(listen).listening == (port,)
     target = wire.ProbeTarget("a", "127.0.0.1", port)
     (probed,) = ask(wire.Probe(nonce=nonce, timeout=5.0, targets=[target], large=1 << 16)).results

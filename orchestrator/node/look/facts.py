@@ -1,4 +1,4 @@
-"""Facts of this machine for preflight, in one answer; runs in a child.
+"""Facts of this machine for preflight, and whether what trains can be imported; runs in a child.
 
 The controller's own programs (`ask` of its checks) are run here, too, and their output goes back as it is.
 """
@@ -6,6 +6,7 @@ The controller's own programs (`ask` of its checks) are run here, too, and their
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import struct
@@ -20,6 +21,7 @@ from . import question
 
 _SIOCGIFADDR = 0x8915
 _OUTPUT = 20_000  # characters of one program
+_IMPORTING = 170.0  # seconds; a first import from a network file system takes a minute
 
 # Any Python can run it, so that an old one can be named. It reads the names of the folders that pip
 # leaves beside each package: importlib.metadata would cost four times the rest of the question.
@@ -27,7 +29,7 @@ _PYTHON = """
 import os, sys
 def plain(name):
     return name.lower().replace("-", "_").replace(".", "_")
-found = dict((plain(name), "") for name in sys.argv[2:])
+versions = dict((plain(name), "") for name in sys.argv[2:])
 for folder in sys.path:
     try:
         entries = os.listdir(folder or ".")
@@ -36,14 +38,34 @@ for folder in sys.path:
     for entry in entries:
         stem, _, kind = entry.rpartition(".")
         name, _, version = stem.partition("-")
-        if kind in ("dist-info", "egg-info") and found.get(plain(name)) == "":
-            found[plain(name)] = version.partition("-")[0]
+        if kind in ("dist-info", "egg-info") and versions.get(plain(name)) == "":
+            versions[plain(name)] = version.partition("-")[0]
 stays = getattr(sys, "base_prefix", sys.prefix) == sys.prefix and os.path.exists(
     os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")
 )
-said = [sys.executable, sys.version.split()[0], "1" if stays else ""]
-said += [found[plain(name)] for name in sys.argv[2:]]
-os.write(1, (sys.argv[1] + "\\0".join(said) + sys.argv[1]).encode("utf-8", "surrogateescape"))
+words = [sys.executable, sys.version.split()[0], "1" if stays else ""]
+words += [versions[plain(name)] for name in sys.argv[2:]]
+os.write(1, (sys.argv[1] + "\\0".join(words) + sys.argv[1]).encode("utf-8", "surrogateescape"))
+"""
+# A file that is there proves nothing: modules are imported as by a task. Each answer is written at once: what
+# ends the process (an instruction that this processor lacks, say) is known by what came before.
+_IMPORT = """
+import gc, importlib, json, os, sys
+gc.disable()  # it takes a fifth of an import, for nothing: the process ends soon
+def write(part):
+    os.write(1, (sys.argv[1] + json.dumps(part) + sys.argv[1]).encode("utf-8"))
+for name in sys.argv[3:]:
+    write({"importing": name})
+    try:
+        version = str(getattr(importlib.import_module(name), "__version__", "") or "")
+        write({"importing": "", "module": {"name": name, "version": version, "error": ""}})
+    except BaseException as error:
+        text = type(error).__name__ + (": " + str(error).strip() if str(error).strip() else "")
+        write({"importing": "", "module": {"name": name, "version": None, "error": text}})
+        break
+if sys.argv[2] == "gpus" and "tensorflow" in sys.modules:
+    import tensorflow
+    write({"gpus": len(tensorflow.config.list_physical_devices("GPU"))})
 """
 _R = """
 mark <- commandArgs(TRUE)[1]
@@ -70,23 +92,51 @@ def facts(agent: Agent, request: Request) -> dict[str, Any]:
     }
 
 
+def imports(_agent: Agent, request: Request) -> dict[str, Any]:
+    """Import the modules up to the first that fails; `ended` is "" where the process came to a good end."""
+    gpus = "gpus" if request.get("gpus") else "-"
+    python, modules = str(request["python"]), list(map(str, request["modules"]))
+    answer = question.ask(
+        lambda mark: [python, "-c", _IMPORT, mark, gpus, *modules],
+        python,
+        request.get("setup"),
+        {**request["env"], "TF_CPP_MIN_LOG_LEVEL": "3"},
+        _IMPORTING,
+    )
+    reply: dict[str, Any] = {
+        "modules": [],
+        "gpus": None,
+        "importing": "",
+        "ended": answer.ended,
+        "signal": answer.signal,
+    }
+    for part in answer.parts:
+        try:
+            fields = json.loads(part)
+        except ValueError:
+            continue
+        reply["modules"] += [fields.pop("module")] if "module" in fields else []
+        reply.update(fields)
+    return reply
+
+
 def _python(python: str, setup: str | None, packages: list[str]) -> dict[str, Any]:
     """Ask the training Python what it is and what is installed in it; nothing big is imported."""
     answer = question.ask(lambda mark: [python, "-c", _PYTHON, mark, *packages], python, setup)
-    if answer.fields is None:
-        path, version, managed, versions = None, None, "", [""] * len(packages)
-    else:
-        path, version, managed, *versions = answer.fields
+    path, version, managed, *versions = answer.fields or ["", "", "", *packages]
     return {
         "python": {
-            "path": path,
-            "version": version,
+            "path": path or None,
+            "version": version or None,
             "ok": answer.fields is not None,
-            "error": answer.error,
+            "error": answer.why,
             "managed": bool(managed),
         },
-        "setup": answer.setup,
-        "packages": {name: version or None for name, version in zip(packages, versions)},  # noqa: B905
+        "setup": answer.words if setup else "",
+        "packages": {
+            name: version if answer.fields and version else None
+            for name, version in zip(packages, versions)  # noqa: B905
+        },
     }
 
 
@@ -99,7 +149,7 @@ def _r(python: str, setup: str | None) -> dict[str, Any]:
         "version": None if answer.fields is None else version,
         "reticulate": reticulate,
         "jsonlite": jsonlite,
-        "error": answer.error,
+        "error": answer.why,
     }
 
 

@@ -1,4 +1,4 @@
-"""A digest of what a validation depends on: machine, devices, Python, packages, environment, data.
+"""A digest of what a validation depends on: machine, devices, Python, packages, environment.
 
 What is compared are names, sizes and times of files, no contents: all of it costs one start of Python.
 """
@@ -15,16 +15,14 @@ from ..base.lenient import listed
 from ..serve.agent import Agent, Request
 from . import question
 
-# Run by the training Python in the job's own environment: MARK, files and folders of data. Of a package it
-# takes what an installer writes and `__init__.py`; the time of its folder says nothing, since a first import
-# writes into it.
+# Run by the training Python in the job's own environment. Of a package it takes what an installer writes and
+# `__init__.py`; the time of its folder says nothing, since a first import writes into it.
 _QUESTION = """
 import hashlib, os, sys
-MOST = 20000
 def stat(path):
     try:
-        found = os.stat(path)
-        return "%d %d" % (found.st_size, found.st_mtime_ns)
+        about = os.stat(path)
+        return "%d %d" % (about.st_size, about.st_mtime_ns)
     except OSError:
         return "-"
 def python():
@@ -45,21 +43,8 @@ def environment():
             continue
         if name not in ("_", "PWD", "OLDPWD", "SHLVL", "KRB5CCNAME", "INVOCATION_ID", "JOURNAL_STREAM"):
             yield name + "=" + os.environ[name]
-    os.environ.setdefault("TFDS_DATA_DIR", "~/tensorflow_datasets")
-def data(paths):
-    left = MOST
-    for path in (os.path.expanduser(os.path.expandvars(path)) for path in paths):
-        yield path + " " + (stat(path) if os.path.isfile(path) else str(os.path.isdir(path)))
-        for folder, below, names in os.walk(path):
-            below.sort()
-            for name in sorted(names):
-                left -= 1
-                if left < 0:
-                    yield repr(os.urandom(16))
-                    return
-                yield os.path.join(folder, name) + " " + stat(os.path.join(folder, name))
 whole = hashlib.sha256()
-for lines in (python(), environment(), data(sys.argv[2:])):
+for lines in (python(), environment()):
     for line in lines:
         whole.update(line.encode("utf-8", "surrogateescape") + b"\\n")
 os.write(1, (sys.argv[1] + whole.hexdigest() + sys.argv[1]).encode())
@@ -71,15 +56,12 @@ def fingerprint(_agent: Agent, request: Request) -> dict[str, Any]:
 
     Raise NodeError when the training Python does not answer.
     """
-    python, paths = request["python"], list(request.get("data") or ())
+    python = request["python"]
     answer = question.ask(
-        lambda mark: [python, "-c", _QUESTION, mark, *paths],
-        python,
-        request.get("setup"),
-        request.get("env") or {},
+        lambda mark: [python, "-c", _QUESTION, mark], python, request.get("setup"), request.get("env")
     )
     if answer.fields is None:
-        raise NodeError("python", "the training Python does not answer", answer.error)
+        raise NodeError("python", "the training Python does not answer", answer.why)
     lines = [*answer.fields, *_machine(), *devices("/")]
     return {"digest": hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()}
 
@@ -92,7 +74,7 @@ def _machine() -> Iterator[str]:
 
 
 def devices(root: str) -> Iterator[str]:
-    """The accelerators below `root`, and their driver, as the kernel shows them."""
+    """List the accelerators below `root`, and their driver, as the kernel shows them."""
     for folder in ("dev", "dev/dri", "dev/accel", "dev/vfio", "proc/driver/nvidia/gpus"):
         for name in sorted(listed(os.path.join(root, folder))):
             if folder != "dev" or name.startswith(("nvidia", "kfd", "accel", "apex", "tpu")):

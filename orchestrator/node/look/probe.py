@@ -1,4 +1,4 @@
-"""Connect from here to the task ports of the peers: with the run's nonce, and large packets back.
+"""Connect from here to the task ports of the peers, which answer with the run's nonce and large packets.
 
 Whatever does not answer a connection at all is pinged, by the program `ping` where there is one: that tells
 a closed port from a cut network.
@@ -48,10 +48,10 @@ def probe(_agent: Agent, request: Request) -> dict[str, Any]:
 
 
 class _Call:
-    """Try the addresses of one target in turn until one is connected; then ask and receive.
+    """Try the addresses of one target in turn until one is connected; then hear the nonce and what follows.
 
-    With `large` bytes as many come back after the answer. What is lost in large packets alone (an MTU that
-    is too big for the way) shows as a connection that opens, answers, and then stands still.
+    What is lost in large packets alone (an MTU that is too big for the way) shows as a connection that opens,
+    answers, and then stands still.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class _Call:
             if self._ms is None:
                 self._connected(self.socket)
             else:
-                self._hear(self.socket.recv(_PIECE))
+                self._hear(self.socket, self.socket.recv(_PIECE))
         except BlockingIOError:
             return
         except OSError as error:
@@ -124,7 +124,7 @@ class _Call:
         tried_large = self._line is None and self._large > 0
         return {
             "host": self._host,
-            "tcp": not self.why,
+            "tcp": self._ms is not None and not self.why,
             "tcp_ms": self._ms,
             "why": self.why,
             "icmp": pinged,
@@ -140,31 +140,29 @@ class _Call:
             raise OSError(code, errno.errorcode.get(code, str(code)))
         micros = _info(peer, _RTT)
         self._ms = micros / 1000 if micros else round((time.monotonic() - self._began) * 1000, 3)
+        self.why = _FOREIGN if self._nonce else ""  # until the right answer is here
         if not self._nonce:
-            self.why = ""
             self.hang_up()
-            return
-        self.why = _FOREIGN  # until the right answer is here
-        peer.send((self._nonce + (f" {self._large}" if self._large else "") + "\n").encode())
 
-    def _hear(self, data: bytes) -> None:
-        assert self.socket is not None
+    def _hear(self, peer: socket.socket, data: bytes) -> None:
         if self._line is None:
             self._received += len(data)
         else:
             self._line += data
-            if data and b"\n" not in self._line and len(self._line) < _LINE:
+            line, end, more = self._line.partition(b"\n")
+            if data and not end and len(line) < _LINE:
                 return
-            line, _, more = self._line.partition(b"\n")
             self.why = _judge(line, self._host, self._nonce)
-            if not self.why:
-                self._line, self._received = None, len(more)
-                self._packet = _info(self.socket, _MTU)
-                self._began = time.monotonic()
-                self.expires = self._began + self._patience
-        if self.why or not data or self._received >= self._large:
-            if not self.why and self._large and self._received >= self._large:
-                self._large_ms = round((time.monotonic() - self._began) * 1000, 3)
+            if self.why:
+                self.hang_up()
+                return
+            self._line, self._received = None, len(more)
+            self._packet = _info(peer, _MTU)
+            self._began = time.monotonic()
+            self.expires = self._began + self._patience
+        if self._received >= self._large > 0:
+            self._large_ms = round((time.monotonic() - self._began) * 1000, 3)
+        if not data or self._received >= self._large:
             self.hang_up()
 
 
@@ -254,31 +252,27 @@ def ping(addresses: Iterable[str], seconds: float) -> dict[str, bool]:
 
 
 def _resolve(targets: list[dict[str, Any]], deadline: float) -> list[Addresses]:
-    """The addresses of each target; a name server that does not answer holds up only its own name."""
+    """Return the addresses of each target; a name server that does not answer holds up only its own name."""
     resolved: list[Addresses] = [[] for _ in targets]
-    threads = []
-    for number, target in enumerate(targets):
+
+    def look_up(number: int, flags: int = 0) -> None:
+        address, port = targets[number]["address"], int(targets[number]["port"])
+        entries = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=flags)
+        resolved[number] = [(family, place) for family, _, _, _, place in entries]
+
+    def look_up_name(number: int) -> None:
         try:
-            resolved[number] = _look_up(target, socket.AI_NUMERICHOST)
+            look_up(number)
+        except (OSError, UnicodeError):
+            pass  # it stays without an address
+
+    threads = []
+    for number in range(len(targets)):
+        try:
+            look_up(number, socket.AI_NUMERICHOST)
         except OSError:
-            thread = threading.Thread(target=_look_up_name, args=(target, resolved, number), daemon=True)
-            thread.start()
-            threads.append(thread)
+            threads.append(threading.Thread(target=look_up_name, args=(number,), daemon=True))
+            threads[-1].start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     return list(resolved)
-
-
-def _look_up_name(target: dict[str, Any], resolved: list[Addresses], number: int) -> None:
-    try:
-        resolved[number] = _look_up(target, 0)
-    except (OSError, UnicodeError):
-        pass  # it stays without an address
-
-
-def _look_up(target: dict[str, Any], flags: int) -> Addresses:
-    name: str | bytes = target["address"]
-    if flags & socket.AI_NUMERICHOST and target["address"].isascii():
-        name = target["address"].encode()  # for text, the tables of international names are loaded
-    entries = socket.getaddrinfo(name, int(target["port"]), type=socket.SOCK_STREAM, flags=flags)
-    return [(family, address) for family, _, _, _, address in entries]

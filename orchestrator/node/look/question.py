@@ -3,63 +3,80 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from typing import Any, Callable, List
 
-from ..base.program import Said, listen
+from ..base.program import listen
 from ..task import environ
 
 _SECONDS = 45.0  # a cold network file system, and a user's setup
-_WORDS = 2000  # characters of what a setup prints
+_WORDS, _LINES = 2000, 3  # characters of what is printed as errors, and its last lines
+
+# Not in this process: a file system that hangs must not keep it.
+_HAVE = """
+mark=$1 program=$2; shift 2; printf %s "$mark"; place=0
+case $program in "") ;; *) case $(command -v -- "$program") in /*) ;; *) printf "program " ;; esac ;; esac
+for path in "$@"; do [ -e "$path" ] || printf "%s " "$place"; place=$((place + 1)); done
+printf %s "$mark"
+"""
 
 
 class Answer:
-    """Fields of an answer, or why there are none; and what the user's `setup` did before."""
+    """Parts of what a program printed, and how it ended."""
 
-    def __init__(self, fields: list[str] | None, error: str, setup: dict[str, Any] | None) -> None:
-        self.fields = fields
-        self.error = error
-        self.setup = setup  # {"status", "words"}: its exit status, and what it printed as errors
+    def __init__(self, parts: List[str], ended: str, words: str = "", signal: int | None = None) -> None:
+        self.parts = parts  # between marks
+        self.ended = ended  # why it came to no good end; "" when it did
+        self.words = words  # that were printed as errors, by a `setup` too
+        self.signal = signal  # that ended it, and was not ours
+
+    @property
+    def fields(self) -> list[str] | None:
+        """The fields, separated by NUL, of an answer of one part; None where there is none."""
+        return self.parts[0].split("\0") if len(self.parts) == 1 else None
+
+    @property
+    def why(self) -> str:
+        """Why there are no fields."""
+        return "" if self.fields is not None else self.ended or "it said nothing"
 
 
 def ask(
-    argv: Callable[[str], list[str]], python: str, setup: str | None, env: dict[str, str] | None = None
+    argv: Callable[[str], list[str]],
+    python: str,
+    setup: str | None,
+    env: dict[str, str] | None = None,
+    seconds: float = _SECONDS,
 ) -> Answer:
-    """Run a program; its answer is what it printed between two marks, as fields separated by NUL.
+    """Run a program; its answer is what it prints between two marks: a setup and profiles print, too.
 
-    `argv` makes its command line from the mark: the user's setup may print before it, and profiles too.
+    `argv` makes its command line from the mark.
     """
     mark = os.urandom(8).hex()
-    spec = {"argv": argv(mark), "python": python, "setup": _marked(setup, mark), "env": env or {}}
+    spec = {"argv": argv(mark), "python": python, "setup": setup, "env": env or {}}
     command, whole = environ.of_task(spec, {})
+    whole[b"PYTHONDONTWRITEBYTECODE"] = b"1"  # a look changes nothing
+    home = os.path.expanduser("~")
     try:
-        output = listen(command, whole, _SECONDS)
+        output = listen(command, whole, seconds, home if os.access(home, os.X_OK) else "/")
     except OSError as error:
-        return Answer(None, f"{os.fsdecode(command[0])}: {error.strerror or error}", None)
-    if output.why:
-        return Answer(None, output.why, None)
-    # What came before the setup is the profile's; what came after it is the program's.
-    errors = output.err.decode("utf-8", "replace").split(mark)
-    answer = output.out.decode("utf-8", "surrogateescape").split(mark)
-    fields = answer[1].split("\0") if len(answer) == 3 else None
-    why = "" if fields is not None else _last_line(errors) or f"it said nothing and {_end(output)}"
-    return Answer(fields, why, _setup(errors, output.status) if setup and len(errors) > 1 else None)
+        return Answer([], f"{os.fsdecode(command[0])}: {error.strerror or error}")
+    words = output.err.decode("utf-8", "replace").strip()[-_WORDS:]
+    last = " / ".join([line.strip() for line in words.split("\n") if line.strip()][-_LINES:])
+    ended = output.why or output.killed
+    if output.status and not ended:
+        ended = last or f"it ended with {output.status}"
+    parts = output.out.decode("utf-8", "surrogateescape").split(mark)
+    return Answer(parts[1::2], ended, words, -output.status if output.killed else None)
 
 
-def _marked(setup: str | None, mark: str) -> str | None:
-    """Put marks among the errors of a setup: where it begins, and with which status it ends."""
-    return f"printf {mark} >&2\n{setup}\nprintf {mark}$?{mark} >&2" if setup else None
-
-
-def _setup(errors: list[str], status: int) -> dict[str, Any]:
-    """The status and the errors of a setup; one that ended its shell has that status."""
-    ended = errors[2] if len(errors) > 2 else str(status)
-    return {"status": int(ended) if ended.isdigit() else None, "words": errors[1].strip()[-_WORDS:]}
-
-
-def _end(output: Said) -> str:
-    return f"was {output.killed}" if output.killed else f"ended with {output.status}"
-
-
-def _last_line(errors: list[str]) -> str:
-    lines = errors[-1].strip().splitlines()
-    return lines[-1][:500] if lines else ""
+def have(needs: dict[str, Any]) -> dict[str, Any]:
+    """Return {"program": it is there, "paths": those that are not there}; what cannot be asked is there."""
+    program, paths = needs["program"] or "", [os.path.expanduser(path) for path in needs["paths"]]
+    answer = ask(
+        lambda mark: ["/bin/sh", "-c", _HAVE, "sh", mark, program, *paths], needs["python"], needs.get("setup")
+    )
+    missing = (answer.fields or [""])[0].split()
+    return {
+        "program": "program" not in missing,
+        "paths": [int(place) for place in missing if place != "program"],
+    }

@@ -13,13 +13,12 @@ import subprocess
 import time
 from typing import Any, Iterator
 
-from ..base import locks, trust
+from ..base import locks, procs, trust
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard, listed, text
 from ..base.paths import absolute, free_bytes, plain_name
 from ..base.program import output, run_program
 from ..disk.removing import remove
-from ..look import processors
 from ..serve.agent import Agent, Request
 from . import uv
 
@@ -139,7 +138,7 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
         shape = ["--quiet", "--allow-existing", "--relocatable", "--no-project"]
         _step(request, making, ["venv", *shape, "--python", str(request["interpreter"]), making])
         install = ["pip", "install", "--no-deps", "--python", _python(making)]
-        if processors.usable() >= _MANY:
+        if _processors() >= _MANY:
             install.append("--compile-bytecode")
         if request.get("wheels"):  # checked when they were downloaded; what was built of a source has another
             install.append("--no-verify-hashes")
@@ -158,6 +157,15 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
         discard(making + ".log")
         discard(making + ".pid")
     return versions
+
+
+def _processors() -> float:
+    """Count the processors that this login may use; of a container's quota a part, too."""
+    number = float(len(os.sched_getaffinity(0)))
+    quota = procs.text("/sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        number = min(number, int(quota[0]) / max(1, int(quota[1])))
+    return number
 
 
 def _sources(request: Request, making: str) -> list[str]:

@@ -13,7 +13,7 @@ from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
 from ..disk import copies
 from ..disk.removing import remove
-from ..look import have
+from ..look import question
 from ..serve.agent import Agent, Request
 
 _SECONDS = 600.0  # for the copies, and for what R says about its packages
@@ -49,8 +49,8 @@ def once_sealed(request: Request, tree: str) -> Callable[[], dict[str, Any]]:
 
 
 def _look_and_make(request: Request, order: _Order) -> dict[str, Any]:
-    had = have.look(request["needs"])
-    if request.get("makes", True) and have.suffices(had):
+    had = question.have(request["needs"])
+    if request.get("makes", True) and had["program"]:
         return {**_make(order), "had": had}
     return {"work": order.work, "missing": [], "made": False, "had": had}
 

@@ -164,11 +164,7 @@ def _busy(run: Run) -> dict[str, HostError]:
     gpus = run.fleet.ask(wire.GpuHeld(run=run.id), hosts=run.names)
     swept = run.fleet.ask(wire.Sweep(run=run.id), hosts=run.names, timeout=30.0)
     fail_on(run.bus, Phase.CONNECT, {**ports.bad, **gpus.bad, **swept.bad})
-    taken = {
-        name: reply.busy or (wire.Busy(port=0, holder=f"a preflight of {reply.waits_for}"),)
-        for name, reply in ports.good.items()
-        if reply.busy or reply.waits_for
-    }
+    taken = {name: reply.busy for name, reply in ports.good.items() if reply.busy}
     held = {name: reply.held for name, reply in gpus.good.items() if reply.held}
     alive = {name: reply.alive for name, reply in swept.good.items() if reply.alive}
     return {
