@@ -71,9 +71,9 @@ def ask(
 
 def have(needs: dict[str, Any]) -> dict[str, Any]:
     """Return {"program": it is there, "paths": those that are not there}; what cannot be asked is there."""
-    program, paths = needs["program"] or "", [os.path.expanduser(path) for path in needs["paths"]]
+    words = [needs["program"] or "", *map(os.path.expanduser, needs["paths"])]
     answer = ask(
-        lambda mark: ["/bin/sh", "-c", _HAVE, "sh", mark, program, *paths], needs["python"], needs.get("setup")
+        lambda mark: ["/bin/sh", "-c", _HAVE, "sh", mark, *words], needs["python"], needs.get("setup")
     )
     missing = (answer.fields or [""])[0].split()
     return {
