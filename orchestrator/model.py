@@ -133,6 +133,7 @@ class FrameworkName(StrEnum):
     AUTO = "auto"  # as the program shows
     TENSORFLOW = "tensorflow"
     TORCH = "torch"
+    JAX = "jax"
     NONE = "none"  # any program: it is told its rank, and nothing of it is examined
 
 

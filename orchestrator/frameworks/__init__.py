@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.frameworks.framework import ALONE, Framework, Standing
+from orchestrator.frameworks.jax import JAX
 from orchestrator.frameworks.tensorflow import TENSORFLOW
 from orchestrator.frameworks.torch import TORCH
 from orchestrator.model import FrameworkName
@@ -17,6 +18,7 @@ __all__ = ["FRAMEWORKS", "Framework", "Standing", "alone", "variables"]
 FRAMEWORKS: Mapping[FrameworkName, Framework] = {
     FrameworkName.TENSORFLOW: TENSORFLOW,
     FrameworkName.TORCH: TORCH,
+    FrameworkName.JAX: JAX,
     FrameworkName.NONE: Framework("no framework"),
 }
 

@@ -34,7 +34,7 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(16, 2_124, 10_029),
+    "": Size(16, 2_125, 10_032),
     "checks": Size(5, 1_009, 6_821),
     "cli": Size(34, 3_716, 23_865),
     "config": Size(11, 1_422, 9_744),
@@ -42,7 +42,7 @@ BUDGET = {
     "envs": Size(5, 628, 4_054),
     "export": Size(2, 295, 2_723),
     "fleet": Size(5, 872, 5_557),
-    "frameworks": Size(4, 136, 701),
+    "frameworks": Size(5, 165, 843),
     "hostlists": Size(4, 403, 2_695),
     "launching": Size(10, 874, 5_470),
     "node": Size(2, 55, 345),
@@ -63,11 +63,11 @@ BUDGET = {
     "ssh": Size(9, 2_119, 14_172),
     "store": Size(13, 1_416, 8_614),
     "sync": Size(17, 2_994, 20_272),
-    "tests": Size(346, 44_569, 334_289),
+    "tests": Size(346, 44_598, 334_420),
     "wire": Size(15, 1_664, 7_599),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(316, 42_699, 284_849)
+TOTAL = Size(317, 42_729, 284_994)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

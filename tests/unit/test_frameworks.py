@@ -9,7 +9,7 @@ from orchestrator.model import FrameworkName, Host, Job
 from orchestrator.program import framework
 from tests.unit.plans import host, make
 
-TF, TORCH = FrameworkName.TENSORFLOW, FrameworkName.TORCH
+TF, TORCH, JAX = FrameworkName.TENSORFLOW, FrameworkName.TORCH, FrameworkName.JAX
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,14 @@ TF, TORCH = FrameworkName.TENSORFLOW, FrameworkName.TORCH
         ),
         ('import keras\nos.environ["KERAS_BACKEND"] = "torch"', TF, ""),
         ('os.environ["KERAS_BACKEND"] = "tensorflow"\nimport keras', TF, ""),
+        ("import jax.numpy as jnp", JAX, "the program imports jax"),
+        # tf.data is what feeds many programs of JAX.
+        ("import tensorflow as tf, jax\njax.distributed.initialize()", JAX, "the program imports jax"),
+        (
+            'os.environ["KERAS_BACKEND"] = "jax"\nimport keras, tensorflow as tf',
+            JAX,
+            "KERAS_BACKEND is jax",
+        ),
     ],
 )
 def test_a_program_shows_its_framework(source: str, name: FrameworkName, why: str) -> None:
@@ -113,6 +121,27 @@ def test_what_a_task_of_torch_is_told() -> None:
         "2",
         "1",
         "0",
+    }
+
+
+def test_what_a_task_of_jax_is_told() -> None:
+    env = env_of(host("fd00::5", tasks=2, devices=("0", "1")), host("b"), name=JAX)[1]
+    hosts = "[fd00::5]:2222,[fd00::5]:2223,b:2222"
+    assert env == {
+        "PYTHONUNBUFFERED": "1",
+        "ORCHESTRATE_RANK": "1",
+        "ORCHESTRATE_SIZE": "3",
+        "ORCHESTRATE_LOCAL_RANK": "1",
+        "ORCHESTRATE_HOSTS": hosts,
+        "JAX_COORDINATOR_ADDRESS": "[fd00::5]:2222",
+        "JAX_NUM_PROCESSES": "3",
+        "JAX_PROCESS_ID": "1",
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": hosts,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "3",
+        "KERAS_DISTRIBUTION_PROCESS_ID": "1",
+        # A process of JAX takes all that it sees.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "1",
     }
 
 

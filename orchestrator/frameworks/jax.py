@@ -1,0 +1,27 @@
+"""JAX, and Keras 3 on it: the coordinator's address, how many processes there are, and which one it is."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.frameworks.framework import Framework, Standing
+
+
+def _variables(standing: Standing) -> dict[str, str]:
+    return {
+        # JAX reads the first one itself; node/hook/site_jax.py answers its question for the others.
+        "JAX_COORDINATOR_ADDRESS": standing.addresses.partition(",")[0],
+        "JAX_NUM_PROCESSES": str(standing.size),
+        "JAX_PROCESS_ID": str(standing.rank),
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": standing.addresses,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(standing.size),
+        "KERAS_DISTRIBUTION_PROCESS_ID": str(standing.rank),
+    }
+
+
+JAX = Framework(
+    "JAX",
+    imports=frozenset({"jax", "flax", "optax", "equinox", "haiku"}),
+    spreads=re.compile(r"jax\.distributed|keras\.distribution|shard_map|NamedSharding|pmap"),
+    variables=_variables,
+)
