@@ -48,7 +48,7 @@ BUDGET = {
     "node": Size(2, 55, 345),
     "node/base": Size(15, 1_276, 6_761),
     "node/disk": Size(7, 531, 3_341),
-    "node/hook": Size(6, 597, 3_710),
+    "node/hook": Size(8, 662, 4_012),
     "node/look": Size(10, 1_270, 8_445),
     "node/serve": Size(8, 930, 5_861),
     "node/stock": Size(10, 1_794, 13_193),
@@ -63,11 +63,11 @@ BUDGET = {
     "ssh": Size(9, 2_119, 14_172),
     "store": Size(13, 1_416, 8_614),
     "sync": Size(17, 2_994, 20_272),
-    "tests": Size(346, 44_598, 334_420),
+    "tests": Size(347, 44_654, 334_758),
     "wire": Size(15, 1_664, 7_599),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(317, 42_729, 284_994)
+TOTAL = Size(319, 42_794, 285_296)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.hook import site_modules
 from orchestrator.node.hook import site_tensorflow as hook
 
 
@@ -220,7 +221,7 @@ def test_a_module_is_changed_after_its_import_and_nothing_stays(
     (tmp_path / "changed_by_us.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     before = list(sys.meta_path)
-    watch: Any = hook._Watch({"changed_by_us": lambda module: setattr(module, "x", module.x + 1)})
+    watch: Any = site_modules._Watch({"changed_by_us": lambda module: setattr(module, "x", module.x + 1)})
     sys.meta_path.insert(0, watch)
     module = importlib.import_module("changed_by_us")
     assert module.x == 2

@@ -67,10 +67,11 @@ def version() -> str:
 
 def _sources() -> Dict[str, bytes]:
     """Read the files as this package brought them along, from disk or from memory."""
-    from . import site_errors, site_stacks, site_tensorflow, sitecustomize  # they do nothing by these names
+    # They do nothing by these names.
+    from . import site_errors, site_jax, site_modules, site_stacks, site_tensorflow, sitecustomize
 
     sources = {}
-    for module in (site_errors, site_tensorflow, site_stacks, sitecustomize):
+    for module in (site_errors, site_jax, site_modules, site_stacks, site_tensorflow, sitecustomize):
         spec = module.__spec__
         assert spec is not None
         text: str = spec.loader.get_source(spec.name)  # type: ignore[union-attr]

@@ -3,7 +3,7 @@
 ORCHESTRATE_KERAS       a list: `keras` (several workers train with Keras 3), `tf_keras` (tf.keras is Keras 2)
 ORCHESTRATE_AUTO_SHARD  `data`: AutoShardPolicy.AUTO means DATA; `auto`: where AUTO cannot divide the files
 
-A module is changed right after its import. What is not as this file expects is an error before training.
+What is not as this file expects is an error before training.
 """
 
 import os
@@ -28,52 +28,22 @@ _REPAIRED = ["fit", "evaluate", "steps_per_execution", "moving statistics of lay
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SSTableDataset")
 
 
-def install() -> None:
+def changes() -> "Dict[str, Callable[[Any], None]]":
     keras = os.environ.get("ORCHESTRATE_KERAS", "").split(",")
     policy = os.environ.get("ORCHESTRATE_AUTO_SHARD")
-    changes: "Dict[str, Callable[[Any], None]]" = {}
+    made: "Dict[str, Callable[[Any], None]]" = {}
     if "tf_keras" in keras:
-        changes["tf_keras.api._v2.keras"] = name_version
-        changes["tf_keras.src.saving.saving_lib"] = read_arrays
-        changes["keras.src.version"] = tell_of_both
+        made["tf_keras.api._v2.keras"] = name_version
+        made["tf_keras.src.saving.saving_lib"] = read_arrays
+        made["keras.src.version"] = tell_of_both
         if "KERAS_HOME" in os.environ:
-            changes["tf_keras.src.utils.data_utils"] = keep_home
+            made["tf_keras.src.utils.data_utils"] = keep_home
     if "keras" in keras:
-        changes["keras.src.backend.tensorflow.trainer"] = repair
-        changes["keras.src.layers.layer"] = average
+        made["keras.src.backend.tensorflow.trainer"] = repair
+        made["keras.src.layers.layer"] = average
     if policy:
-        changes["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
-    if changes:
-        sys.meta_path.insert(0, _Watch(changes))
-
-
-class _Watch:
-    """A finder that has modules changed after their import, and goes when all are."""
-
-    def __init__(self, changes: "Dict[str, Callable[[Any], None]]") -> None:
-        self._changes = changes
-
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        change = self._changes.get(name)
-        if change is None:
-            return None
-        from importlib.machinery import PathFinder
-
-        spec: Any = PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        del self._changes[name]
-        if not self._changes:
-            sys.meta_path.remove(self)
-        execute = spec.loader.exec_module
-
-        def exec_module(module: "Any") -> None:
-            del spec.loader.exec_module
-            execute(module)
-            change(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
+        made["tensorflow.python.distribute.input_ops"] = lambda module: share(module, policy or "")
+    return made
 
 
 def repair(trainer: "Any") -> None:

@@ -8,7 +8,6 @@ plan asks for beyond them has to be there.
 
 # ruff: noqa: ANN201 - a Python too old for annotations has to read it, too
 
-import os
 import sys
 
 
@@ -20,9 +19,7 @@ def step_aside():  # type: () -> None
 
 
 def install():  # type: () -> None
-    parts = ["site_stacks", "site_errors"]  # files beside this one; each has an `install`
-    if "ORCHESTRATE_KERAS" in os.environ or "ORCHESTRATE_AUTO_SHARD" in os.environ:
-        parts.append("site_tensorflow")
+    parts = ["site_stacks", "site_errors", "site_modules"]  # files beside this one; each has an `install`
     sys.path.insert(0, HERE)
     try:
         for name in parts:
