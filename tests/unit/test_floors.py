@@ -30,7 +30,6 @@ FLOORS = {
         "diagnosis",
         "wire",
         "export",
-        "hostlists",
         "ranges",
         "plainfile",
         "quoting",

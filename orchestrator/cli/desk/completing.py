@@ -99,9 +99,9 @@ def task_or_host(parsed_args: argparse.Namespace, **_: object) -> Iterator[str]:
 @quietly
 def ssh_aliases(**_: object) -> tuple[str, ...]:
     """The names that ~/.ssh/config gives to hosts."""
-    from orchestrator.hostlists import lists
+    from orchestrator.cli.desk.choosing import aliases
 
-    return lists.aliases(Path("~/.ssh/config").expanduser())
+    return aliases(Path("~/.ssh/config").expanduser())
 
 
 def _plan(parsed_args: argparse.Namespace) -> RunPlan:

