@@ -14,7 +14,9 @@ _WORDS, _LINES = 2000, 3  # characters of what is printed as errors, and its las
 # Not in this process: a file system that hangs must not keep it.
 _HAVE = """
 mark=$1 program=$2; shift 2; printf %s "$mark"; place=0
-case $program in "") ;; *) case $(command -v -- "$program") in /*) ;; *) printf "program " ;; esac ;; esac
+if [ -n "$program" ]; then
+    there=$(command -v -- "$program"); [ -f "$there" ] && [ -x "$there" ] || printf "program "
+fi
 for path in "$@"; do [ -e "$path" ] || printf "%s " "$place"; place=$((place + 1)); done
 printf %s "$mark"
 """
