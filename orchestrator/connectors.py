@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,9 @@ class _Table:
         with self._making:
             if self._paramiko is None:
                 with IMPORTING:
+                    if ssh_binary() is not None:
+                        # paramiko would run `Match exec` with it, which ssh_config's own reader does: 0.1 s.
+                        sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]
                     from orchestrator.ssh.connect import SshConnector  # noqa: PLC0415 - paramiko takes 0.2 s
 
                 self._paramiko = SshConnector(self._secrets)

@@ -1,4 +1,4 @@
-"""Opening links with fabric and paramiko: bounded, and through bastions that hosts share."""
+"""Opening links with paramiko: bounded, and through bastions that hosts share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import fabric
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
@@ -154,45 +153,34 @@ class _Attempt:
 
     def line(self, keyring: Keyring, known: KnownHosts) -> Line:
         """Connect and log in, from here or from the bastion."""
-        connection = self._connection(keyring, known)
-        try:
-            connection.connect_kwargs["sock"] = self._reach()
-            connection.open()
-        except Exception as error:
-            cause = self._cause(error)
-            self._give_up(connection)
-            raise cause from error
-        transport: paramiko.Transport = connection.transport
-        transport.set_keepalive(_KEEPALIVE)
-        transport.sock.settimeout(_WAKE)
-        transport.channel_timeout = _CHANNEL_TIMEOUT
-        return Line(transport, partial(self._give_up, connection))
-
-    def _connection(self, keyring: Keyring, known: KnownHosts) -> Any:
-        """Make a fabric Connection that verifies, logs in and negotiates as we want it."""
+        client = paramiko.SSHClient()
+        client.set_missing_host_key_policy(Policy(self._target, known))
         left = max(0.1, self._deadline.left)
         user_keys = self._target.algorithms.user_keys
         ruled_out = [name for name in _SIGNATURES if user_keys and name not in user_keys]
-        connection = fabric.Connection(
-            self._target.hostname,
-            user=self._target.user,
-            port=self._target.port,
-            # Neither ssh_config nor files of fabric's own: the target is resolved already. And one
-            # each: a connection writes into its configuration, which is empty for that moment.
-            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
-            gateway=False,
-            connect_kwargs={
-                "auth_strategy": Login(self._target, keyring),
-                "transport_factory": partial(self._make_transport, known.types(self._target)),
-                "timeout": left,
-                "banner_timeout": left,
-                "auth_timeout": left,
-                "channel_timeout": left,
-                "disabled_algorithms": {"pubkeys": ruled_out},
-            },
-        )
-        connection.client.set_missing_host_key_policy(Policy(self._target, known))
-        return connection
+        try:
+            client.connect(
+                self._target.hostname,
+                self._target.port,
+                sock=self._reach(),
+                auth_strategy=Login(self._target, keyring),  # type: ignore[arg-type]
+                transport_factory=partial(self._make_transport, known.types(self._target)),
+                timeout=left,
+                banner_timeout=left,
+                auth_timeout=left,
+                channel_timeout=left,
+                disabled_algorithms={"pubkeys": ruled_out},
+            )
+        except Exception as error:
+            cause = self._cause(error)
+            self._give_up(client)
+            raise cause from error
+        transport = self._transport
+        assert transport is not None
+        transport.set_keepalive(_KEEPALIVE)
+        transport.sock.settimeout(_WAKE)
+        transport.channel_timeout = _CHANNEL_TIMEOUT
+        return Line(transport, partial(self._give_up, client))
 
     def _reach(self) -> socket.socket | paramiko.Channel:
         """Return something connected to the target's SSH port."""
@@ -209,11 +197,11 @@ class _Attempt:
             raise
         return self._socket
 
-    def _give_up(self, connection: Any) -> None:
+    def _give_up(self, client: paramiko.SSHClient) -> None:
         """Close everything; a thread that reads is woken."""
         cut(self._socket)
         with contextlib.suppress(Exception):  # whatever state it is in, it is to go
-            connection.client.close()
+            client.close()
         if self._socket:
             self._socket.close()
 

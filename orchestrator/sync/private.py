@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from enum import StrEnum
+from functools import cache
 
 import pathspec
 
@@ -50,15 +51,20 @@ _OURS = "/.cluster/ .orchestrate-*"
 
 ALWAYS = (".git",)  # nobody names it: a repository is no part of its own code
 
-_RULES = tuple(
-    (reason, pathspec.GitIgnoreSpec.from_lines(patterns.split()))
-    for reason, patterns in (
-        (Reason.SECRET, _SECRETS),
-        (Reason.ENVIRONMENT, _ENVIRONMENTS),
-        (Reason.CACHE, _CACHES),
-        (Reason.OURS, _OURS),
+
+@cache
+def _rules() -> tuple[tuple[Reason, pathspec.GitIgnoreSpec], ...]:
+    """Compile the patterns, at the first look: a keeper is handed a listing, and mostly needs none."""
+    return tuple(
+        (reason, pathspec.GitIgnoreSpec.from_lines(patterns.split()))
+        for reason, patterns in (
+            (Reason.SECRET, _SECRETS),
+            (Reason.ENVIRONMENT, _ENVIRONMENTS),
+            (Reason.CACHE, _CACHES),
+            (Reason.OURS, _OURS),
+        )
     )
-)
+
 
 # A folder with one of these is an environment, whatever its name.
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta/history")
@@ -80,7 +86,7 @@ _TEXTS = ".py .pyi .ipynb .r .rmd .sh .bash .c .cc .cpp .h .hpp .go .rs .js .ts 
 
 def by_name(path: str) -> Reason | None:
     """Why a path (a folder's ends with a slash) is left out by its name."""
-    return next((reason for reason, spec in _RULES if spec.match_file(path)), None)
+    return next((reason for reason, spec in _rules() if spec.match_file(path)), None)
 
 
 def holds_key(path: str, content: bytes) -> bool:

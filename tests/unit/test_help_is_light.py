@@ -16,7 +16,6 @@ HEAVY = (
     "argcomplete",
     "asyncio",
     "cryptography",
-    "fabric",
     "msgspec",
     "paramiko",
     "pathspec",

@@ -15,7 +15,7 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.events import Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing
-from orchestrator.phases import connect, data, ports, preflight, setup, stage, stop, validate
+from orchestrator.phases import connect, data, ports, preflight, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.launch import launch
 from orchestrator.phases.mesh import listen
@@ -211,7 +211,10 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
     """
     first, admission = joined is None, run.plan.admission
     are_new = first or bool(joined)
-    setup.setup(run, None if joined is None else [run.plan.host(name) for name in joined])
+    if run.plan.environment is not None:
+        from orchestrator.phases import setup  # noqa: PLC0415 - packaging takes 50 ms of every launch
+
+        setup.setup(run, None if joined is None else [run.plan.host(name) for name in joined])
     # Nodes say what they are while they are examined, and get their code; with [data], once that is there.
     validates = are_new and admission.validate
     validation = validate.begin(run, joined) if validates and run.plan.data is None else None
