@@ -295,8 +295,6 @@ class Preparing:
 
     leader: str = ""  # had the first task when tasks were last started, and so the newest backup
     stands_in: Mapping[str, str] = field(default_factory=dict)  # host, not examined yet -> whose place
-    estranged: tuple[str, ...] = ()  # lost with tasks of an earlier attempt, which know its ports
-    apart: bool = False  # its tasks cannot meet those any more
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ class Timings:
     release: float = 20.0  # in which the kernel and the driver give back what killed processes had
     quiet: float = 180.0  # without a word from any task that are said, where nobody asked for more
     validation: float = 900.0  # a first import and a data set from a slow disk fit in
-    fence_margin: float = 10.0  # that a fenced task may take to be gone
     least_fence: float = 60.0  # a keeper that dies has to be missed and replaced in less
     pauses: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)  # before the next attempt; the last one repeats
 

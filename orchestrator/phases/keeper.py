@@ -34,8 +34,6 @@ from orchestrator.planning.takeover import FIRST
 from orchestrator.run import restarts
 from orchestrator.run.restarts import FailedAttempt
 
-_LOOK = 2.0  # seconds between two looks at whether the run's folder is still there
-
 
 class Control:
     """Takes requests for as long as the keeper lives; while `cancels`, one ends whatever is waited for."""
@@ -51,36 +49,10 @@ class Control:
     def _listen(self) -> None:
         buffer = b""
         while True:
-            if not self._run.folder.is_control(self._fifo):
-                self._open_again()
-            if select.select([self._fifo], [], [], _LOOK)[0]:
-                *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
-                for line in lines:
-                    self._hear(line)
-            elif self._is_removed():
-                # Nobody can see or stop what we keep. The nodes continue, and a new folder can keep the run.
-                log.error("the run's folder was removed: its keeper leaves")
-                os._exit(ExitStatus.BUG)
-
-    def _is_removed(self) -> bool:
-        """A disk that does not answer for a while takes no folder away."""
-        try:
-            self._run.folder.lock.lstat()
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            log.warning("the run's folder cannot be looked at: %s", error)
-        return False
-
-    def _open_again(self) -> None:
-        """Viewers write to another FIFO, or to none: make it again."""
-        try:
-            fifo = self._run.folder.open_control()
-        except OrchestrateError as error:
-            log.warning("%s: %s", error.what, error.why)
-            return
-        os.dup2(fifo, self._fifo, inheritable=False)
-        os.close(fifo)
+            select.select([self._fifo], [], [])
+            *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
+            for line in lines:
+                self._hear(line)
 
     def _hear(self, line: bytes) -> None:
         try:

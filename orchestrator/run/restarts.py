@@ -91,12 +91,13 @@ class NoSeatError(Exception):
 
 
 def reseat(
-    plan: RunPlan, lost: Collection[str], spares: Sequence[Host], attempt: int
+    plan: RunPlan, lost: Collection[str], spares: Sequence[Host], attempt: int, *, started: bool = False
 ) -> tuple[RunPlan, tuple[Change, ...]]:
     """The plan of the next attempt, in which `spares` stand in for lost hosts, or fewer hosts continue.
 
     A spare takes the lost host's role, its number of tasks and its position, so that the order of the
-    cluster stays as it was. Raise NoSeatError.
+    cluster stays as it was. Where tasks were `started` before, a lost host may still run its own: the new
+    ones listen on the next ports. Raise NoSeatError.
     """
     left = list(spares)
     hosts: list[Host] = []
@@ -115,10 +116,9 @@ def reseat(
     preparing = Preparing(
         plan.preparing.leader or plan.tasks[0].host,
         {**plan.preparing.stands_in, **new},
-        tuple(dict.fromkeys((*plan.preparing.estranged, *(change.host for change in changes)))),
-        plan.preparing.apart,
     )
-    return replace(_seated(plan, hosts), attempt=attempt, preparing=preparing), tuple(changes)
+    planned = replace(_seated(plan, hosts), attempt=attempt, preparing=preparing)
+    return (next_ports(planned) if changes and started else planned), tuple(changes)
 
 
 def unseat(plan: RunPlan, unfit: Collection[str]) -> RunPlan:
@@ -175,8 +175,8 @@ def move(plan: RunPlan, ports: Mapping[str, int]) -> RunPlan:
     )
 
 
-def next_ports(plan: RunPlan) -> RunPlan | None:
-    """The plan with task ports that no attempt has had yet; None where none are left.
+def next_ports(plan: RunPlan) -> RunPlan:
+    """The plan with task ports that no attempt has had yet; as it is where none are left.
 
     Entries with one address may be one machine. Ports only ever grow, so nobody has to remember the old ones.
     """
@@ -187,7 +187,7 @@ def next_ports(plan: RunPlan) -> RunPlan | None:
     for host in plan.hosts:
         first[host.name] = last[host.address] + 1
         last[host.address] += host.tasks
-    return None if any(port > MAX_PORT for port in last.values()) else move(plan, first)
+    return plan if any(port > MAX_PORT for port in last.values()) else move(plan, first)
 
 
 def fence(plan: RunPlan, least: float) -> float | None:

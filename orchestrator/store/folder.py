@@ -26,7 +26,6 @@ from orchestrator.plainfile import (
     move_aside,
     open_plain,
     read_plain,
-    stands_at,
     write_atomically,
 )
 from orchestrator.store.planfile import MOST, decode_plan, encode_plan
@@ -245,10 +244,6 @@ class RunFolder:
             return os.open(self.control, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise self._not_ours(self.control, error) from error
-
-    def is_control(self, fd: int) -> bool:
-        """Return True for a descriptor of what viewers write to."""
-        return stands_at(self.control, fd)
 
     def _is_fifo(self) -> bool:
         try:

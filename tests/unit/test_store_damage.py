@@ -125,7 +125,6 @@ def test_a_lock_and_a_control_of_another_kind(folder: RunFolder, make_odd: Calla
     assert lock is not None
     assert folder.has_keeper()
     control = folder.open_control()
-    assert folder.is_control(control)
     assert folder.ask_keeper(Order.STOP)
     os.close(lock)
     os.close(control)

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
 from orchestrator.cli.desk.asking import key_or_none, logins, new_fleet
@@ -144,10 +142,8 @@ def discover(inventory: Inventory) -> Discovery:
 
     Raise when no host answers.
     """
-    from orchestrator.launching.apart import apart
-
     asked = logins(inventory.hosts)
-    found = msgspec.json.decode(apart(lambda: _ask(inventory, asked)), type=_Found)
+    found = _ask(inventory, asked)
     if len(found.bad) == len(inventory.hosts):
         raise SeveralErrors(
             HostError(host, what, kind=kind, why=why, hint=hint) for host, what, kind, why, hint in found.bad
@@ -191,18 +187,17 @@ class _Found:
     more: tuple[tuple[str, int], ...]  # (host, how many runs it has no room to tell of)
 
 
-def _ask(inventory: Inventory, asked: Secrets | None) -> bytes:
+def _ask(inventory: Inventory, asked: Secrets | None) -> _Found:
     with contextlib.closing(new_fleet(asked)) as fleet:
         bad = fleet.connect(inventory.hosts)
         answers = fleet.ask(wire.States(run=None))
     runs = [(name, run) for name, reply in answers.good.items() for run in reply.runs]
     errors = {**bad, **answers.bad}.values()
-    found = _Found(
+    return _Found(
         tuple((name, run.run, run.plan, run.active, bool(run.tasks)) for name, run in runs if run.plan),
         tuple((error.host, error.what, error.kind, error.why, error.hint) for error in errors),
         tuple((name, reply.more) for name, reply in answers.good.items() if reply.more),
     )
-    return msgspec.json.encode(found)
 
 
 class UnknownRunError(UsageError):

@@ -15,7 +15,7 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.events import Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing
-from orchestrator.phases import connect, data, ports, preflight, stage, stop, validate
+from orchestrator.phases import connect, data, preflight, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.launch import launch
 from orchestrator.phases.mesh import listen
@@ -85,7 +85,6 @@ def _prepare(run: Run, joined: list[str]) -> None:
         prove_free(run)
         # What was lost over the proof, or before, was not asked: nothing is proven there.
         fail_on(run.bus, Phase.CONNECT, recovery.losses(run))
-        ports.move_away(run)
     prepare(run, joined)
 
 
@@ -221,9 +220,7 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
     shared: Mapping[str, str] = {}
     if are_new and admission.preflight:
         shared = preflight.preflight(run)
-        if first:
-            seats.examine_spares(run)
-        else:
+        if not first:
             run.shared = shared_now(run, shared)
     have_data = run.data_env.keys() == {host.name for host in run.hosts}
     data.place(run, joined if have_data else None)

@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
-from orchestrator.events import HostLost, HostRecovered, Loss, Noted
+from orchestrator.events import HostLost, HostRecovered, Loss
 from orchestrator.fleet import Lost, Session
-from orchestrator.fleet.problems import THREADS
 from orchestrator.phases import connect
 from orchestrator.phases.context import Emit, Reconnected, Run, ViewerRequest, log
 from orchestrator.text import duration
@@ -41,13 +40,11 @@ def lose(run: Run, name: str, why: str, told: Emit | None, *, pause: float = 0.0
     else:
         run.untold.add(name)
     run.untried[name] = pause
-    if (lack := try_again(run)) is not None:
-        said = f"{name} is tried again once this machine has room for a thread ({lack}): {THREADS}"
-        run.bus.emit(Noted(said))
+    try_again(run)
 
 
-def try_again(run: Run) -> str | None:
-    """Begin to try hosts again that have just been lost, each in a thread; why none can be had, or None."""
+def try_again(run: Run) -> None:
+    """Begin to try hosts again that have just been lost, each in a thread, once one can be had."""
     for name, pause in list(run.untried.items()):
         thread = threading.Thread(
             target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
@@ -55,9 +52,9 @@ def try_again(run: Run) -> str | None:
         try:
             thread.start()
         except RuntimeError as error:  # Python has no type of its own for that
-            return str(error)
+            log.warning("%s is not tried again yet: %s", name, error)
+            return
         del run.untried[name]
-    return None
 
 
 def _reconnect(run: Run, name: str, pause: float) -> None:

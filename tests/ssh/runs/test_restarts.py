@@ -242,24 +242,6 @@ def _ports(plan: dict[str, Any]) -> set[int]:
     return {task["port"] for task in plan["tasks"]}
 
 
-def test_without_other_ports_what_a_lost_host_may_run_is_waited_for(four: Desk) -> None:
-    desk = four
-    desk.timings = {**FAST, "least_fence": 1.0, "fence_margin": 12.0}
-    desk.patch = "import orchestrator.run.restarts as r; r.MAX_PORT = 1"
-    spares(desk, 3, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
-    viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), WAIT)
-    run = desk.run_id()
-    half_way(desk, run, 3)
-    known = _ports(json.loads((desk.run_folder(run) / "plan.json").read_text()))
-    power_off(desk, run, 1)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    (lost,) = desk.named("HostLost", run)
-    again = next(event for event in desk.named("TaskStarted", run) if event["attempt"] == "2")
-    assert again["at"] - lost["at"] > 12.5  # the fence and the margin
-    plan = json.loads((desk.run_folder(run) / "plan.json").read_text())
-    assert known - _ports(plan) <= {desk.cluster.hosts[1].task_port}
-
-
 def test_with_min_hosts_a_run_goes_on_with_fewer(four: Desk) -> None:
     desk = four
     desk.timings = FAST
