@@ -6,9 +6,7 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,23 +86,6 @@ def test_the_same_failure_at_the_same_place_ends_the_restarts(desk: Desk) -> Non
     assert viewer.wait() == ExitStatus.RUN_FAILED
     assert "not started again: the same failure came twice at the same place" in viewer.stderr
     assert ended(desk, desk.run_id())["attempts"] == 2
-
-
-def test_restarts_are_counted(desk: Desk) -> None:
-    desk.timings = FAST
-    how = "def fail(step):\n if step == 2 * attempt: os.kill(os.getpid(), 9)"
-    viewer = desk.launch("--max-restarts", "2", "--", trainer(desk), how)
-    run = desk.run_id()
-    assert viewer.wait() == ExitStatus.RUN_FAILED
-    assert "not started again: it was started again 2 times, as allowed" in viewer.stderr
-    assert ended(desk, run)["attempts"] == 3
-    desk.hosts_are_quiet(run)
-
-
-def test_without_restarts_nothing_is_said_of_them(desk: Desk) -> None:
-    viewer = desk.launch("--", trainer(desk), "def fail(step): sys.exit(7)")
-    assert viewer.wait() == ExitStatus.RUN_FAILED
-    assert "again" not in viewer.stderr
 
 
 def test_a_user_can_stop_in_the_pause(desk: Desk) -> None:
@@ -276,43 +257,6 @@ def test_a_stop_clears_a_host_that_was_left_out_and_answers_again(four: Desk) ->
     last = desk.named("RunEnded", run)[-1]
     assert (last["outcome"], last["unproven"]) == ("succeeded", [])
     desk.hosts_are_quiet(run)
-
-
-def test_a_spare_that_cannot_serve_is_named_at_launch(desk: Desk) -> None:
-    """And the run goes on: it does not need the spare yet."""
-    spares(desk, 1)
-    name, port = desk.cluster.hosts[1].name, desk.cluster.hosts[1].task_port
-    with socket.create_server(("", port)):
-        viewer = desk.start(
-            "launch", "--hosts", str(desk.hosts), "--max-restarts", "1", "--no-validate", "--", "true"
-        )
-        assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert f"spare {name} cannot stand in for another host: port: {port} taken" in viewer.stderr
-
-
-def test_a_spare_without_the_program_is_named_at_launch_and_passed_over(four: Desk) -> None:
-    """It costs no restart: the next one stands in."""
-    desk = four
-    desk.timings = FAST
-    setup = "setup = 'export PATH=$HOME/bin:$PATH'\n"
-    spares(desk, 2, 3, job=f"[job]\nhost_timeout = 1\nfailure_grace = 0.1\n{setup}")
-    for number in (0, 1, 3):
-        folder = desk.cluster.folder / f"home-{number + 1}" / "bin"
-        folder.mkdir()
-        (folder / "trainer").write_text(f'#!/bin/sh\nexec "{sys.executable}" t.py "$1"\n')
-        (folder / "trainer").chmod(0o755)
-    desk.script("t.py", TRAINER)
-    options = ("--max-restarts", "1", "--no-validate")
-    viewer = desk.start("launch", "--hosts", str(desk.hosts), *options, "--", "trainer", WAIT)
-    run = desk.run_id()
-    half_way(desk, run, 2)
-    names = [host.name for host in desk.cluster.hosts]
-    power_off(desk, run, 1)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert f"spare {names[2]} cannot stand in for another host: has no program trainer" in viewer.stderr
-    assert f"{names[2]} cannot stand in for another host (stage: has no program trainer" in viewer.stderr
-    assert f"{names[3]} takes its place" in viewer.stderr
-    assert ended(desk, run)["attempts"] == 2
 
 
 def test_too_few_hosts_end_the_restarts(desk: Desk) -> None:
@@ -533,37 +477,6 @@ def test_a_new_keeper_knows_what_a_spare_has_still_to_show(four: Desk) -> None:
     desk.hosts_are_quiet(run)
 
 
-def test_a_mistake_in_the_command_line_costs_two_attempts(desk: Desk) -> None:
-    desk.timings = FAST
-    script = desk.script("a.py", "import argparse; argparse.ArgumentParser().parse_args()")
-    viewer = desk.launch("--max-restarts", "9", "--", script, "--no-such-option")
-    assert viewer.wait() == ExitStatus.RUN_FAILED
-    assert ended(desk, desk.run_id())["attempts"] == 2
-
-
-def test_a_backup_that_finds_no_room_here_is_no_reason_to_begin_without_it(desk: Desk) -> None:
-    desk.timings = FAST
-    desk.patch = (
-        "import orchestrator.sync.files as f, types;"
-        "f.shutil = types.SimpleNamespace(**{**vars(f.shutil), 'disk_usage': lambda _:"
-        "types.SimpleNamespace(free=0)})"
-    )
-    desk.write_hosts(desk.cluster.hosts, job='[job]\nbackup = "backup"\nfailure_grace = 0.1\n')
-    how = """
-pathlib.Path("backup").mkdir()
-pathlib.Path("backup/step").write_text("x")
-def fail(step): sys.exit(7)
-"""
-    viewer = desk.launch("--max-restarts", "9", "--", trainer(desk), how)
-    run = desk.run_id()
-    assert viewer.wait() == ExitStatus.RUN_FAILED
-    assert "attempt 2 failed: stage: not enough room" in viewer.stderr
-    assert "not started again: the same failure came twice at the same place" in viewer.stderr
-    assert ended(desk, run)["attempts"] == 3
-    assert not (desk.run_folder(run) / "logs" / "2").exists()
-    desk.hosts_are_quiet(run)
-
-
 UNFIT = """
 import os, sys
 print("validating in", os.getcwd(), flush=True)
@@ -596,23 +509,6 @@ def test_a_spare_that_is_no_use_is_left_out(desk_of_five: Desk) -> None:
     plan = json.loads((desk.run_folder(run) / "plan.json").read_text())
     assert plan["unfit"] == [names[3]]
     assert not plan["preparing"]["stands_in"]
-
-
-def test_a_port_that_somebody_has_taken_meanwhile_is_named(desk: Desk) -> None:
-    desk.timings = {**FAST, "release": 0.5}
-    port = desk.cluster.hosts[1].task_port
-    thief = (
-        "import socket,time; s=socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
-        f"s.bind(('', {port})); s.listen(); print(flush=True); time.sleep(600)"
-    )
-    with subprocess.Popen([sys.executable, "-c", thief], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        viewer = desk.launch("--max-restarts", "1", "--", trainer(desk), "def fail(step): sys.exit(7)")
-        assert viewer.wait() == ExitStatus.RUN_FAILED
-        process.kill()
-    assert f"has task port {port} taken" in viewer.stderr
-    assert f"pid {process.pid}" in viewer.stderr, viewer.stderr
 
 
 def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> None:
@@ -675,34 +571,6 @@ def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(
         assert f"error: {names[0]}" in viewer.stderr
         assert "nothing listens on port" in viewer.stderr
         assert not desk.named("HostReplaced", desk.run_id())
-
-
-def test_a_host_that_is_away_is_not_told_of_once_more_as_a_spare(four: Desk) -> None:
-    desk = four
-    for number in (1, 3):
-        desk.kill_sshd(desk.cluster.servers[number])
-    words = ("--no-validate", "--max-restarts", "1", "--min-hosts", "2", "--", "true")
-    viewer = desk.launch(*words, fast=False)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert viewer.stderr.count("the others continue without it") == 2
-    assert "cannot stand in" not in viewer.stderr
-
-
-def test_a_launch_with_min_hosts_begins_with_fewer(four: Desk) -> None:
-    desk = four
-    desk.timings = FAST
-    spares(desk, 3)
-    for number in (1, 3):
-        desk.kill_sshd(desk.cluster.servers[number])
-    words = ("--max-restarts", "1", "--min-hosts", "2")
-    viewer = desk.launch(*words, "--", trainer(desk), "fail = lambda step: None")
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    names = [host.name for host in desk.cluster.hosts]
-    assert f"{names[1]}: cannot be reached; the others continue without it" in viewer.stderr
-    assert sorted(path.stem for path in (desk.run_folder() / "logs" / "1").glob("*.log")) == [
-        "worker-0",
-        "worker-1",
-    ]
 
 
 def test_a_host_that_refuses_us_as_the_launch_begins_is_a_mistake_to_be_mended(four: Desk) -> None:
