@@ -34,7 +34,7 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(16, 2_125, 10_031),
+    "": Size(16, 2_126, 10_031),
     "checks": Size(5, 1_009, 6_821),
     "cli": Size(34, 3_854, 24_952),
     "config": Size(11, 1_422, 9_744),
@@ -61,7 +61,7 @@ BUDGET = {
     "run": Size(13, 1_490, 10_669),
     "ssh": Size(9, 2_107, 14_098),
     "store": Size(13, 1_411, 8_590),
-    "sync": Size(17, 2_994, 20_272),
+    "sync": Size(17, 3_000, 20_299),
     "tests": Size(346, 44_395, 332_334),
     "wire": Size(15, 1_664, 7_599),
     "worker_entry": Size(22, 2_000, 12_542),
