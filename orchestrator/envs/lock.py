@@ -7,13 +7,12 @@ import hashlib
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 
 from orchestrator.envs import uv
 from orchestrator.errors import UsageError
@@ -22,11 +21,10 @@ from orchestrator.plainfile import read_plain
 
 OLDEST = "3.11"  # the Python that a lock is good for, and newer ones, where [env] names no version
 HASH = " --hash="
-_LATER, _EARLIER = range(11, 40), range(6, 11)  # minor versions, from OLDEST on and before it
+_LATER = range(11, 40)  # minor versions, from OLDEST on
 _MOST = 16 << 20  # bytes of a requirements file or a lock
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _INCLUDE = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]\s*(\S+)", re.MULTILINE)
-_HASHES = re.compile(r"--hash[= ]\s*([A-Za-z0-9]+:[0-9A-Fa-f]+)")
 _CPU = re.compile(r"^\s*tensorflow[-_]cpu\b", re.MULTILINE | re.IGNORECASE)
 _FULL = re.compile(r"^\s*tensorflow(?![-_.\w]).*$", re.MULTILINE | re.IGNORECASE)
 
@@ -80,9 +78,9 @@ def with_python(environment: Environment) -> Environment:
     if environment.python is not None or environment.requirements is None:
         return environment
     allowed = _allowed(Path(environment.requirements))
-    if allowed is None or all(_fits(allowed, minor) for minor in _LATER):
+    if allowed is None:
         return environment
-    if any(_fits(allowed, minor) for minor in _LATER) and any(_fits(allowed, minor) for minor in _EARLIER):
+    if any(_fits(allowed, minor) for minor in _LATER):
         allowed &= SpecifierSet(f">={OLDEST}")
     return dataclasses.replace(environment, python=str(allowed))
 
@@ -105,32 +103,6 @@ def requirement_lines(text: str) -> Iterator[str]:
 def bare(line: str) -> str:
     """A line of a lock without its hashes."""
     return line.partition(HASH)[0]
-
-
-def only_hashes_of(text: str, contents: Iterable[str]) -> str:
-    """Return the lock without hashes that the requirements do not have, of packages to which they give some.
-
-    uv takes those of the index, which may serve another file; raise UsageError where none is left.
-    """
-    given: dict[str, set[str]] = {}
-    for line in (line for content in contents for line in requirement_lines(content)):
-        if hashes := _HASHES.findall(line):
-            given.setdefault(_package(line), set()).update(hashes)
-    lines = []
-    for line in requirement_lines(text):
-        hashes = _HASHES.findall(line)
-        kept = [digest for digest in hashes if digest in given.get(_package(line), {digest})]
-        if hashes and not kept:
-            raise UsageError(
-                f"the index has no file of {_package(line)} with a hash that `requirements` gives it",
-                hint="compare the hashes there with those of the index: it serves another file",
-            )
-        lines.append(bare(line) + "".join(HASH + digest for digest in kept) + "\n")
-    return "".join(lines)
-
-
-def _package(line: str) -> str:
-    return canonicalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0])
 
 
 def _contents(path: Path, done: set[Path]) -> Iterator[str]:
@@ -165,7 +137,7 @@ def _resolve(environment: Environment) -> str:
                 export = ["export", "--frozen", "--no-emit-project", "--no-header", "--no-annotate"]
                 text = uv.run(f"read {path}", [*export, *extras, "--project", str(path.parent)])
                 if not environment.packages:
-                    return only_hashes_of(text, ())
+                    return text
                 contents, extras, path = [contents[0], text], [], Path(name) / "locked.txt"
                 path.write_text(text, encoding="utf-8")
             sources.append(path)
@@ -176,8 +148,7 @@ def _resolve(environment: Environment) -> str:
         if overrides := overrides_of("\n".join(contents)):
             (Path(name) / "overrides.txt").write_text("\n".join(overrides), encoding="utf-8")
             arguments += ["--overrides", str(Path(name) / "overrides.txt")]
-        text = uv.run("resolve the packages of [env]", [*arguments, *extras, *map(str, sources)])
-        return only_hashes_of(text, contents)
+        return uv.run("resolve the packages of [env]", [*arguments, *extras, *map(str, sources)])
 
 
 def overrides_of(listing: str) -> list[str]:
@@ -209,7 +180,7 @@ def _minimum(environment: Environment) -> str:
         allowed = SpecifierSet(python)
     except InvalidSpecifier:  # a program
         return OLDEST
-    return next((f"3.{minor}" for minor in (*_LATER, *_EARLIER[::-1]) if _fits(allowed, minor)), OLDEST)
+    return next((f"3.{minor}" for minor in range(6, 40) if _fits(allowed, minor)), OLDEST)
 
 
 def _allowed(path: Path) -> SpecifierSet | None:

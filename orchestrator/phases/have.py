@@ -13,12 +13,11 @@ from orchestrator.events import Noted, Phase
 from orchestrator.model import RunPlan, TaskSpec
 from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.plan import is_builtin
-from orchestrator.program.invocation import script_of, started
+from orchestrator.program.invocation import script_of
 from orchestrator.ranges import fold
 
 SECONDS = 180.0  # that a host may take to answer
 _PAGE = "docs/lint.md"
-_LAUNCHERS = frozenset(["mpirun", "mpiexec", "horovodrun", "srun", "torchrun", "accelerate"])
 
 
 def needs(plan: RunPlan) -> dict[str, wire.JobNeeds]:
@@ -85,25 +84,21 @@ def _lacks(run: Run, spec: TaskSpec, had: wire.Had) -> HostError | None:
     plan = run.plan
     if len(plan.own_paths) in had.paths:
         (script,) = _script(plan)
-        line = shlex.join(PurePosixPath(word).name if word == script else word for word in plan.command)
-        there = (run.source.root / (plan.cwd or "") / PurePosixPath(script).name).is_file()
+        name = PurePosixPath(script).name
+        there = (run.source.root / (plan.cwd or "") / name).is_file()
         return HostError(
             spec.host,
             f"has no {script}",
             kind="program",
             why="a path from the root on is the host's own: what is sent is the folder of the code",
-            hint=f"write `-- {line}`: it lies there" if there else "name a script that lies there",
+            hint=f"write {name}: it lies there" if there else "name a script that lies there",
         )
     if not had.program:
-        hint = f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)"
-        behind = started(plan.command)
-        if spec.argv[0] in _LAUNCHERS and behind != plan.command:
-            hint = f"leave {spec.argv[0]} out, a task starts on each host: `-- {shlex.join(behind)}`"
         return HostError(
             spec.host,
             f"has no program {spec.argv[0]}",
             kind="program",
             why=f"no program of that name is on PATH, and the job is `{shlex.join(plan.command)}`",
-            hint=hint,
+            hint=f"install it there, give its path, or set `setup` in [job] ({_PAGE}#o201)",
         )
     return None

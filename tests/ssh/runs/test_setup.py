@@ -50,62 +50,50 @@ def environments(desk: Desk) -> list[Path]:
     return [path for folder in folders for path in folder.glob("*") if not path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("via", ["auto", "controller"])
-def test_hosts_without_an_index_get_their_packages_from_here(desk: Desk, wheels: Path, via: str) -> None:
-    write(desk, 'packages = ["small"]', f'via = "{via}"')
-    first = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+def test_hosts_without_an_index_get_their_packages_from_here_and_from_each_other(
+    desk: Desk, wheels: Path
+) -> None:
+    write(desk, 'packages = ["small"]')
+    setup = ("setup", "--hosts", str(desk.hosts))
+    first = desk.start(*setup, **offline(desk, wheels))
     assert first.wait(LIMIT) == 0, first.stderr
     assert "2 hosts ready with the environment" in first.stdout
     assert first.stderr.count("environment made in") == 2
     assert len(environments(desk)) == 2
-    again = desk.start("setup", "--hosts", str(desk.hosts), "--json", **offline(desk, wheels))
+    again = desk.start(*setup, "--json", **offline(desk, wheels))
     assert again.wait() == 0, again.stderr
     events = [json.loads(line) for line in again.stdout.splitlines()]
     assert [event["reused"] for event in events if event["event"] == "EnvironmentMade"] == [True, True]
 
-
-def test_a_launch_makes_what_is_missing_and_runs_in_it(desk: Desk, wheels: Path) -> None:
-    write(desk, 'packages = ["small"]', 'via = "controller"')
-    script = desk.script("use.py", "import small, sys; print('answer', small.answer, sys.prefix)")
-    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
-    assert viewer.stdout.count("answer 42") == 2
-    assert all(str(path) in viewer.stdout for path in environments(desk))
-    phases = [event["phase"] for event in desk.named("PhaseEnded")]
-    assert phases.index("connect") < phases.index("setup") < phases.index("stage")
-    again = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels))
-    assert again.wait() == 0, again.stderr
-    assert "environment made" not in again.stderr
-
-
-def test_another_recipe_is_another_environment(desk: Desk, wheels: Path) -> None:
-    write(desk, 'packages = ["small"]', 'via = "controller"')
-    some = ("--only", desk.cluster.hosts[0].name)
-    first = desk.start("setup", *some, "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert first.wait(LIMIT) == 0, first.stderr
-    assert first.stdout.startswith("1 host ready")
-    assert len(environments(desk)) == 1
-    wheel(wheels, "other", "2.0", "")
-    write(desk, 'packages = ["small", "other"]', 'via = "controller"')
-    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
-    assert len(environments(desk)) == 3, "the first one may be in use"
-
-
-def test_a_replaced_host_gets_its_wheels_from_another_one(desk: Desk, wheels: Path) -> None:
-    """What this machine has is no longer what it was: whatever came from here would be an error."""
-    write(desk, 'packages = ["small"]', 'via = "controller"')
-    first = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert first.wait(LIMIT) == 0, first.stderr
+    # A host is replaced; what this machine has is no longer what it was: if it came from here, it would fail.
     shutil.rmtree(Path(desk.cluster.hosts[1].workdir).expanduser())
     (cached,) = (desk.folder / "cache" / "orchestrate" / "wheels").glob("*/*.whl")
     there = cached.stat()
     cached.write_bytes(bytes(there.st_size))
     os.utime(cached, ns=(there.st_atime_ns, there.st_mtime_ns))
-    again = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert again.wait(LIMIT) == 0, again.stderr
-    assert again.stderr.count("environment made in") == 1
-    assert len(environments(desk)) == 2
+    script = desk.script("use.py", "import small, sys; print('answer', small.answer, sys.prefix)")
+    viewer = desk.start(*LAUNCH, str(desk.hosts), "--", script, **offline(desk, wheels))
+    assert viewer.wait(LIMIT) == 0, viewer.stderr
+    assert viewer.stderr.count("environment made in") == 1
+    assert viewer.stdout.count("answer 42") == 2
+    assert all(str(path) in viewer.stdout for path in environments(desk))
+    phases = [event["phase"] for event in desk.named("PhaseEnded")]
+    assert phases.index("connect") < phases.index("setup") < phases.index("stage")
+
+
+def test_another_recipe_is_another_environment_and_a_python_of_ones_own_is_left_alone(
+    desk: Desk, wheels: Path
+) -> None:
+    wheel(wheels, "other", "2.0", "")
+    for packages in ('["small"]', '["small", "other"]'):
+        write(desk, f"packages = {packages}", 'via = "controller"')
+        text = desk.hosts.read_text().replace("[[host]]", f'[[host]]\npython = "{sys.executable}"', 1)
+        desk.hosts.write_text(text)
+        viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
+        assert viewer.wait(LIMIT) == 0, viewer.stderr
+        assert viewer.stdout.startswith("1 host ready")
+        assert "a `python` of your own" in viewer.stdout
+    assert len(environments(desk)) == 2, "the first one may be in use"
 
 
 def test_packages_that_do_not_exist_end_it_before_a_host_is_asked(desk: Desk, wheels: Path) -> None:
@@ -129,14 +117,3 @@ def test_without_the_table_there_is_nothing_to_set_up(desk: Desk) -> None:
     assert viewer.wait(LIMIT) == 0
     assert "nothing to do" in viewer.stdout
     assert "has no [env]" in viewer.stdout
-
-
-def test_a_host_with_a_python_of_its_own_is_left_alone(desk: Desk, wheels: Path) -> None:
-    write(desk, 'packages = ["small"]', 'via = "controller"')
-    text = desk.hosts.read_text().replace("[[host]]", f'[[host]]\npython = "{sys.executable}"', 1)
-    desk.hosts.write_text(text)
-    viewer = desk.start("setup", "--hosts", str(desk.hosts), **offline(desk, wheels))
-    assert viewer.wait(LIMIT) == 0, viewer.stderr
-    assert "a `python` of your own" in viewer.stdout
-    made = [host for host in desk.cluster.hosts if (Path(host.workdir).expanduser() / "envs").exists()]
-    assert len(made) == 1
