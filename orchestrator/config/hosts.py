@@ -96,7 +96,7 @@ def _hosts(own: Mapping[str, Any], read: Mapping[str, Any], place: Place, report
         report.add(place, "", "has no name, ssh or address; one of them is needed")
         return ()
     addresses = addresses or _addresses(logins, place, report)
-    if not addresses or not _agree(logins, read, place, report):
+    if not addresses:
         return ()
     fields = {key: value for key, value in own.items() if key not in IDENTITY_KEYS}
     rows = zip(names or addresses, logins, addresses, strict=True)
@@ -152,15 +152,3 @@ def _addresses(logins: tuple[targets.Destination, ...], place: Place, report: Re
         report.add(place, "address", what)
         return ()
     return tuple(targets.read_address(login.host) for login in logins)
-
-
-def _agree(
-    logins: tuple[targets.Destination, ...], read: Mapping[str, Any], place: Place, report: Report
-) -> bool:
-    """Return True if `ssh` and the keys beside it say the same place both say something."""
-    for key in ("user", "port"):
-        inside, beside = getattr(logins[0], key), read.get(key)
-        if inside is not None and beside is not None and inside != beside:
-            report.add(place, key, f"is {show(beside)}, but ssh says {show(inside)}; keep one of the two")
-            return False
-    return True

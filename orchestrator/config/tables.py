@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.config import commands, supplies, values
+from orchestrator.config import supplies, values
 from orchestrator.config.mistakes import Place, Report, Wrong, listed, nearest
 from orchestrator.config.values import Reader, Wrongs
 from orchestrator.model import MAX_PORT, AutoShard, FrameworkName, OnHang, Revalidate, Role, Via
@@ -37,8 +37,8 @@ DEFAULTS_KEYS: Mapping[str, Reader] = {
 HOST_KEYS: Mapping[str, Reader] = {**IDENTITY_KEYS, **DEFAULTS_KEYS}
 
 JOB_KEYS: Mapping[str, Reader] = {
-    "command": commands.command,
-    "setup": commands.shell_text,
+    "command": values.command,
+    "setup": values.shell_text,
     "env": values.env,
     "forward": values.names,
     "secrets": values.names,
@@ -47,7 +47,7 @@ JOB_KEYS: Mapping[str, Reader] = {
     "lifeline": values.seconds,
     "code": values.text,
     "ignore": values.texts,
-    "validate": commands.validate,
+    "validate": values.validate,
     "validation": values.one_of(Revalidate),
     "hang_timeout": values.seconds,
     "on_hang": values.one_of(OnHang),
@@ -62,7 +62,7 @@ JOB_KEYS: Mapping[str, Reader] = {
     "min_hosts": values.whole(1, MAX_TASKS),
     "host_timeout": values.seconds,
     "backup": values.folder,
-    "notify": commands.notify,
+    "notify": values.notify,
 }
 
 ENV_KEYS: Mapping[str, Reader] = {

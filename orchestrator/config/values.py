@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from orchestrator.config.mistakes import Wrong, listed, nearest, show
 from orchestrator.model import Way
 from orchestrator.planning.environ import name_mistake, value_mistake
 from orchestrator.program.findings import CODES
+from orchestrator.program.invocation import SHELLS
 
 Reader: TypeAlias = Callable[[Any], Any]
 
 _DEVICE = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]+")
+_OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1", "&>"}
+_EXPANDED = re.compile(r"\$[A-Za-z_{(]|`|^~")
 MAX_SECONDS = 365 * 24 * 3600.0
 
 
@@ -85,21 +90,7 @@ def path(value: Any) -> str:
     return given.rstrip("/") or "/"
 
 
-_SYSTEM = (
-    "/bin/",
-    "/boot/",
-    "/dev/",
-    "/etc/",
-    "/lib/",
-    "/lib64/",
-    "/proc/",
-    "/sbin/",
-    "/sys/",
-    "/usr/bin/",
-    "/usr/lib/",
-)
 _SHARED = "/ /home /mnt /opt /run /srv /tmp /usr /var /var/tmp"  # where everybody's folders are
-_MEMORY = "/dev/shm"  # noqa: S108 - a disk like another, below a folder of the system
 
 
 def workdir(value: Any) -> str:
@@ -117,8 +108,6 @@ def _own(value: Any, usual: str) -> str:
     plain = normal(given)
     if ".." in plain.split("/"):
         raise Wrong(f"must not lead through .., as {show(given)} does")
-    if f"{plain}/".startswith(_SYSTEM) and not plain.startswith(f"{_MEMORY}/"):
-        raise Wrong(f'must not be in a folder of the system, as {show(given)} is; write "{usual}"')
     if plain in _SHARED.split() or (plain.startswith("~") and "/" not in plain):
         better = usual if plain == "/" else f"{plain}/orchestrate"
         raise Wrong(f'must be a folder of its own, not {show(given)}; write "{better}"')
@@ -193,26 +182,26 @@ def via(value: Any) -> Way | tuple[str, ...]:
 
 def finding_codes(value: Any) -> tuple[str, ...]:
     """Codes of `docs/lint.md`."""
-    found = texts(value)
-    for code in found:
+    given = texts(value)
+    for code in given:
         if code not in CODES:
             meant = nearest(code.upper(), list(CODES))
             raise Wrong(f"{show(code)} is not the code of a finding{did_you_mean(meant)}")
-    return found
+    return given
 
 
 def devices(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise Wrong(f"must be a list such as [0, 1], not {kind(value)}")
-    found: list[str] = []
+    given: list[str] = []
     for item in value:
         name = show(item) if isinstance(item, int) else item if isinstance(item, str) else ""
         if not _DEVICE.fullmatch(name):
             raise Wrong(f"{show(item)} is not a GPU; write its number or its UUID (nvidia-smi -L)")
-        if name in found:
+        if name in given:
             raise Wrong(f"names GPU {name} twice")
-        found.append(name)
-    return tuple(found)
+        given.append(name)
+    return tuple(given)
 
 
 def env(value: Any) -> dict[str, str]:
@@ -246,15 +235,15 @@ def _variable(name: str, value: object) -> Iterable[tuple[str, str]]:
 
 def names(value: Any) -> tuple[str, ...]:
     """Names of environment variables."""
-    found = texts(value)
-    for name in found:
+    given = texts(value)
+    for name in given:
         if "=" in name:
             raise Wrong(f"{show(name.partition('=')[0])} is given a value; list only the name")
         if mistake := name_mistake(name):
             raise Wrong(f"{show(name)} {mistake}")
-        if found.count(name) > 1:
+        if given.count(name) > 1:
             raise Wrong(f"names {name} twice")
-    return found
+    return given
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -274,3 +263,76 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def did_you_mean(word: str | None) -> str:
     return f"; did you mean {word}?" if word else ""
+
+
+def notify(value: Any) -> tuple[str, ...]:
+    """The argv of a command of this machine."""
+    if value in ("", []):
+        raise Wrong("is empty; leave it out if nobody is to be told")
+    return _argv(value, "write bash -c '...'")
+
+
+def command(value: Any) -> tuple[str, ...]:
+    """An argv; a text is split as a shell would split it."""
+    return _argv(value, "use `setup`, or bash -c '...'")
+
+
+def _argv(value: Any, way: str) -> tuple[str, ...]:
+    """Read a command; `way` is the advice to whoever writes a line for a shell."""
+    if isinstance(value, str):
+        argv = _split(value)
+    elif isinstance(value, list):
+        argv = value
+        for item in argv:
+            if not isinstance(item, str):
+                raise Wrong(f'must be a list of texts; write "{show(item)}" in quotes')
+    else:
+        raise Wrong(f'must be a text or a list such as ["train.py", "--epochs", "3"], not {kind(value)}')
+    if not argv or not argv[0].strip():
+        raise Wrong("is empty; leave the key out to run worker_entry")
+    if any("\0" in word for word in argv):
+        raise Wrong("holds a NUL character")
+    if "=" in argv[0].partition("/")[0]:
+        raise Wrong(f"starts with {show(argv[0])}, which only a shell knows; use `setup` or `env`")
+    # These would reach the program as they are, which nobody who writes one line means.
+    for place, word in enumerate(
+        argv if isinstance(value, str) and PurePath(argv[0]).name not in SHELLS else ()
+    ):
+        if word in _OPERATORS or word.endswith(";"):
+            raise NeedsShell(f"holds {show(word)}, but no shell reads it; {way}")
+        # The node opens out ~ in the program itself.
+        if _EXPANDED.search(word) and (place or not word.startswith("~")):
+            raise NeedsShell(f"holds {show(word)}, but no shell fills it in; write it out, or bash -c '...'")
+    return tuple(argv)
+
+
+class NeedsShell(Wrong):
+    """A command has a word that only a shell gives its meaning."""
+
+
+def shell_text(value: Any) -> str:
+    """Not empty; lines and tabs are welcome."""
+    if not isinstance(value, str):
+        raise Wrong(f"must be a text in quotes, not {kind(value)}")
+    if not value.strip():
+        raise Wrong("is empty; leave the key out if there is nothing to run")
+    if "\0" in value:
+        raise Wrong("holds a NUL character")
+    return value
+
+
+def validate(value: Any) -> str:
+    """A command line of the user's own."""
+    if value is False:
+        raise Wrong("must be a command line; to launch without validation use --validate never")
+    given = shell_text(value)
+    _split(given)
+    return given
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        wrong = "a quote is not closed" if "quotation" in str(error) else "it ends with a backslash"
+        raise Wrong(f"cannot be split into words: {wrong} in {show(line)}") from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
-from orchestrator.config.commands import NeedsShell, notify
 from orchestrator.config.mistakes import Wrong
+from orchestrator.config.values import NeedsShell, notify
 from orchestrator.errors import UsageError
 from orchestrator.model import Job
 

@@ -29,7 +29,6 @@ MISTAKES = (
     "launch --name my run -- train.py",
     "stop --xyzzy=3",
     "tail one two",
-    "launch -- -- train.py",
     "launch --",
     "exec --",
     "status -- ls",

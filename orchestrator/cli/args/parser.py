@@ -44,9 +44,6 @@ VERBS = (
 )
 _ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb
 
-# `stop "$RUN"` must not end whichever run is the only one.
-_UNSET = "a shell variable is probably not set"
-
 
 class Verb(Protocol):
     """The file of a verb. Importing it is cheap: what only `main` needs is imported there."""
@@ -78,31 +75,19 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read one command line; everything after `--` is the user's command. Raise UsageError."""
-    ours, command = list(argv), []
-    _check_utf8(ours)
-    if "--" in ours:
-        split = ours.index("--")
-        ours, command = ours[:split], ours[split + 1 :]
-        if not command:
-            hint = (
-                "`orchestrate exec -- uptime`"
-                if ours[:1] == ["exec"]
-                else "leave -- out to train worker_entry's MNIST"
-            )
-            raise UsageError("nothing follows --", hint=hint)
-        if command[0] == "--":
-            raise UsageError("-- stands twice", why="one is enough", hint="leave one out")
-        if not command[0]:
-            raise UsageError(
-                "the command after -- begins with an empty word",
-                why=_UNSET,
-                hint="echo the command to see it",
-            )
+    split = list(argv).index("--") if "--" in argv else len(argv)
+    ours, command = list(argv[:split]), list(argv[split + 1 :])
+    _check_words(argv)
+    if not command and split < len(argv):
+        raise UsageError("nothing follows --", hint="leave it out: launch then trains worker_entry's MNIST")
     _check_verb(ours, command)
-    if any(not word or (word[:2] == "--" and word[-1] == "=" and word.count("=") == 1) for word in ours):
+    # `stop "$RUN"` must not end whichever run is the only one.
+    if any(
+        not word or (word[:2] == "--" and word.find("=") == len(word) - 1) for word in [*ours, *command[:1]]
+    ):
         raise UsageError(
             f"an argument of orchestrate {ours[0]} is empty",
-            why=_UNSET,
+            why="a shell variable is probably not set",
             hint="set it, or leave the argument out",
         )
     parser, verbs = _without_options(VERBS) if ours[0] in _ALONE else build(ours[:1])
@@ -117,16 +102,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _check_utf8(words: Sequence[str]) -> None:
+def _check_words(words: Sequence[str]) -> None:
     """Raise UsageError for a word with bytes that are not UTF-8: plans, events and nodes know texts only."""
     for word in words:
-        if not word.isascii() and any("\ud800" <= character <= "\udfff" for character in word):
+        if any("\ud800" <= character <= "\udfff" for character in word):
             shown = word.encode("utf-8", "backslashreplace").decode()
-            raise UsageError(
-                f"an argument is not UTF-8: {shown}",
-                why="tasks are given text; byte 0xff, for example, is shown as \\udcff above",
-                hint="write it as UTF-8, or have the program read it from a file",
-            )
+            hint = "write it as UTF-8, or have the program read it from a file"
+            raise UsageError(f"an argument is not UTF-8: {shown}", why="tasks are given text", hint=hint)
 
 
 def _check_verb(ours: Sequence[str], command: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -32,8 +31,8 @@ Completer = Callable[..., Iterable[str]]
 def answer() -> None:
     """Write the words that fit and leave the process; return when no shell asks."""
     ours, verbs = parser.build()
-    words = words_before(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", ""))
-    behind = "--" in words
+    line, point = os.environ.get("COMP_LINE", "").encode(), os.environ.get("COMP_POINT", "")
+    behind = b" -- " in line[: int(point) if point.isdigit() else None]
     for verb, sub in verbs.items():
         if behind and options.takes_command(sub):
             sub.add_argument("program", nargs="*", help=argparse.SUPPRESS)
@@ -42,14 +41,6 @@ def answer() -> None:
                 vars(action)["completer"] = completer
     # Where a word of another kind may stand, an option is offered when a dash was typed.
     argcomplete.autocomplete(ours, always_complete_options=False, default_completer=_Nothing())
-
-
-def words_before(line: str, point: str) -> list[str]:
-    """Split the line before the cursor into words."""
-    part = line.encode()[: int(point)].decode(errors="replace") if point.isdigit() else line
-    with contextlib.suppress(ValueError):
-        return shlex.split(part)
-    return part.split()
 
 
 def quietly(completer: Completer) -> Completer:
