@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, get_args
 
 import msgspec
@@ -26,11 +25,11 @@ from orchestrator.events import (
     TaskStarted,
 )
 from orchestrator.model import TaskId
+from orchestrator.names import AttemptName
 from orchestrator.text import json_safe, utf8
 
 _FAR = 1e15  # seconds
 _OF_A_TASK = (TaskStarted, TaskReady, TaskProgressed, TaskReported, LogLine, LogGap, TaskExited)
-_ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _BY_NAME: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
 
 
@@ -38,6 +37,8 @@ def encode(stamped: Stamped) -> bytes:
     """One JSON line, without its newline: UTF-8, and harmless for a terminal that shows it."""
     event = stamped.event
     fields = {"at": stamped.at, "event": type(event).__name__, **asdict(event)}
+    if (attempt := fields.get("attempt", "")).isascii() and attempt.isdigit():
+        fields["attempt"] = int(attempt)  # a name to us, since a validation has one too; elsewhere it counts
     try:
         line = msgspec.json.encode(fields)
     except UnicodeEncodeError:  # a name or an argument that is no UTF-8
@@ -53,6 +54,8 @@ def decode(line: bytes) -> Stamped:
         kind = _BY_NAME.get(name) if isinstance(name, str) else None
         if not isinstance(at, int | float) or abs(at) > _FAR or kind is None:
             raise msgspec.ValidationError(f"not an event: {line[:80]!r}")
+        if type(attempt := fields.get("attempt")) is int:
+            fields["attempt"] = str(attempt)
         event = msgspec.convert(fields, kind)
         _check_names(event)
         return Stamped(float(at), event)
@@ -71,5 +74,5 @@ def _check_names(event: Event) -> None:
         tasks.append(event.task)
     for task in tasks:
         TaskId.parse(task)
-    if isinstance(event, TaskStarted | TaskExited | AttemptFailed) and not _ATTEMPT.fullmatch(event.attempt):
-        raise ValueError(f"{event.attempt[:80]!r} is not an attempt")
+    if isinstance(event, TaskStarted | TaskExited | AttemptFailed):
+        AttemptName(event.attempt)

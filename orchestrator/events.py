@@ -422,14 +422,6 @@ class StopRequested(Struct, frozen=True):
     grace: float
 
 
-class TermUnheard(Struct, frozen=True):
-    """Tasks that a user's TERM does not end, as far as their nodes can tell."""
-
-    caught: tuple[str, ...]  # TensorFlow catches it; a script may have asked it to act on that
-    ignored: tuple[str, ...]
-    saved: tuple[tuple[str, str, float], ...]  # (task, its newest checkpoint, seconds since the epoch)
-
-
 class RunEnded(Struct, frozen=True):
     run: str
     outcome: Outcome
@@ -485,7 +477,6 @@ Event: TypeAlias = (
     | HostReplaced
     | AttemptPlanned
     | StopRequested
-    | TermUnheard
     | RunEnded
 )
 

@@ -72,10 +72,11 @@ def _machines(hosts: Iterable[Host]) -> tuple[Host, ...]:
 
 
 def _show(lines: StreamLines, *, as_json: bool) -> None:
-    if lines.out:
-        (facts if as_json else say)(*lines.out)
-        sys.stdout.flush()
-    tell(*lines.err)
+    from orchestrator.wire import Pipe
+
+    (facts if as_json else say)(*(line for pipe, line in lines if pipe is Pipe.OUT))
+    sys.stdout.flush()
+    tell(*(line for pipe, line in lines if pipe is Pipe.ERR))
 
 
 def _end(commands: Commands, answers: CommandAnswers, *, as_json: bool) -> None:

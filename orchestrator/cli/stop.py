@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 import time
@@ -14,7 +13,6 @@ from orchestrator.cli.desk.out import facts, tell
 from orchestrator.errors import ExitStatus, RunError, UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.events import Stamped
     from orchestrator.model import Order
     from orchestrator.store import RunFolder
 
@@ -64,8 +62,6 @@ def main(arguments: argparse.Namespace) -> int:
         _reach_keeper(folder, want, len(known))
         _wait_for_story(folder)
         renderer = choose(sys.stdout, arguments.json, sys.stderr, Look(view=replay(known)))
-        if not arguments.json:
-            _tell_who_is_lost(known, 0.0 if arguments.now else plan.grace)
         status = watch.own(folder, reader, renderer, interrupts, want)
     ended = next((s.event for s in reversed(history(folder)) if isinstance(s.event, RunEnded)), None)
     if ended is not None and ended.unproven:
@@ -110,16 +106,3 @@ def _wait_for_story(folder: RunFolder) -> None:
             time.sleep(_AGAIN)
         else:
             return
-
-
-def _tell_who_is_lost(known: list[Stamped], grace: float) -> None:
-    """Name the hosts that were lost before we looked: no event will come, and the stop waits for them."""
-    from orchestrator import timings
-    from orchestrator.run.view import HostState, replay
-
-    patience = timings.read(os.environ)
-    seconds = grace + patience.stop_unreachable if grace else patience.stop_impatient
-    for host in replay(known).hosts.values():
-        if host.state is HostState.LOST:
-            said = f"{host.name}: no word from it ({host.why}); waiting for it, {seconds:.0f} s at most"
-            tell(said)

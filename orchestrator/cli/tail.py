@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options, readings
 from orchestrator.cli.desk.out import tell
-from orchestrator.errors import ExitStatus, UsageError
-from orchestrator.ranges import natural_key
+from orchestrator.errors import ExitStatus
 
 if TYPE_CHECKING:
     from orchestrator.render import Look
-    from orchestrator.store import RunFolder
 
 SUMMARY = "show the logs of a run, live or past; take over a run whose keeper is gone"
 _LAST = 100  # lines of each log
@@ -39,9 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--grep", type=readings.pattern, metavar="REGEX", help="only lines that match")
     parser.add_argument(
-        "--attempt", type=readings.whole(1), metavar="N", help="only the lines of this attempt"
-    )
-    parser.add_argument(
         "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
     )
     parser.add_argument("--timestamps", action="store_true", help="show the time of each line")
@@ -64,8 +59,6 @@ def main(arguments: argparse.Namespace) -> int:
     plan = folder.read_plan()
     wanted = wanted_tasks(arguments.task, plan, f"run {folder.run}")
     ended = is_over(folder)
-    if ended and arguments.attempt is not None:
-        _check_attempt(folder, str(arguments.attempt))
     if not ended and not arguments.no_follow:
         adopt(folder)  # does nothing when it has a keeper
     look = _look(arguments, wanted)
@@ -77,7 +70,6 @@ def main(arguments: argparse.Namespace) -> int:
     reader = RunReader(
         folder,
         wanted=look.wanted,
-        attempt="" if arguments.attempt is None else str(arguments.attempt),
         last=last,
         drop_behind=behind,
         blocks=renderer.takes_blocks,
@@ -94,19 +86,6 @@ def main(arguments: argparse.Namespace) -> int:
             tell(f"nothing of run {run} is on this machine yet; orchestrate tail {run} brings it here")
         return int(ExitStatus.OK)
     return watch.look(folder, reader, renderer)
-
-
-def _check_attempt(folder: RunFolder, attempt: str) -> None:
-    """Raise UsageError for one that a run which is over has not had."""
-    from orchestrator.cli.desk.history import history
-    from orchestrator.events import TaskStarted
-
-    known = {s.event.attempt for s in history(folder, quiet=True) if isinstance(s.event, TaskStarted)}
-    if attempt not in known:
-        raise UsageError(
-            f"run {folder.run} has no attempt {attempt}",
-            hint=f"name one of its attempts: {', '.join(sorted(known, key=natural_key)) or 'there is none'}",
-        )
 
 
 def _look(arguments: argparse.Namespace, wanted: set[str]) -> Look:

@@ -48,16 +48,6 @@ def lines(done: Cleaning, *, json: bool, width: int | None = None) -> list[str]:
     return [*_found(done), *_table(done, width), *_end(done)]
 
 
-def working(hosts: Mapping[str, wire.Cleaned]) -> str:
-    """Word how much of working folders would go; "" for nothing. Hosts that share one all count it."""
-    gone = {name: entries for name, reply in hosts.items() if (entries := reply.folders.work.gone)}
-    if not gone:
-        return ""
-    runs = {entry.name for entries in gone.values() for entry in entries}
-    total = sum(entry.bytes for entries in gone.values() for entry in entries)
-    return f"the working folders of {count(len(runs), 'run')} on {fold.names(gone)}, up to {size(total)}"
-
-
 def _left(reply: wire.Cleaned) -> bool:
     failed = any(kind.failed for kind in reply.folders.each())
     return bool(reply.orphans or reply.trouble or failed)

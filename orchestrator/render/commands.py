@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from orchestrator.errors import HostError
 from orchestrator.groups import grouped
@@ -52,12 +53,7 @@ class Answer:
         return json.dumps(found)
 
 
-@dataclass(frozen=True)
-class StreamLines:
-    """StreamLines for stdout and for stderr."""
-
-    out: Sequence[str] = ()
-    err: Sequence[str] = ()
+StreamLines: TypeAlias = list[tuple[Pipe, str]]
 
 
 class CommandAnswers:
@@ -78,10 +74,10 @@ class CommandAnswers:
                 self.running[host] = Answer(host, now)
             case CommandOutput(host, stream, data):
                 if (answer := self.running.get(host)) is None:
-                    return StreamLines()  # after its end: no agent of ours says it
+                    return []  # after its end: no agent of ours says it
                 answer.add(stream, data, LIMIT if self._json else sys.maxsize)
                 if not self._json and len(answer.out) + len(answer.err) > _HELD:
-                    return _stream([answer])
+                    return _stream(answer)
             case CommandEnded(host):
                 return self._end(self.running.pop(host, Answer(host, now)), word)
             case Failed(host, error):
@@ -89,25 +85,21 @@ class CommandAnswers:
                 self.errors.append(error)
                 self.status = max(self.status, int(error.status))
                 answer = self.running.pop(host, Answer(host, now))
-                return StreamLines([answer.facts(error)]) if self._json else _stream([answer], all_of_it=True)
-        return StreamLines()
+                return [(Pipe.OUT, answer.facts(error))] if self._json else _stream(answer, all_of_it=True)
+        return []
 
     def due(self, now: float) -> StreamLines:
         """Return what was held back long enough."""
         if any(now - answer.began >= _SHORT for answer in self._whole):
             return self.rest()
-        if self._json:
-            return StreamLines()
-        return _stream([one for one in self.running.values() if now - one.began >= _SHORT])
+        late = [one for one in self.running.values() if now - one.began >= _SHORT and not self._json]
+        return [line for answer in late for line in _stream(answer)]
 
     def rest(self) -> StreamLines:
         """Return the whole answers, equal ones once."""
         whole, self._whole = self._whole, []
         groups = grouped(((bytes(one.out), bytes(one.err), one.status, one.note), one) for one in whole)
-        shown = [_folded(alike) for alike in groups.values()]
-        return StreamLines(
-            [line for one in shown for line in one.out], [line for one in shown for line in one.err]
-        )
+        return [line for alike in groups.values() for line in _folded(alike)]
 
     def _end(self, answer: Answer, end: CommandEnded) -> StreamLines:
         self.waiting.discard(end.host)
@@ -121,17 +113,22 @@ class CommandAnswers:
             notes.append(f"could not be ended: {', '.join(end.left)}")
         answer.note = "; ".join(notes)
         if self._json:
-            return StreamLines([answer.facts()])
+            return [(Pipe.OUT, answer.facts())]
         self._whole.append(answer)
-        return StreamLines()
+        return []
 
 
 def _folded(alike: Sequence[Answer]) -> StreamLines:
-    """Show a group of equal answers."""
+    """Show a group of equal answers: a line stands behind its hosts, several below them."""
     first = alike[0]
     who = names(answer.host for answer in alike)
+    lines: StreamLines = []
+    for pipe, data in ((Pipe.OUT, first.out), (Pipe.ERR, first.err)):
+        texts = [plain(line) for line in data.decode("utf-8", "replace").splitlines()]
+        shown = [f"{who}: {texts[0]}"] if len(texts) == 1 else [f"{who}:", *(f"  {text}" for text in texts)]
+        lines += [(pipe, line) for line in shown if texts]
     last = "; ".join(filter(None, (first.note, ending(first.status) if first.status else "")))
-    return StreamLines(_text(first.out, who), [*_text(first.err, who), *([f"{who}: {last}"] if last else [])])
+    return [*lines, *([(Pipe.ERR, f"{who}: {last}")] if last else [])]
 
 
 def ending(status: int) -> str:
@@ -140,22 +137,12 @@ def ending(status: int) -> str:
     return f"ended by {signal_name(number)}" if number else f"ended with status {status}"
 
 
-def _text(data: bytearray, who: str) -> list[str]:
-    """A line stands behind its hosts, several below them."""
-    lines = [plain(line) for line in data.decode("utf-8", "replace").splitlines()]
-    if len(lines) == 1:
-        return [f"{who}: {lines[0]}"]
-    return [f"{who}:", *(f"  {line}" for line in lines)] if lines else []
-
-
-def _stream(answers: Iterable[Answer], *, all_of_it: bool = False) -> StreamLines:
+def _stream(answer: Answer, *, all_of_it: bool = False) -> StreamLines:
     """Take the lines that are complete, and of one that never ends what has come."""
-    out: list[str] = []
-    err: list[str] = []
-    for answer in answers:
-        for data, lines in ((answer.out, out), (answer.err, err)):
-            end = len(data) if all_of_it or len(data) > _HELD else data.rfind(b"\n") + 1
-            text = data[:end].decode("utf-8", "replace")
-            lines += [f"{answer.host}: {plain(line)}" for line in text.splitlines()]
-            del data[:end]
-    return StreamLines(out, err)
+    lines: StreamLines = []
+    for pipe, data in ((Pipe.OUT, answer.out), (Pipe.ERR, answer.err)):
+        end = len(data) if all_of_it or len(data) > _HELD else data.rfind(b"\n") + 1
+        text = data[:end].decode("utf-8", "replace")
+        lines += [(pipe, f"{answer.host}: {plain(line)}") for line in text.splitlines()]
+        del data[:end]
+    return lines

@@ -13,21 +13,23 @@ from orchestrator.render.wrap import wrapped
 from orchestrator.text import plain
 
 _HEAD = re.compile(r"^(error|warning):")
-_PLURALS = {
-    "answers": "answer",
-    "does": "do",
-    "fails": "fail",
-    "follows": "follow",
-    "has": "have",
-    "is": "are",
-    "logs": "log",
-    "needs": "need",
-    "says": "say",
-    "shows": "show",
-    "wants": "want",
+# With these words begins what is said of a host; a node may say a sentence of its own.
+_NOW = {
+    "answers",
+    "cannot",
+    "does",
+    "fails",
+    "follows",
+    "has",
+    "is",
+    "logs",
+    "needs",
+    "says",
+    "shows",
+    "wants",
 }
 _PAST = {"broke", "closed", "could", "did", "gave", "had", "hung", "lost", "refused", "sent", "waited", "was"}
-_VERBS = {*_PLURALS, *_PAST, "cannot", "will"}
+_VERBS = {*_NOW, *_PAST, "will"}
 _COMMAND = re.compile(r"`[^`]+`")
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m"}
 
@@ -50,23 +52,18 @@ def lines(error: OrchestrateError) -> list[str]:
 def host_block(
     hosts: tuple[str, ...], what: str, why: str = "", hint: str = "", *, word: str = "error"
 ) -> list[str]:
-    """`gpu-02 refused the login`, or `3 hosts refused the login: gpu-[02-04]`."""
-    # A node may say a sentence of its own.
-    colon = "" if what.partition(" ")[0].removesuffix(":") in _VERBS else ":"
-    if len(hosts) == 1:
-        return block(f"{hosts[0]}{colon} {what}", why, hint, word=word)
-    what = f"{len(hosts)} hosts{colon} {_plural(what)}: {fold.names(hosts)}"
-    return block(what, why, _COMMAND.sub(lambda match: _for_all(hosts, match[0]), hint), word=word)
+    """`gpu-02 refused the login`, or `gpu-[02-04]: refused the login`."""
+    if len(hosts) == 1 and what.partition(" ")[0].removesuffix(":") in _VERBS:
+        return block(f"{hosts[0]} {what}", why, hint, word=word)
+    return block(f"{fold.names(hosts)}: {what}", why, _for_all(hosts, hint), word=word)
 
 
-def _for_all(hosts: tuple[str, ...], command: str) -> str:
-    """A command of a hint that names the first host, as one for all of them where it ends by itself."""
-    before, *after = fold.parted(hosts[0], command)
-    if not after:
-        return command
-    if len(after) > 1 or after[0] != " true`":
-        return f"{command} (likewise for the others)"
-    return f"`for host in {' '.join(hosts)}; do {before[1:]}$host true; done`"
+def _for_all(hosts: tuple[str, ...], hint: str) -> str:
+    """A hint whose commands name the first of several hosts: it is so for the others."""
+    alone = len(hosts) == 1 or not any(
+        len(fold.parted(hosts[0], text)) > 1 for text in _COMMAND.findall(hint)
+    )
+    return hint if alone else f"{hint} (likewise for the others)"
 
 
 def coloured(text: str) -> str:
@@ -89,15 +86,6 @@ def write(said: Iterable[str], stream: TextIO) -> None:
     """Write lines that are harmless already, and those that begin a block in colour on a terminal."""
     colour = colours(stream)
     Sink(stream).write("".join(f"{coloured(line) if colour else line}\n" for line in said))
-
-
-def _plural(what: str) -> str:
-    """`have no python3`, of several hosts, for `has no python3`."""
-    word, blank, rest = what.partition(" ")
-    first = word.removesuffix(":")
-    plural = _PLURALS.get(first, first) + word[len(first) :]
-    rest = rest.replace("but does not", "but do not").replace("its task ports", "their task ports")
-    return f"{plural}{blank}{rest}"
 
 
 def _flat(error: OrchestrateError) -> Iterable[OrchestrateError]:

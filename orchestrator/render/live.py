@@ -59,15 +59,11 @@ _OF_TASKS = (
 )
 
 
-_ASCII = {0x2500: "-", 0x2026: "~"}  # of the board, for terminals that know neither
-
-
 class Paint:
     """Lines and rows with their styles; a console without colours shows the bare text."""
 
-    def __init__(self, *, timestamps: bool = False, encoding: str = "utf-8") -> None:
+    def __init__(self, *, timestamps: bool = False) -> None:
         self._timestamps = timestamps
-        self._rows = {} if _can_draw(encoding) else _ASCII
         self._known: tuple[tuple[str, str], ...] = ()
         self._prefixes = Prefixes()
         self._styles: dict[str, str] = {}  # task -> its colour
@@ -113,7 +109,7 @@ class Paint:
         """A row of the region, cut to `width` cells; the style `task` is the colour of the task it names."""
         cells = [
             (
-                plain(text).translate(self._rows),
+                plain(text),
                 self._styles.get(text.strip(), "") if style == "task" else style,
             )
             for text, style in row
@@ -134,14 +130,6 @@ def _breaks(text: str, width: int) -> list[int]:
     return found
 
 
-def _can_draw(encoding: str) -> bool:
-    try:
-        "\u2500".encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
 def _decoded(text: str) -> Text:
     """Text from elsewhere: of all that it may hold beside the printable only colours have an effect."""
     safe = harmless(text)
@@ -154,7 +142,7 @@ class Live:
 
     def __init__(self, stdout: TextIO, look: Look = Look()) -> None:  # noqa: B008 - frozen
         self._look = look
-        self._paint = Paint(timestamps=look.timestamps, encoding=stdout.encoding or "utf-8")
+        self._paint = Paint(timestamps=look.timestamps)
         self._held = Folding(look.fold or Fold.SIMILAR, look.wanted)
         self._terminal = _Terminal(stdout)
         self._view = look.view
@@ -325,7 +313,7 @@ def _style(event: Event) -> str:
             return "red" if failed(event) else "dim"
         case ev.HostLost() | ev.LogGap() | ev.StopRequested() | ev.AttemptFailed() | ev.HostReplaced():
             return "yellow"
-        case ev.TermUnheard() | ev.HangSuspected():
+        case ev.HangSuspected():
             return "yellow"
         case _:
             return "dim"

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TextIO
 
 from orchestrator.diagnosis.ends import failed
@@ -28,7 +29,6 @@ from orchestrator.run.vitals import Vitals
 from orchestrator.text import moment, plain
 
 _BURST = 1 << 15  # characters of lines that are written at once
-_MOST = 1000  # orders in which tasks may say the same
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,12 @@ class Prefixes:
     def __init__(self) -> None:
         self._task = self._host = 0
         self._made: dict[tuple[str, str], str] = {}
-        self._several: dict[tuple[str, ...], str] = {}
 
     def learn(self, view: View) -> None:
         """Make room for the tasks of the view."""
         self._task = max((len(task.task) for task in view.tasks.values()), default=0)
         self._host = max((len(task.host) for task in view.tasks.values()), default=0)
         self._made.clear()
-        self._several.clear()
 
     def of_line(self, line: Shown) -> str:
         if isinstance(line, LogLine):
@@ -86,13 +84,12 @@ class Prefixes:
 
     def of_several(self, tasks: tuple[str, ...]) -> str:
         """`worker/[0-3] | `, for a line that they share."""
-        made = self._several.get(tasks)
-        if made is None:
-            if len(self._several) > _MOST:
-                self._several.clear()
-            width = self._task + 1 + self._host
-            made = self._several[tasks] = f"{fold.names(tasks):<{width}} | "
-        return made
+        return f"{_names(tasks):<{self._task + 1 + self._host}} | "
+
+
+@lru_cache(maxsize=1000)
+def _names(tasks: tuple[str, ...]) -> str:
+    return fold.names(tasks)
 
 
 class Plain:

@@ -11,7 +11,6 @@ from orchestrator.groups import grouped
 from orchestrator.names import is_validation
 from orchestrator.render import fold
 from orchestrator.render.board import Row, table
-from orchestrator.render.words import unheard
 from orchestrator.render.wrap import wrapped
 from orchestrator.run.view import HostState, HostView, PhaseView, View
 from orchestrator.run.vitals import Vitals
@@ -87,8 +86,6 @@ def _troubles(view: View, now: float, vitals: Vitals) -> list[tuple[str, str]]:
         how = f"KILL in {math.ceil(until)} s" if until > 0 else "waiting for KILL"
         sooner = "; sooner: Ctrl-C again, or stop --now" if until > 0 else ""
         rows.append((f"waiting for {ranges.fold(task.task for task in left)}: {how}{sooner}", "yellow"))
-        if view.unheard is not None and until > 0:
-            rows += [(line.strip(), "yellow") for line in unheard(view.unheard, now)]
     elif view.hang:
         seconds = vitals.quiet(now) if vitals.tasks else now - view.hang_since
         said = hanging(view.hang, seconds, view.planned.run if view.planned else "RUN")
@@ -113,7 +110,7 @@ def _phase(view: View, vitals: Vitals, width: int) -> list[Row]:
     if phase.phase is Phase.SETUP:
         return _setup(view, width)
     if phase.phase is Phase.DATA:
-        return _data(view, phase)
+        return _data(view, phase, width)
     if phase.phase not in _DONE:
         return []
     done = _DONE[phase.phase]
@@ -129,8 +126,7 @@ def _phase(view: View, vitals: Vitals, width: int) -> list[Row]:
     who = f"waiting for {fold.names(waiting)}" if 0 < len(waiting) < phase.hosts else ""
     if phase.phase is Phase.VALIDATE:
         who = _validating(view, vitals, waiting) or who
-    bar = ((f"{phase.phase:<9} ", ""), (_bar(share), "green"), (f"  {text}", ""))
-    return [bar, *(((line, ""),) for line in (wrapped([f"  {who}"], width) if who else ()))]
+    return _progress(phase.phase, share, text, who, width)
 
 
 def _setup(view: View, width: int) -> list[Row]:
@@ -141,24 +137,25 @@ def _setup(view: View, width: int) -> list[Row]:
     shares = [step.done / step.total if step.total else 0.0 for step in steps.values()]
     groups = grouped((plain(step.step), name) for name, step in steps.items())
     who = "; ".join(f"{fold.names(hosts)} {step}" for step, hosts in groups.items())
-    bar = (("setup     ", ""), (_bar(sum(shares) / len(shares)), "green"))
-    return [bar, *(((line, ""),) for line in wrapped([f"  {who}"], width))]
+    return _progress(Phase.SETUP, sum(shares) / len(shares), "", who, width)
 
 
-def _data(view: View, phase: PhaseView) -> list[Row]:
+def _data(view: View, phase: PhaseView, width: int) -> list[Row]:
     """The data's way: who is furthest behind, and how far that is."""
     behind = min(view.data.values(), key=lambda step: step.done / max(1, step.total), default=None)
     if behind is None:
-        return [(("data       ", ""), (count(phase.hosts, "host"), ""))]
-    share = behind.done / max(1, behind.total)
-    text = f"  {size(behind.done)} of {size(behind.total)}" if behind.total else ""
-    who = plain(f"  {behind.host or 'this machine'} {behind.step}")
-    return [(("data      ", ""), (_bar(share), "green"), (text, "")), ((who, ""),)]
+        return _progress(Phase.DATA, 0.0, count(phase.hosts, "host"), "", width)
+    text = f"{size(behind.done)} of {size(behind.total)}" if behind.total else ""
+    who = plain(f"{behind.host or 'this machine'} {behind.step}")
+    return _progress(Phase.DATA, behind.done / max(1, behind.total), text, who, width)
 
 
-def _bar(share: float) -> str:
+def _progress(phase: Phase, share: float, text: str, who: str, width: int) -> list[Row]:
+    """A bar with its figures, and below it those who are on their way."""
     full = round(max(0.0, min(1.0, share)) * _BAR)
-    return f"[{'=' * full}{' ' * (_BAR - full)}]"
+    bar = f"[{'=' * full}{' ' * (_BAR - full)}]"
+    lines = wrapped([f"  {who}"], width) if who else ()
+    return [((f"{phase:<9} ", ""), (bar, "green"), (f"  {text}", "")), *(((line, ""),) for line in lines)]
 
 
 def _sending(event: CodeSending) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator import ranges
 from orchestrator.diagnosis.ends import end
-from orchestrator.events import FailureKind, Level, Outcome, RunEnded
+from orchestrator.events import Level, Outcome, RunEnded
 from orchestrator.groups import grouped
 from orchestrator.model import Role, TaskId
 from orchestrator.render import fold
@@ -31,34 +31,21 @@ def summary(view: View) -> list[str]:
     started = bool(view.failures) or any(
         task.started is not None or task.exited for task in view.tasks.values()
     )
-    rows = [f"  {row}" for row in (*ends(view), *_missing(view))] if started else []
+    losses = ((task.task, task.missing) for task in view.tasks.values() if task.missing)
+    missing = (f"{task}: {size(lost)} of its log were lost on the node" for task, lost in losses)
+    rows = [f"  {row}" for row in (*ends(view), *missing)] if started else []
+    where = f"logs: {ended.folder}/logs" if started else f"more: {ended.folder}/debug.log"
     said = [
         head,
         *rows,
-        *_earlier(view),
+        *(f"  attempt {one.attempt} failed: {one.cause}" for one in view.failures),
         *cause(view, ended),
         *([f"not started again: {ended.given_up}"] if ended.given_up else []),
         *(line for text in ended.warnings for line in block(text, word="warning")),
         *_unproven(ended),
-        *_where(ended, started=started),
+        *([where] if ended.folder else []),
     ]
     return [plain(line) for line in said]
-
-
-def _earlier(view: View) -> list[str]:
-    """Lines that tell how the attempts before the last one failed."""
-    return [plain(f"  attempt {one.attempt} failed: {one.cause}") for one in view.failures]
-
-
-def _missing(view: View) -> list[str]:
-    losses = ((task.task, task.missing) for task in view.tasks.values() if task.missing)
-    return [f"{task}: {size(missing)} of its log were lost on the node" for task, missing in losses]
-
-
-def _where(ended: RunEnded, *, started: bool) -> list[str]:
-    if not ended.folder:
-        return []
-    return [plain(f"logs: {ended.folder}/logs" if started else f"more: {ended.folder}/debug.log")]
 
 
 def ends(view: View) -> list[str]:
@@ -95,7 +82,7 @@ def _rank(task: TaskView) -> tuple[int, int]:
 def cause(view: View, ended: RunEnded) -> list[str]:
     """The first failure, its last lines as they came, and what to try."""
     shown = [f"    | {plain(line)}".rstrip() for line in ended.last_lines]
-    shown = ["  its last lines:", *shown] if shown else _silent(ended)
+    shown = ["  its last lines:", *shown] if shown else []
     if (
         not ended.cause
         or ended.outcome is Outcome.STOPPED
@@ -106,12 +93,6 @@ def cause(view: View, ended: RunEnded) -> list[str]:
     if ended.outcome is Outcome.SUCCEEDED:
         return [*block(ended.cause, ended.why, word="warning"), *hint]
     return [*block(ended.cause, ended.why), *shown, *hint]
-
-
-def _silent(ended: RunEnded) -> list[str]:
-    """Whoever looks for the reason shall not look for lines that never were."""
-    by_itself = ended.cause_task and ended.kind in (FailureKind.EXIT, FailureKind.SIGNAL)
-    return ["  its log is empty"] if by_itself else []
 
 
 def _unproven(ended: RunEnded) -> list[str]:

@@ -53,22 +53,21 @@ class DamagedRow:
 def runs_table(rows: Sequence[RunRow | DamagedRow], *, json: bool, width: int | None = None) -> list[str]:
     """A line per run, in the order given."""
     if json:
-        return [msgspec.json.encode(utf8(_facts(row))).decode() for row in rows]
+        facts = (
+            _run_facts(row)
+            if isinstance(row, RunRow)
+            else {"run": row.run, "state": _DAMAGED, "why": row.why, "try": row.hint}
+            for row in rows
+        )
+        return [msgspec.json.encode(utf8(one)).decode() for one in facts]
     if not rows:
         return []
     head = ("run", "name", "state", "took", "tasks", "hosts", "command")
-    cells = [_run_cells(row) if isinstance(row, RunRow) else _damaged_cells(row) for row in rows]
+    cells = [
+        _run_cells(row) if isinstance(row, RunRow) else [row.run, "", _DAMAGED, "", "", "", ""]
+        for row in rows
+    ]
     return table(head, cells, width, ("tasks", "took", "hosts", "command", "name"))
-
-
-def _facts(row: RunRow | DamagedRow) -> dict[str, Any]:
-    if isinstance(row, RunRow):
-        return _run_facts(row)
-    return {"run": row.run, "state": _DAMAGED, "why": row.why, "try": row.hint}
-
-
-def _damaged_cells(row: DamagedRow) -> list[str]:
-    return [row.run, "", _DAMAGED, "", "", "", ""]
 
 
 def status_table(

@@ -59,7 +59,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             host = view.tasks[event.task].host if event.task in view.tasks else event.task
             lines = [f"{host}: {fetching.words(event)}"]
         case ev.ValidationStood():
-            lines = [_stood(event)]
+            lines = [f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"]
         case ev.TaskStarted(pid=0):
             return []  # it was not, as its end says
         case ev.TaskStarted():
@@ -75,11 +75,15 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
         case ev.HangSuspected():
             lines = [_hanging(view, event)]
         case ev.StacksTaken():
-            lines = _stacks(event)
+            missing = [f"  no stacks from {fold.names(event.missing)}"] if event.missing else []
+            lines = [event.found, *missing, f"  all stacks: {event.file}"]
         case ev.HangPassed():
             lines = [f"the tasks no longer seem to hang, {duration(event.seconds)} later"]
         case ev.AttemptFailed():
-            return _failed_attempt(event)
+            # In short: the whole story is in the logs, and in `status` once no other attempt follows.
+            what = f"attempt {event.attempt} failed: {event.cause}"
+            then = f"  restart {event.restart} of {event.most} in {duration(event.pause)}"
+            return [*block(what, hint=event.hint, word="warning"), then]
         case ev.HostReplaced():
             then = f"{event.by} takes its place" if event.by else "the others continue without it"
             lines = [f"{event.host}: {event.why}; {then}"]
@@ -90,8 +94,6 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             ]
         case ev.StopRequested():
             lines = [_stopping(event)]
-        case ev.TermUnheard():
-            lines = unheard(event, view.stop_asked)
         case ev.RunEnded():
             return ["", *summary(view)]
         case ev.EnvironmentMade():
@@ -194,25 +196,6 @@ def _validated(event: ev.HostValidated) -> str:
     )
 
 
-def unheard(event: ev.TermUnheard, now: float) -> list[str]:
-    """Name the tasks that TERM does not end, and what their end before the grace would cost."""
-    head = []
-    if event.ignored:
-        head.append(f"TERM will not end {ranges.fold(event.ignored)}: it is ignored there")
-    if event.caught:
-        who = ranges.fold(event.caught)
-        head.append(f"TERM will hardly end {who}: TensorFlow catches it, and only some scripts act on it")
-    if not event.saved:
-        return [*head, "  no checkpoint is in their working folders: KILL loses all that they have learned"]
-    task, path, at = max(event.saved, key=lambda one: one[2])
-    when = duration(now - at)
-    return [*head, f"  KILL loses what came after {path} of {task}, which was written {when} before"]
-
-
-def _stood(event: ev.ValidationStood) -> str:
-    return f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"
-
-
 def _hanging(view: View, event: ev.HangSuspected) -> str:
     who = ranges.fold(event.tasks)
     if event.kind is ev.HangKind.QUIET:
@@ -224,22 +207,11 @@ def _hanging(view: View, event: ev.HangSuspected) -> str:
     return f"no word from {who} for {duration(event.seconds)}; taking their stacks"
 
 
-def _stacks(event: ev.StacksTaken) -> list[str]:
-    missing = [f"  no stacks from {fold.names(event.missing)}"] if event.missing else []
-    return [event.found, *missing, f"  all stacks: {event.file}"]
-
-
 def _stopping(event: ev.StopRequested) -> str:
     patience = f"TERM, then KILL after {duration(event.grace)}" if event.grace else "KILL at once"
     if event.by is StopBy.USER and event.grace:
         patience += "; sooner: Ctrl-C again, or stop --now"
     return f"stopping the tasks: {event.why or _BECAUSE[event.by]} ({patience})"
-
-
-def _failed_attempt(event: ev.AttemptFailed) -> list[str]:
-    """In short: the whole story is in the logs, and in `status` once no other attempt follows."""
-    what, *rest = block(f"attempt {event.attempt} failed: {event.cause}", hint=event.hint, word="warning")
-    return [what, *rest, f"  restart {event.restart} of {event.most} in {duration(event.pause)}"]
 
 
 def _who(view: View, task: str) -> str:

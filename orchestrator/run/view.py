@@ -59,15 +59,11 @@ class TaskView:
     task: str
     host: str
     attempt: str = ""
-    pid: int | None = None
     started: float | None = None
     ready: str | None = None  # its note, once it is ready
     step: int | None = None
-    stepped: float = 0.0  # when that step was reported
     loss: float | None = None
     steps_per_second: float | None = None
-    result: Mapping[str, Any] | None = None
-    error: Mapping[str, Any] | None = None
     missing: int = 0  # bytes of its log that the node lost
     exited: ev.TaskExited | None = None
 
@@ -76,7 +72,6 @@ class TaskView:
 class View:
     planned: ev.RunPlanned | None = None
     began: float = 0.0
-    keeper: str = ""  # who took it over; "" while it is the first one
     phases: tuple[PhaseView, ...] = ()
     hosts: Mapping[str, HostView] = field(default_factory=dict)
     tasks: Mapping[str, TaskView] = field(default_factory=dict)
@@ -88,7 +83,6 @@ class View:
     data: Mapping[str, ev.DataStepped] = field(default_factory=dict)  # on its way to hosts; "" is here
     stop: ev.StopRequested | None = None
     stop_asked: float = 0.0
-    unheard: ev.TermUnheard | None = None  # of that stop
     ended: ev.RunEnded | None = None
 
     def state(self, task: TaskView) -> TaskState:
@@ -119,16 +113,17 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
     """The view after `event`, of which the controller learned at `at`."""
     match event:
         case ev.RunPlanned():
-            return _planned(view, event, at)
-        case ev.RunAdopted():
-            return replace(view, keeper=event.by)
-        case ev.RunLeft():
-            return replace(view, keeper="")
+            return _seated(replace(view, planned=event, began=view.began or at), event.tasks)
         case ev.PhaseStarted():
             begun = PhaseView(event.phase, event.hosts, at)
             return replace(_afresh(view, event.phase), phases=(*view.phases, begun), began=view.began or at)
         case ev.PhaseEnded():
-            return replace(view, phases=_phase_ended(view.phases, event))
+            last = max((i for i, one in enumerate(view.phases) if one.phase is event.phase), default=None)
+            ended = (
+                replace(one, seconds=event.seconds, ok=event.ok) if i == last else one
+                for i, one in enumerate(view.phases)
+            )
+            return replace(view, phases=tuple(ended))
         case ev.HostConnected():
             return _host(view, event.host, state=HostState.CONNECTED, failed=None, since=at)
         case ev.HostFailed():
@@ -142,7 +137,7 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.CheckReported():
             checks = view.hosts[event.host].checks if event.host in view.hosts else ()
             return _host(view, event.host, checks=(*checks, event))
-        case ev.PairReported():
+        case ev.PairReported() | ev.RunAdopted() | ev.RunLeft():
             return view
         case ev.TreeSynced():
             return _host(view, event.host, synced=event)
@@ -166,12 +161,10 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
             return _started(view, event, at)
         case ev.TaskReady():
             return _task(view, event.task, ready=event.note)
-        case ev.TaskProgressed():
-            return _progressed(view, event, at)
-        case ev.TaskReported():
-            words = {"result": event.data} if event.kind is ev.Last.RESULT else {"error": event.data}
-            return _task(view, event.task, **words)
-        case ev.Noted() | ev.LogLine() | ev.FetchStepped() | ev.HostReplaced():
+        case ev.TaskProgressed():  # what a report leaves out stays as it was
+            told = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
+            return _task(view, event.task, **{key: value for key, value in told.items() if value is not None})
+        case ev.Noted() | ev.LogLine() | ev.FetchStepped() | ev.HostReplaced() | ev.TaskReported():
             return view
         case ev.LogGap():
             if event.where is not ev.GapPlace.NODE:
@@ -189,25 +182,19 @@ def apply(view: View, event: Event, at: float = 0.0) -> View:
         case ev.AttemptFailed():
             # A keeper that takes over in the pause between two attempts says it again.
             others = tuple(one for one in view.failures if one.attempt != event.attempt)
-            return replace(view, failures=(*others, event), stop=None, hang=None, unheard=None)
+            return replace(view, failures=(*others, event), stop=None, hang=None)
         case ev.AttemptPlanned():
             return _seated(view, event.tasks)
         case ev.StopRequested():
             return replace(view, stop=event, stop_asked=at)
-        case ev.TermUnheard():
-            return replace(view, unheard=event)
         case ev.RunEnded():
             return replace(view, ended=event)
         case _:
             assert_never(event)
 
 
-def _planned(view: View, event: ev.RunPlanned, at: float) -> View:
-    """Tasks and hosts as planned; a host that is known keeps what is known of it."""
-    return _seated(replace(view, planned=event, began=view.began or at), event.tasks)
-
-
 def _seated(view: View, placed: tuple[tuple[str, str], ...]) -> View:
+    """Tasks and hosts as planned; a host that is known keeps what is known of it."""
     tasks = {task: TaskView(task, host) for task, host in placed}
     hosts = {host: replace(view.hosts.get(host, HostView(host)), synced=None) for _, host in placed}
     return replace(view, tasks=tasks, hosts={**view.hosts, **hosts})
@@ -226,15 +213,6 @@ def _afresh(view: View, phase: Phase) -> View:
     return replace(view, hosts=hosts)
 
 
-def _phase_ended(phases: tuple[PhaseView, ...], event: ev.PhaseEnded) -> tuple[PhaseView, ...]:
-    """The last one of that name is over."""
-    last = max((i for i, phase in enumerate(phases) if phase.phase is event.phase), default=None)
-    return tuple(
-        replace(phase, seconds=event.seconds, ok=event.ok) if i == last else phase
-        for i, phase in enumerate(phases)
-    )
-
-
 def _host(view: View, name: str, **changes: Any) -> View:
     host = replace(view.hosts.get(name, HostView(name)), **changes)
     return replace(view, hosts={**view.hosts, name: host})
@@ -249,15 +227,8 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
     """A task begins afresh; a new attempt makes the stop of the one before history."""
     before = view.tasks.get(event.task)
     if before and before.attempt not in ("", event.attempt):
-        view = replace(view, stop=None, hang=None, unheard=None)
+        view = replace(view, stop=None, hang=None)
     if event.host not in view.hosts:
         view = _host(view, event.host)
-    fresh = TaskView(event.task, event.host, attempt=event.attempt, pid=event.pid, started=at)
+    fresh = TaskView(event.task, event.host, attempt=event.attempt, started=at)
     return replace(view, tasks={**view.tasks, event.task: fresh})
-
-
-def _progressed(view: View, event: ev.TaskProgressed, at: float) -> View:
-    """Apply a report; what it leaves out stays as it was."""
-    known = {"step": event.step, "loss": event.loss, "steps_per_second": event.steps_per_second}
-    changes: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
-    return _task(view, event.task, stepped=at, **changes)

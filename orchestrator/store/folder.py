@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import shutil
@@ -98,16 +97,10 @@ class RunFolder:
         make_way(self.stacks, folder=True)
         self.stacks.mkdir(mode=0o700, exist_ok=True)
         stem = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
-        for number in itertools.count(1):
-            path = self.stacks / (f"{stem}.txt" if number == 1 else f"{stem}-{number}.txt")
-            try:
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            except FileExistsError:
-                continue
-            with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write("\n".join(map(plain, text.split("\n"))))
-            return path
-        raise AssertionError
+        path = self.stacks / f"{stem}.{int(at % 1 * 1000):03}.txt"
+        lines = "\n".join(map(plain, text.split("\n")))
+        write_atomically(path, lines.encode("utf-8", "backslashreplace"))
+        return path
 
     def log(self, attempt: str, slug: str) -> Path:
         return self._of_task(attempt, slug, "log")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
-from orchestrator.plainfile import make_folder
+from orchestrator.plainfile import make_folder, open_plain
 from orchestrator.planning.seal import KEY_BYTES
 
 _TEXT = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * KEY_BYTES))
@@ -28,30 +28,19 @@ def key_path() -> Path:
 def read_key() -> bytes | None:
     """The key, None where there is none; raise UsageError for one that others may know or that is damaged."""
     path = key_path()
-    quoted = shlex.quote(str(path))
     try:
-        # Without waiting: anything may stand there.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(open_plain(path, os.O_RDONLY, follow=True), "rb") as file:
+            about, text = os.fstat(file.fileno()), file.read(4096)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _unusable(path, reason(error), f"`ls -l {quoted}` shows what it is") from error
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise _unusable(
-                path, "it is not a file", f"`mv {quoted} {quoted}.old`; the next launch makes a key"
-            )
-        if found.st_uid not in (os.getuid(), 0):
-            raise _unusable(path, f"it belongs to uid {found.st_uid}", "have its owner remove it")
-        if found.st_mode & 0o077:
-            mode = f"its mode is {stat.S_IMODE(found.st_mode):03o}: others may know it"
-            raise _unusable(path, mode, f"`chmod 600 {quoted}`, or remove it: the next launch makes another")
-        text = os.read(fd, 4096)
-    finally:
-        os.close(fd)
+        raise _unusable(path, reason(error)) from error
+    if about.st_uid not in (os.getuid(), 0):
+        raise _unusable(path, f"it belongs to uid {about.st_uid}")
+    if about.st_mode & 0o077:
+        raise _unusable(path, f"its mode is {stat.S_IMODE(about.st_mode):03o}: others may know it")
     if not _TEXT.fullmatch(text):
-        raise _unusable(path, "it is damaged", f"`mv {quoted} {quoted}.old`; the next launch makes a key")
+        raise _unusable(path, "it is damaged")
     return bytes.fromhex(text.decode())
 
 
@@ -80,5 +69,7 @@ def own_key() -> bytes | None:
     return read_key()
 
 
-def _unusable(path: Path, why: str, hint: str) -> UsageError:
+def _unusable(path: Path, why: str) -> UsageError:
+    quoted = shlex.quote(str(path))
+    hint = f"`mv {quoted} {quoted}.old`; the next launch makes a key"
     return UsageError(f"the key {path} cannot be used", why=why, hint=hint)

@@ -44,7 +44,7 @@ from orchestrator.store.folder import RunFolder
 _CHUNK = 1 << 18  # bytes of a log that are read at once
 _LONGEST = 16 << 20  # bytes of an event
 _MOST_TIMES = 1 << 20  # bytes of an index that are read at once
-_FEW = 4096  # lines, or bytes of a log, that are still shown to who wants the end
+_FEW = 4096  # bytes of a log that are still shown to who wants the end
 _HURRIED = "the end was asked for"
 _AT_ONCE = 20_000  # lines between two looks at the events
 
@@ -71,7 +71,6 @@ class RunReader:
 
     folder: RunFolder
     wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
-    attempt: str = ""  # the one whose lines are wanted; "": all
     last: int | None = None  # of each log, begin with its last lines
     drop_behind: int | None = None  # bytes a display may be behind before lines are dropped
     blocks: bool = False  # the usual lines of one task come together, as one with line ends inside
@@ -155,7 +154,7 @@ class RunReader:
         yield Stamped(time.time(), Noted(f"{self.damage}; it is left out, and so is all like it"))
 
     def _begin(self, task: str, host: str, attempt: str) -> None:
-        if (attempt, task) in self._logs or not self.wanted(task) or self.attempt not in ("", attempt):
+        if (attempt, task) in self._logs or not self.wanted(task):
             return
         slug = TaskId.parse(task).slug
         path, times = self.folder.log(attempt, slug), self.folder.times(attempt, slug)
@@ -195,8 +194,6 @@ class RunReader:
 
     def _fill(self, log: _Log) -> bool:
         """Return True where a line of the log is waiting, after reading on where none was."""
-        if self.hurried and len(log.waiting) > _FEW:
-            self._forget(log)
         while not log.waiting and not log.ended:
             if log.fd < 0:
                 try:
@@ -216,12 +213,6 @@ class RunReader:
             feed = log.splitter.feed_blocks if self.blocks else log.splitter.feed
             log.waiting.extend(_stamp(feed(data, _new_times(log))))
         return bool(log.waiting)
-
-    def _forget(self, log: _Log) -> None:
-        """Leave out what was read already."""
-        gap = LogGap(log.task, GapPlace.DISPLAY, len(log.waiting), _HURRIED)
-        log.waiting.clear()
-        log.waiting.append(Stamped(time.time(), gap))
 
     def hurry(self) -> None:
         """From now on the end of the run matters, and not the lines that a display is behind with.

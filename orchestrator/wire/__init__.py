@@ -14,7 +14,6 @@ from orchestrator.wire.glance import (
     StacksOf,
     TaskStacks,
     TaskVitals,
-    Term,
     VitalsAsk,
 )
 from orchestrator.wire.hello import Beats, Hello, Ping

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 from orchestrator.wire.fields import (
     Attempt,
     Count,
     Dump,
-    Moment,
     Percent,
     Pid,
     Reply,
@@ -55,22 +53,6 @@ class Stacks(Request[StacksOf], frozen=True, kw_only=True):
     tasks: Sequence[str] | None = None
 
 
-class Term(StrEnum):
-    """Effect of TERM on a task's first process."""
-
-    DEFAULT = "default"  # it ends
-    CAUGHT = "caught"  # by the program, or by a library of its
-    IGNORED = "ignored"
-    UNKNOWN = ""
-
-
-class Saved(Reply, frozen=True):
-    """The checkpoint that a task has written last, as far as names tell."""
-
-    path: Words  # below its working folder
-    time_ns: Moment
-
-
 class TaskVitals(Reply, frozen=True):
     attempt: Attempt
     task: TaskName
@@ -79,9 +61,7 @@ class TaskVitals(Reply, frozen=True):
     memory: Size
     gpu_memory: Size | None = None  # None: no GPU was asked for, or none answers
     gpu_busy: Percent | None = None
-    term: Term = Term.UNKNOWN
     tensorflow: bool = False  # its first process has loaded it
-    saved: Saved | None = None
 
 
 class Measured(Reply, frozen=True):
@@ -89,7 +69,7 @@ class Measured(Reply, frozen=True):
 
 
 class VitalsAsk(Request[Measured], frozen=True, kw_only=True):
-    """Ask what the living tasks of an attempt use; `closely`: what TERM does to them and what they saved."""
+    """Ask what the living tasks of an attempt use; `closely`: who has loaded TensorFlow."""
 
     OP = "vitals"
     run: str

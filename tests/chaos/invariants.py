@@ -91,7 +91,7 @@ def _tasks(events: list[Event]) -> dict[str, str]:
 
 
 def _last_attempt(events: list[Event]) -> str:
-    return max((e["attempt"] for e in events if e["event"] == "TaskStarted"), key=int, default="")
+    return str(max((e["attempt"] for e in events if e["event"] == "TaskStarted"), default=""))
 
 
 def logs_are_the_same(
@@ -134,7 +134,7 @@ def _bytes(path: Path) -> bytes:
 def events_fit_the_nodes(run: str, events: list[Event], proven: Mapping[str, Machine]) -> list[str]:
     """Every end that was told is the one that the node has written, where the node answers."""
     attempt = _last_attempt(events)
-    exits = {e["task"]: e for e in events if e["event"] == "TaskExited" and e["attempt"] == attempt}
+    exits = {e["task"]: e for e in events if e["event"] == "TaskExited" and str(e["attempt"]) == attempt}
     wrong = []
     for task, host in _tasks(events).items():
         if host not in proven or not attempt:

@@ -44,24 +44,6 @@ def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
     assert without(HOSTS, checks, pairs, ()) == tuple(sorted(closed))
 
 
-def test_thirty_firewalls_of_hosts_with_ports_of_their_own_are_one_error_too() -> None:
-    closed = set(NAMES[:30])
-    pairs = mesh(closed, apart=16)
-    lines = preflight_table(of_pairs(pairs), pairs, hosts=NAMES)
-    assert len(lines) <= 25
-    (error,) = [number for number, line in enumerate(lines) if line.startswith("error")]
-    assert lines[error] == (
-        "error: gpu-[01-30]: reach: no other host reaches its task port, 2222 on gpu-01: timed out"
-    )
-    assert "`ufw allow 2222/tcp`" in lines[error + 2]
-    assert lines[error + 2].endswith("; likewise the task ports of the others")
-    # What differs in more than the port stays apart.
-    mixed = [*mesh(set(NAMES[:1]), apart=16), *mesh(set(NAMES[1:2]), "no route", apart=16)]
-    mixed = [pair for pair in mixed if pair.tcp is False or pair.target not in NAMES[:2]]
-    said = preflight_table(of_pairs(mixed), mixed, hosts=NAMES)
-    assert len([line for line in said if line.startswith("error")]) == 2
-
-
 def test_a_command_in_a_hint_is_not_broken() -> None:
     line = "  try: start sshd there, or set `port`; `ssh -v -F /home/vera/.ssh/config -p 1 vera@10.0.0.1`"
     assert wrapped([line], 80) == [

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import wire
 from orchestrator.errors import ExitStatus, HostError
-from orchestrator.render.clean import Cleaning, lines, working
+from orchestrator.render.clean import Cleaning, lines
 from orchestrator.store.prune import Pruned
 from tests.golden import matches_golden
 
@@ -94,10 +94,3 @@ def test_a_silent_host_decides_the_status_and_what_it_may_share_is_said() -> Non
     )
     clean, silent, here = map(json.loads, lines(done, json=True))
     assert (clean["clean"], silent["clean"], here["host"]) == (True, None, None)
-
-
-def test_what_would_go_of_working_folders_is_said_before_it_is_asked() -> None:
-    gone = {**NOTHING, "gone": [{"name": "r1", "bytes": 5_000_000}]}
-    hosts = {name: reply(folders={"work": gone}) for name in ("gpu-1", "gpu-2")}
-    assert working(hosts) == "the working folders of 1 run on gpu-[1-2], up to 10 MB"
-    assert not working({"gpu-1": reply()})

@@ -145,18 +145,6 @@ def test_lines_scroll_by_and_the_region_stays_below(terminal: Terminal) -> None:
     display.close()  # the region is gone, the prompt begins on a line of its own
 
 
-def test_log_text_is_data(terminal: Terminal) -> None:
-    display = Live(terminal.stream)
-    show(
-        display,
-        PLAN,
-        ev.LogLine("worker/0", "gpu-01", "[bold]x[/foo] :warning: \x1b[2J\x1b]0;t\x07\x1b[31mred", 0.0),
-    )
-    display.close()
-    terminal.wait_for(lambda lines: "worker/0 gpu-01 | [bold]x[/foo] :warning: red" in lines)
-    assert "\x1b[31mred\x1b[0m" in terminal.raw
-
-
 def test_no_colour_means_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     display = Live(terminal.stream)
@@ -214,14 +202,6 @@ def test_a_terminal_gets_the_live_display(terminal: Terminal, monkeypatch: pytes
     for dumb in ("dumb", "Dumb", "unknown"):
         monkeypatch.setenv("TERM", dumb)
         assert not isinstance(choose(terminal.stream, json=False, stderr=terminal.stream), Live)
-
-
-def test_nothing_is_hidden_from_the_shell_of_a_killed_viewer(terminal: Terminal) -> None:
-    display = Live(terminal.stream)
-    show(display, PLAN, *STARTED)
-    terminal.wait_for(lambda lines: any(line.startswith("worker/1") for line in lines))
-    assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l")
-    display.close()
 
 
 def test_what_has_not_changed_is_not_drawn_again(terminal: Terminal) -> None:

@@ -142,10 +142,6 @@ def test_who_is_at_which_step_of_the_validation() -> None:
     assert "last word" not in " ".join(drawn(begun, vitals=vitals))
 
 
-def test_without_a_run_the_phase_stands_alone() -> None:
-    assert drawn(after(ev.PhaseStarted(Phase.CONNECT, 3)))[0] == "connect, 0 s"
-
-
 RUNNING = after(
     plan(5),
     ev.PhaseStarted(Phase.FOLLOW, 5),
@@ -203,30 +199,6 @@ def test_a_script_that_reports_nothing_is_read_from_keras_lines() -> None:
         "task      state      step    loss",
         "worker/0  training  12/20  0.0678",
         "worker/1  training  13/20  0.0688",
-    ]
-
-
-def test_the_epoch_is_read_of_a_task_that_reports_its_own_steps() -> None:
-    begun = (ev.PhaseStarted(Phase.FOLLOW, 1), *started(1))
-    view = after(plan(1), *begun, ev.TaskProgressed("worker/0", 75, 0.25, 7.5))
-    vitals = Vitals(100.0, "1", {"worker/0": Vital(99.0, Fit(13, 40, 3, 6, 0.5, "", 1.0))})
-    (_, titles, row) = drawn(view, vitals=vitals)
-    assert titles.split()[2:7] == ["state", "epoch", "step", "loss", "steps/s"]
-    assert row.split()[2:7] == ["training", "13/40", "75", "0.2500", "7.5"]
-
-
-def test_a_loss_that_is_no_number_is_shown() -> None:
-    view = after(plan(1), ev.PhaseStarted(Phase.FOLLOW, 1), *started(1))
-    vitals = Vitals(100.0, "1", {"worker/0": Vital(99.0, Fit(1, 2, 3, 4, None, "nan"))})
-    assert drawn(view, vitals=vitals)[2].split() == [
-        "worker/0",
-        "gpu-01",
-        "training",
-        "1/2",
-        "3/4",
-        "nan",
-        "1",
-        "s",
     ]
 
 
@@ -291,11 +263,6 @@ def test_a_stop_shows_how_long_it_waits_and_what_for() -> None:
     assert rows[0] == "run r1 stopping, 3 s"
     assert rows[1] == "waiting for worker/[0-1]: KILL in 27 s; sooner: Ctrl-C again, or stop --now"
     assert drawn(after(*stopping), 131.0)[1] == "waiting for worker/[0-1]: waiting for KILL"
-    unheard = ev.TermUnheard(("worker/0", "worker/1"), (), (("worker/0", "ckpt-3.index", -140.0),))
-    assert drawn(after(*stopping, unheard), 103.0)[2:4] == [
-        "TERM will hardly end worker/[0-1]: TensorFlow catches it, and only some scripts act on it",
-        "KILL loses what came after ckpt-3.index of worker/0, which was written 4 min 03 s before",
-    ]
 
 
 WIDTHS = [
@@ -311,11 +278,6 @@ WIDTHS = [
 def test_a_row_is_cut_to_the_screen_by_cells(cells: tuple[str, ...], five: str, three: str) -> None:
     row = tuple((text, "green") for text in cells)
     assert [Paint().row(row, width).plain for width in (5, 3, 0, -1)] == [five, three, "", ""]
-
-
-def test_a_terminal_without_unicode_gets_its_own_line() -> None:
-    row = region(after(plan(1), *started(1)), 100.0, 10, 40)[0]
-    assert Paint(encoding="latin-1").row(row, 40).plain == "-- run r1 0.0 s ------------------------"
 
 
 def test_colours_follow_the_task() -> None:
@@ -340,21 +302,6 @@ def test_a_line_that_is_too_long_is_broken_between_words() -> None:
         "                | 8.0570e-05 - accuracy: 1.0000",
     ]
     assert len(paint.lines(ev.LogLine("worker/0", "gpu-01", "x" * 200, 0.0), 80)) == 1
-
-
-def test_every_task_has_a_colour_that_exists() -> None:
-    paint = Paint()
-    paint.learn(after(plan(9)))
-    lines = [paint.line(ev.LogLine(f"worker/{i}", f"gpu-{i + 1:02}", "", 0.0)) for i in range(9)]
-    assert len({written(line).partition("m")[0] for line in lines}) == 9
-
-
-def test_without_colours_there_are_none() -> None:
-    paint = Paint()
-    paint.learn(after(plan(1)))
-    line = paint.line(ev.LogLine("worker/0", "gpu-01", "\x1b[1;31mred\x1b[0m", 0.0))
-    assert written(line, colour=False) == "worker/0 gpu-01 | red"
-    assert written(paint.line(("stopping", "yellow")), colour=False) == "stopping"
 
 
 @given(st.text() | st.text(alphabet=st.sampled_from("\x1b\x9b\x9d[]()m;:01389 \\a漢\u200d\t\0[/]")))

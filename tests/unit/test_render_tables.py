@@ -41,12 +41,6 @@ def test_a_grid_counts_cells_and_lets_nothing_raw_through() -> None:
     assert grid([["a\tb", "\x1b[31mx"], ["é", "y" * 500]]) == ["a       b  x", "é          " + "y" * 500]
 
 
-def test_a_grid_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "5", "TTY_COMPATIBLE": "1", "TERM": "dumb"}.items():
-        monkeypatch.setenv(name, value)
-    assert grid([["host", "python"], ["gpu-01", "3.11.2"]]) == ["host    python", "gpu-01  3.11.2"]
-
-
 def checks(host: str, **found: tuple[Level, str]) -> list[CheckReported]:
     return [
         CheckReported(host, check, level, text, f"why {check}", "") for check, (level, text) in found.items()
@@ -155,10 +149,6 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Any:
     time.tzset()
 
 
-def by_width(shown: dict[int | None, list[str]]) -> str:
-    return "".join(f"--- {width}\n" + "\n".join(lines) + "\n" for width, lines in shown.items())
-
-
 @pytest.mark.usefixtures("_utc")
 def test_runs_are_a_line_each() -> None:
     rows = [
@@ -218,21 +208,6 @@ def test_status_is_what_the_nodes_say() -> None:
         "render/status.txt",
         "".join(f"--- {width}\n" + "\n".join(lines) + "\n" for width, lines in shown.items()),
     )
-
-
-def test_status_tells_of_a_hang_that_goes_on() -> None:
-    hang = (
-        ev.TaskStarted("worker/0", "gpu-01", "1", 7),
-        ev.HangSuspected(ev.HangKind.SILENT, ("worker/0",), 60.0),
-        ev.StacksTaken(("worker/0",), "worker/0 hangs at t.py:9 in nap", "/r/stacks/1.txt", (), 0.4),
-    )
-    going_on = status_table(plan(), view(*hang), node("running"), {}, kept=True, json=False)
-    assert going_on[-2:] == [
-        "  silent, perhaps hanging: worker/0",
-        "  worker/0 hangs at t.py:9 in nap (/r/stacks/1.txt)",
-    ]
-    passed = status_table(plan(), view(*hang, ev.HangPassed(9.0)), node("running"), {}, kept=True, json=False)
-    assert len(passed) == len(going_on) - 2
 
 
 STATES: list[tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], str]] = [

@@ -106,8 +106,8 @@ def put(path: Path, make: Callable[[], None]) -> None:
         (lambda path: path.chmod(0o640), "its mode is 640"),
         (lambda path: path.write_text(""), "it is damaged"),
         (lambda path: path.write_bytes(b"\xff" * 65), "it is damaged"),
-        (lambda path: put(path, lambda: path.mkdir(0o700)), "it is not a file"),
-        (lambda path: put(path, lambda: os.mkfifo(path, 0o600)), "it is not a file"),
+        (lambda path: put(path, lambda: path.mkdir(0o700)), "it is a folder"),
+        (lambda path: put(path, lambda: os.mkfifo(path, 0o600)), "it is a FIFO"),
         (lambda path: put(path, lambda: path.symlink_to(path)), "symbolic links"),
     ],
 )

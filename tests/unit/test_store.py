@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import RunError, UsageError
+from orchestrator.errors import UsageError
 from orchestrator.events import (
     Event,
     LogGap,
@@ -27,10 +26,8 @@ from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.prune import prune
-from orchestrator.store.reader import events_of
 from orchestrator.store.tail import last_lines
 from orchestrator.store.validations import Validations
-from tests.limits import limited_files
 
 STARTED = TaskStarted("worker/0", "gpu-1", "1", 42)
 EXITED = TaskExited("worker/0", "gpu-1", "1", 0, None, "", 1.0, 2.0, stopped=False)
@@ -180,10 +177,6 @@ def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> Non
         again.add_log(20, b"x", [])
 
 
-def open_files() -> int:
-    return len(os.listdir("/dev/fd"))
-
-
 def test_who_reads_between_two_writes_finds_the_time_of_every_byte(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,23 +197,6 @@ def test_who_reads_between_two_writes_finds_the_time_of_every_byte(
     assert [line.sent for line in seen] == [5.0, 6.0, 7.0]
 
 
-def test_a_time_whose_bytes_found_no_room_is_noted_once(folder: RunFolder) -> None:
-    """The index is written first; what comes again with the bytes is not noted again."""
-    mirror = Mirror(folder, "1", "worker-0")
-    mirror.add_log(0, b"x" * 96, [(0, 1)])
-    with limited_files(100), pytest.raises(OSError, match="too large"):
-        mirror.add_log(96, b"one\ntwo\n", [(96, 2), (100, 3)])
-    for one in (mirror, Mirror(folder, "1", "worker-0")):
-        one.add_log(96, b"one\ntwo\n", [(96, 2), (100, 3)])
-        one.close()
-    assert folder.log("1", "worker-0").read_bytes()[96:] == b"one\ntwo\n"
-    assert list(RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
-        (0, 1),
-        (96, 2),
-        (100, 3),
-    ]
-
-
 def test_half_a_time_that_a_killed_keeper_left_spoils_no_other(folder: RunFolder) -> None:
     Mirror(folder, "1", "worker-0").add_log(0, b"one\n", [(0, 10**9)])
     with folder.times("1", "worker-0").open("ab") as file:
@@ -238,38 +214,6 @@ def test_a_hole_leaves_no_time(folder: RunFolder) -> None:
     with pytest.raises(ValueError, match="hole"):
         mirror.add_log(1, b"one\n", [(1, 5)])
     assert folder.times("1", "worker-0").read_bytes() == b""
-
-
-def test_a_mirror_holds_files_open_only_for_what_came(folder: RunFolder) -> None:
-    before = open_files()
-    mirrors = [Mirror(folder, "1", f"worker-{n}") for n in range(20)]
-    assert open_files() == before
-    mirrors[0].add_log(0, b"one\n", [])
-    assert open_files() == before + 1
-    for mirror in mirrors:
-        mirror.close()
-    assert open_files() == before
-    # Who printed nothing has a log, too.
-    assert folder.log("1", "worker-1").read_bytes() == b""
-
-
-def test_a_mirror_knows_what_is_here_when_no_file_can_be_opened(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Mirror(folder, "1", "worker-0").add_report(0, b"{}\n")
-
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
-        again = Mirror(folder, "1", "worker-0")
-        assert again.report_size == 3
-        with pytest.raises(OSError, match="Too many"):
-            again.add_report(3, b"{}\n")
-    again.add_report(3, b"{}\n")
-    assert folder.report("1", "worker-0").read_bytes() == b"{}\n{}\n"
-    again.close()
 
 
 def test_a_mirror_that_cannot_be_written_yet_is_tried_again(folder: RunFolder) -> None:
@@ -298,17 +242,6 @@ def test_one_keeper_at_a_time(folder: RunFolder) -> None:
     assert folder.has_keeper()
     os.close(lock)
     assert not folder.has_keeper()
-
-
-def test_a_plan_that_changes_nothing_needs_no_room_and_one_that_does_says_so(folder: RunFolder) -> None:
-    """A disk that is full: here no file may have a byte."""
-    with limited_files(0):
-        folder.write_plan(plan_of(folder.run))
-        with pytest.raises(RunError, match="cannot write the plan") as refused:
-            folder.write_plan(plan_of(folder.run, name="another"))
-    assert not list(folder.path.glob(".plan*"))
-    assert str(folder.plan) in refused.value.why
-    assert folder.read_plan() == plan_of(folder.run)
 
 
 def test_requests_reach_a_keeper_that_listens_and_no_other(folder: RunFolder) -> None:
@@ -345,22 +278,6 @@ def test_finding_a_run(tmp_path: Path) -> None:
     assert found("20261121") == "20261120-010203-mnop"
 
 
-def test_of_too_many_runs_the_newest_are_named(tmp_path: Path) -> None:
-    for number in range(10):
-        make_run(tmp_path, f"20261121-01020{number}-abc{number}")
-    with pytest.raises(UsageError) as several:
-        find("2026", tmp_path)
-    assert several.value.why.startswith("20261121-010209-abc9, ")
-    assert several.value.why.endswith(" and 2 more")
-
-
-def test_events_that_cannot_be_read_are_told(folder: RunFolder) -> None:
-    folder.events.unlink()
-    folder.events.mkdir()
-    with pytest.raises(UsageError, match=f"the events of run {folder.run} cannot be read"):
-        events_of(folder)
-
-
 def test_the_last_lines_shown_are_not_blank(tmp_path: Path) -> None:
     path = tmp_path / "log"
     assert last_lines(path, 3) == ()
@@ -374,11 +291,6 @@ def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path
     assert last_lines(path, 3) == (" step 19999",)
     path.write_bytes(path.read_bytes() + b"\ndone\n")
     assert last_lines(path, 3) == ("done",)
-
-
-def test_a_stop_is_an_event_like_any_other(folder: RunFolder) -> None:
-    emit(folder, StopRequested(StopBy.USER, "", 30.0))
-    assert [stamped.event for stamped in RunReader(folder).poll()] == [StopRequested(StopBy.USER, "", 30.0)]
 
 
 def test_run_ids_sort_by_their_time() -> None:

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from orchestrator.errors import OrchestrateError, UsageError
-from orchestrator.eventjson import decode, encode
+from orchestrator.eventjson import decode
 from orchestrator.events import LogLine, Noted, Stamped, TaskStarted
 from orchestrator.model import Order
 from orchestrator.names import RunId
-from orchestrator.plainfile import NotPlainError, open_plain, read_plain
+from orchestrator.plainfile import NotPlainError, open_plain
 from orchestrator.store import RunFolder, RunReader, runs
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
@@ -77,15 +77,6 @@ def test_only_files_are_opened_and_nobody_is_waited_for(
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_RDWR):
         with pytest.raises(NotPlainError, match="it is a "):
             open_plain(tmp_path / "it", flags)
-
-
-def test_what_is_read_is_bounded(tmp_path: Path) -> None:
-    (tmp_path / "it").write_bytes(b"x" * 11)
-    assert read_plain(tmp_path / "it", 11) == b"x" * 11
-    with pytest.raises(OSError, match="it has 11 B, and may have 10 B"):
-        read_plain(tmp_path / "it", 10)
-    (tmp_path / "link").symlink_to("it")
-    assert read_plain(tmp_path / "link", 11, follow=True) == b"x" * 11
 
 
 @odd
@@ -178,15 +169,6 @@ def test_a_damaged_line_is_left_out_and_the_others_are_read(folder: RunFolder, l
     assert sum(isinstance(event, Noted) for event in events) == 1
 
 
-def test_a_log_of_events_that_was_emptied_is_read_from_its_beginning(folder: RunFolder) -> None:
-    reader = RunReader(folder, wanted=lambda _: False)
-    assert len(list(reader.poll())) == 1
-    folder.events.write_bytes(b"")
-    assert list(reader.poll()) == []
-    EventLog(folder)(Stamped(3.0, Noted("x")))
-    assert [stamped.event for stamped in reader.poll()] == [Noted("x")]
-
-
 def test_a_plan_that_makes_no_sense_is_refused(folder: RunFolder) -> None:
     plan = json.loads(encode_plan(folder.read_plan()))
     changes: tuple[dict[str, Any], ...] = (
@@ -210,26 +192,3 @@ def test_a_plan_that_makes_no_sense_is_refused(folder: RunFolder) -> None:
     with pytest.raises(OrchestrateError) as refused:
         folder.read_plan()
     assert "it is the plan of run 'another'" in refused.value.why
-
-
-def test_an_event_of_bytes_that_are_no_text_can_be_stored() -> None:
-    line = encode(Stamped(1.0, Noted("caf\udce9 \x9b \u202e")))
-    assert decode(line).event == Noted("caf\\udce9 \x9b \u202e")
-    assert line.isascii()
-
-
-def test_of_a_run_that_is_being_made_nobody_sees_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[RunFolder]] = []
-    mend = RunFolder.mend
-
-    def look(self: RunFolder) -> None:
-        seen.append(list(runs(tmp_path)))
-        mend(self)
-
-    monkeypatch.setattr(RunFolder, "mend", look)
-    plan = make(host("a"))
-    RunFolder(tmp_path, RunId(plan.run)).create(plan)
-    assert seen == [[]]
-    assert len(list(runs(tmp_path))) == 1

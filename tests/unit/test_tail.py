@@ -60,14 +60,12 @@ def test_tail_shows_what_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> N
 
     whole = ["Epoch 1/1", "Epoch 1/1", FAST, SLOW]
     assert tail() == [*whole, "attempt 1", "attempt 1", *whole, "attempt 2", "attempt 2"]
-    assert tail("--attempt", "2") == [*whole, "attempt 2", "attempt 2"]
-    assert tail("--attempt", "2", "--task", "worker/1") == ["Epoch 1/1", SLOW, "attempt 2"]
+    assert tail("--task", "worker/1", "-n", "1") == ["attempt 1", "attempt 2"]
     assert tail("--grep", "loss: 0.51") == [SLOW, SLOW]
     assert tail("--since", "1970-01-01T00:03:30+00:00") == [FAST, SLOW, "attempt 2", "attempt 2"]
     assert tail("-n", "1", "--raw") == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
     folded = ["Epoch 1/1", FAST, SLOW]  # losses that differ are two lines
     assert tail("--fold", "similar") == [*folded, "attempt 1", *folded, "attempt 2"]
-    assert tail("--fold", "none", "--attempt", "2") == [*whole, "attempt 2", "attempt 2"]
 
 
 def test_the_lines_of_json_are_chosen_and_never_folded(capfd: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +103,6 @@ def test_a_line_with_its_time(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["--attempt", "7"], "error: run 20261121-010203-abcd has no attempt 7"),
         (["--since", "teatime"], "'teatime' is not a time (a time is written 10m, 2h or 2026-11-22T14:30)"),
         (["--grep", "("], "'(' is not a regular expression: missing )"),
         (["--raw", "--fold", "similar"], "not allowed with argument --raw"),

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.text import (
-    count,
     duration,
     endpoint,
     harmless,
     json_safe,
-    moment,
     plain,
     signal_name,
     size,
@@ -111,11 +109,6 @@ def test_sizes(number: float, words: str) -> None:
     assert size(number) == words
 
 
-def test_counts() -> None:
-    assert (count(1, "host"), count(1234, "host")) == ("1 host", "1,234 hosts")
-    assert count(2, "process", "processes") == "2 processes"
-
-
 # What cannot be seen is kept where a script or an emoji needs it ...
 LEGITIMATE = [
     *(
@@ -165,12 +158,6 @@ def test_json_says_the_same_and_nothing_odd(text: str) -> None:
     assert json.loads(line) == {"a": utf8(text)}
     assert harmless(line.decode()).count("\\u") == line.decode().count("\\u")
     assert not any(unicodedata.category(letter) in {"Cc", "Cs", "Zl", "Zp"} for letter in line.decode())
-
-
-@pytest.mark.parametrize("seconds", [1e300, -1e300, float("nan"), float("inf"), 253_402_300_800.0, -1.0])
-def test_every_number_of_seconds_has_words(seconds: float) -> None:
-    assert duration(seconds)
-    assert moment("%Y-%m-%d", seconds)
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.checks.network import without
 from orchestrator.cli.desk import asking
 from orchestrator.cli.desk.history import history
 from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError
 from orchestrator.events import (
-    CheckReported,
     HostConnected,
     HostFailed,
     LogLine,
-    PairReported,
     PhaseEnded,
     PhaseStarted,
     RunAdopted,
@@ -33,13 +29,11 @@ from orchestrator.events import (
     StopBy,
     StopRequested,
 )
-from orchestrator.model import Fold, Host, Order
+from orchestrator.model import Fold, Order
 from orchestrator.node.base.fault import reason
-from orchestrator.ranges import expand_all, fold
 from orchestrator.render import DisplayGoneError, Look, Renderer, choose, is_full
 from orchestrator.run.vitals import decode
 from orchestrator.store import RunFolder, RunReader
-from orchestrator.text import count
 
 _IDLE = 0.03  # seconds between two looks at the folder
 _QUIET = 0.1  # the same where there has been nothing new for a while
@@ -69,50 +63,9 @@ def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interru
     drawn = sys.stdout.isatty() and not arguments.json
     behind = BEHIND if drawn else None
     reader = RunReader(folder, wanted=wanted, drop_behind=behind, blocks=renderer.takes_blocks)
-    plan = folder.read_plan()
-    hosts = plan.hosts
-    readiness = Readiness(hosts)
-
-    if not drawn and not arguments.json and folding is None and len(plan.tasks) > 1:
+    if not drawn and not arguments.json and folding is None and len(folder.read_plan().tasks) > 1:
         tell("note: a pipe gets every task's lines; --fold similar shows those that are alike once")
-    status = own(folder, reader, renderer, interrupts, heard=readiness.hear)
-    if (out := readiness.out()) and not arguments.json and arguments.verb == "launch":
-        tell(_without(len(hosts), out, arguments))
-    return status
-
-
-def _without(total: int, out: Collection[str], arguments: argparse.Namespace) -> str:
-    """Name the option for the other hosts, which are perhaps not ready: nobody may have looked at them."""
-    names = shlex.quote(fold([*expand_all(arguments.exclude or ""), *out]))
-    return f"`--exclude {names}` trains on the other {total - len(out)} of {count(total, 'host')}"
-
-
-class Readiness:
-    """Which hosts kept a run from its start, as its events tell it."""
-
-    def __init__(self, hosts: Sequence[Host]) -> None:
-        self._hosts = hosts
-        self._checks: list[CheckReported] = []
-        self._pairs: list[PairReported] = []
-        self._failed: set[str] = set()
-        self._never_began = False
-
-    def hear(self, stamped: Stamped) -> None:
-        match stamped.event:
-            case CheckReported() as check:
-                self._checks.append(check)
-            case PairReported() as pair:
-                self._pairs.append(pair)
-            case HostFailed(host=host):
-                self._failed.add(host)
-            case RunEnded(status=status):
-                self._never_began = status == ExitStatus.CLUSTER
-
-    def out(self) -> tuple[str, ...]:
-        """The hosts without which it could have begun; () where there is no such way, or it did begin."""
-        if not self._never_began:
-            return ()
-        return without(self._hosts, self._checks, self._pairs, self._failed)
+    return own(folder, reader, renderer, interrupts)
 
 
 def own(
@@ -121,13 +74,10 @@ def own(
     renderer: Renderer,
     interrupts: Interrupts,
     stop: Order | None = None,
-    *,
-    heard: Callable[[Stamped], None] = lambda _: None,
 ) -> int:
     """Watch a run we are responsible for: Ctrl-C stops it, twice kills it; return its exit status.
 
-    A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already;
-    `heard` gets each event that is shown, but for lines of logs.
+    A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already.
     """
 
     def wanted() -> Order | None:
@@ -147,7 +97,6 @@ def own(
         leave=lambda: interrupts.count > _PATIENCE,
         stopping=lambda: wanted() is not None,
         adopt=lambda: asking.adopt(folder, stop=wanted()),
-        heard=heard,
     ).loop()
 
 
@@ -174,7 +123,6 @@ class _Watch:
     leave: Callable[[], bool]  # whether the user wants to go
     stopping: Callable[[], bool]  # whether the end of the run was asked for
     adopt: Callable[[], bool]
-    heard: Callable[[Stamped], None] = lambda _: None
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
     _full: str = ""  # why what was to be shown could not be written
@@ -282,8 +230,6 @@ class _Watch:
             self._status = event.status
         if not isinstance(event, _OF_A_START):
             self._keepers = 0
-        if self._shown:
-            self.heard(stamped)
         self._show(stamped)
 
     def _show(self, stamped: Stamped) -> None:

@@ -1,9 +1,8 @@
-"""Use that living tasks make of their machine, and what TERM would do to them, as the kernel tells it."""
+"""Use that living tasks make of their machine, as the kernel tells it."""
 
 from __future__ import annotations
 
 import os
-import signal
 from typing import Any
 
 from ..base import procs
@@ -11,18 +10,11 @@ from ..base.paths import TaskFolder
 from ..serve.agent import Agent, Request
 from ..task import control, state
 
-_TERM = 1 << (signal.SIGTERM - 1)  # its bit in the masks of /proc/*/status
-
-_ENDINGS = (".index", ".keras", ".h5", ".hdf5", ".ckpt")  # `.index` ends a checkpoint of TensorFlow
-_MOST = 20_000  # entries that are looked at
-_DEEPEST = 6
-IGNORED, CAUGHT, DEFAULT, UNKNOWN = "ignored", "caught", "default", ""
-
 
 def vitals(agent: Agent, request: Request) -> dict[str, Any]:
     """Each living task of an attempt: CPU time, memory, GPUs.
 
-    `closely`: also who catches TERM, and what the task has saved last; that takes a moment.
+    `closely`: also who has loaded TensorFlow; that takes a moment.
     """
     table = procs.scan()
     gpus = _gpus() if request.get("gpus") else None
@@ -59,22 +51,8 @@ def _task(
         answer["gpu_memory"] = sum(gpu["memory"] for gpu in mine)
         answer["gpu_busy"] = max((gpu["busy"] for gpu in mine), default=0)
     if closely and leader:
-        answer["term"] = term(leader)
         answer["tensorflow"] = b"libtensorflow" in procs.read(f"/proc/{leader}/maps", 1 << 24)
-        began = state.read(folder).get("started_ns") or 0
-        answer["saved"] = newest(f"/proc/{leader}/cwd/", began)
     return answer
-
-
-def term(pid: int) -> str:
-    """Say what TERM does to a process: `default` (it ends), `caught`, `ignored`; "" where that is hidden."""
-    sets = procs.signals(pid)
-    if not sets.keys() >= {"SigIgn", "SigCgt"}:
-        return UNKNOWN
-    ignored, caught = sets["SigIgn"], sets["SigCgt"]
-    if ignored & _TERM:
-        return IGNORED
-    return CAUGHT if caught & _TERM else DEFAULT
 
 
 def _ticks(pid: int) -> int:
@@ -105,32 +83,3 @@ def _gpus() -> list[dict[str, int]] | None:
         for gpu, pid, memory in users
         if pid.isdigit()
     ]
-
-
-def newest(folder: str, since_ns: int) -> dict[str, Any] | None:
-    """Find the checkpoint that was written last, and not before `since_ns`, by the names that Keras gives.
-
-    None where there is none among the first 20,000 entries; links are not followed.
-    """
-    best: dict[str, Any] | None = None
-    waiting = [("", 0)]
-    looked = 0
-    while waiting and looked < _MOST:
-        below, depth = waiting.pop()
-        try:
-            with os.scandir(os.path.join(folder, below)) as entries:
-                for entry in entries:
-                    looked += 1
-                    name = f"{below}{entry.name}"
-                    if entry.is_dir(follow_symlinks=False):
-                        if depth < _DEEPEST:
-                            waiting.append((f"{name}/", depth + 1))
-                    elif entry.name.endswith(_ENDINGS) and entry.is_file(follow_symlinks=False):
-                        when = entry.stat(follow_symlinks=False).st_mtime_ns
-                        if when >= since_ns and (best is None or when > best["time_ns"]):
-                            best = {"path": os.fsencode(name).decode("utf-8", "replace"), "time_ns": when}
-                    if looked >= _MOST:
-                        break
-        except OSError:
-            continue  # removed meanwhile, or not ours to see
-    return best

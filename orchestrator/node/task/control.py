@@ -33,13 +33,6 @@ def has_ended(folder: TaskFolder) -> bool:
         return True
 
 
-def unsettled(folder: TaskFolder) -> str:
-    """Why a task that is said to run does not; "" for one that does, or has ended."""
-    if has_ended(folder) or is_locked(folder) or has_ended(folder):  # which is written before the lock ends
-        return ""
-    return _why(_restarted(state.read(folder)))
-
-
 def settle(folder: TaskFolder) -> state.State:
     """The state, made true first: with the lock free and no final state, both our processes were killed.
 

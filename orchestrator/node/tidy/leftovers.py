@@ -63,7 +63,7 @@ def is_kept(paths: Paths, run: str) -> bool:
 
 def find(paths: Paths, dry: bool) -> dict[str, Any]:
     """Settle what is not true, kill what an ended task left, and look again; `dry`: tell it only."""
-    settled, trouble = (_unsettled(paths), []) if dry else _settle(paths)
+    settled, trouble = ([], []) if dry else _settle(paths)
     orphans = _orphans(paths, dry=dry)
     killed: list[Orphan] = []
     if not dry:
@@ -83,21 +83,8 @@ def find(paths: Paths, dry: bool) -> dict[str, Any]:
     }
 
 
-def _unsettled(paths: Paths) -> list[dict[str, str]]:
-    """The tasks that are said to run and do not."""
-    found: list[dict[str, str]] = []
-    for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):
-        try:
-            why = control.unsettled(folder)
-        except OSError:
-            continue  # removed meanwhile
-        if why:
-            found.append({"run": folder.run, "task": folder.task, "why": why})
-    return found
-
-
-def _settle(paths: Paths) -> Any:
-    """(tasks that were said to run and do not, what could not be ended)."""
+def _settle(paths: Paths) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Return tasks that were said to run and do not, and what could not be ended."""
     settled: list[dict[str, str]] = []
     trouble: list[dict[str, str]] = []
     for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):

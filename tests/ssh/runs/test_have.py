@@ -15,7 +15,7 @@ def nothing_was_sent(desk: Desk) -> bool:
 def test_a_program_that_no_host_has(desk: Desk) -> None:
     viewer = desk.launch("--", "trainer", "--fast")
     assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-    assert "2 hosts have no program trainer" in viewer.stderr
+    assert ": has no program trainer" in viewer.stderr
     assert "the job is `trainer --fast`" in viewer.stderr
     assert nothing_was_sent(desk)
 
@@ -24,7 +24,7 @@ def test_a_script_of_the_hosts_that_none_of_them_has(desk: Desk) -> None:
     desk.script("train.py", "print('trained')\n")
     viewer = desk.launch("--", "python", "-u", "/nowhere/train.py", "--lr", "0 1")
     assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
-    assert "2 hosts have no /nowhere/train.py" in viewer.stderr
+    assert ": has no /nowhere/train.py" in viewer.stderr
     assert "try: write train.py: it lies there" in viewer.stderr
     assert nothing_was_sent(desk)
 

@@ -75,7 +75,7 @@ def test_a_failed_attempt_is_followed_by_another_that_goes_on(desk: Desk) -> Non
         "attempt 3 begins at 10",
     ]
     failed = desk.named("AttemptFailed", run)
-    assert [(one["attempt"], one["cause_task"]) for one in failed] == [("1", "worker/1"), ("2", "worker/1")]
+    assert [(one["attempt"], one["cause_task"]) for one in failed] == [(1, "worker/1"), (2, "worker/1")]
     desk.hosts_are_quiet(run)
 
 
@@ -531,7 +531,7 @@ def test_no_attempt_starts_beside_a_task_that_cannot_be_ended(desk: Desk) -> Non
             holder.kill()
     name = desk.cluster.hosts[1].name
     assert f"{name} still runs worker/1 of the last attempt" in viewer.stderr
-    assert not [event for event in desk.named("TaskStarted", run) if event["attempt"] == "2"]
+    assert not [event for event in desk.named("TaskStarted", run) if event["attempt"] == 2]
     stop = desk.start("stop", run)
     assert stop.wait() == ExitStatus.OK, stop.stderr
     desk.hosts_are_quiet(run)
