@@ -222,7 +222,6 @@ class Data:
     mnist: str | None = None  # a folder with the four original idx files
     fashion_mnist: str | None = None
     tfds_dir: str | None = None  # where this machine has prepared sets; None: tensorflow-datasets' own place
-    files_per_worker: int | None = None  # of prepared sets; None: as they are
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,6 @@ def read_data(table: Mapping[str, Any] | None, report: Report) -> Data | None:
     named_well = set(table) <= set(DATA_KEYS) and not read.wrong
     if named_well and not (good["sets"] or good.get("paths") or good.get("keras")):
         report.add(DATA, "", 'names nothing; write sets = ["mnist"] or paths = ["data"]')
-    if "files_per_worker" in good and not good["sets"]:
-        report.add(DATA, "files_per_worker", "is about the files of prepared sets; name one under `sets`")
     return Data(**good)
 
 

@@ -81,7 +81,6 @@ DATA_KEYS: Mapping[str, Reader] = {
     "mnist": values.text,
     "fashion_mnist": values.text,
     "tfds_dir": values.text,
-    "files_per_worker": values.whole(1, 1024),
 }
 
 TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {

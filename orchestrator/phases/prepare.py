@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,17 +20,18 @@ from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError, Trouble, UsageError
 from orchestrator.events import DataStepped
 from orchestrator.fleet import Fleet, Session
-from orchestrator.model import Data, Host, Role
+from orchestrator.model import Data, Host
 from orchestrator.node.base.fault import reason
 from orchestrator.phases.context import Emit
 from orchestrator.plainfile import at_home, make_folder
 from orchestrator.sync import DataPath, fetch, push, read_data, remove
 from orchestrator.sync.builtin import read_builtin
-from orchestrator.sync.tfds import SetName, fewest_files, find_set, own_data_dir, reshard
 
 ORIGINALS = tuple(
     f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
 )
+_INFO = "dataset_info.json"  # a prepared set is <data_dir>/<name>/[<config>/]<version> with this file
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 _TRIES = 4  # hosts that are asked to prepare
 _LIMIT = 2 * 3600.0  # seconds
 _LINES = 12
@@ -36,6 +39,49 @@ _SAID = 1 << 14  # bytes of what the builder says that are kept
 
 _MODULE = "`orchestrate setup` with [env] makes an environment that can; or set `python` to one"
 _NOWHERE = "prepare it where there is internet, and name its data_dir: `tfds_dir` under [data]"
+
+
+@dataclass(frozen=True)
+class SetName:
+    """`name/config:version`, the latter two optional."""
+
+    name: str
+    config: str = ""
+    version: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> SetName:
+        left, _, version = text.partition(":")
+        name, _, config = left.partition("/")
+        return cls(name, config, version)
+
+    def __str__(self) -> str:
+        config = f"/{self.config}" if self.config else ""
+        return f"{self.name}{config}{':' if self.version else ''}{self.version}"
+
+
+def own_data_dir(given: str | None) -> Path:
+    """Where this machine has its prepared sets."""
+    return at_home(given or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+
+
+def find_set(root: Path, wanted: SetName) -> Path | None:
+    """The folder of a prepared set below a data_dir, its newest version unless one is named."""
+    above = root / wanted.name / wanted.config
+    found = _versions(above)
+    if not found and not wanted.config and above.is_dir():  # a set whose only form has a name
+        configs = [child for child in sorted(above.iterdir()) if _versions(child)]
+        found = _versions(configs[0]) if len(configs) == 1 else []
+    if wanted.version:
+        found = [path for path in found if path.name == wanted.version]
+    return found[-1] if found else None
+
+
+def _versions(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    found = [one for one in folder.iterdir() if _VERSION.fullmatch(one.name) and (one / _INFO).is_file()]
+    return sorted(found, key=lambda one: tuple(map(int, one.name.split("."))))
 
 
 class NotPreparedError(ClusterError):
@@ -53,8 +99,6 @@ def sources(data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None 
         wanted = SetName.parse(text)
         folder = _have(wanted, data, hosts, cache, maker)
         config = "" if folder.parent.name == wanted.name else f"{folder.parent.name}/"
-        if data.files_per_worker is not None:
-            folder = _cut(folder, data.files_per_worker * _readers(hosts), cache)
         found.append(DataPath(f"tfds/{wanted.name}/{config}{folder.name}", folder))
     return found
 
@@ -63,12 +107,6 @@ def is_here(name: str) -> Path | None:
     """Where this machine has a set, prepared or as original files, without being told; None: nowhere."""
     wanted, root = SetName(name), own_data_dir(None)
     return find_set(root, wanted) or _originals(wanted, Data(), root)
-
-
-def _readers(hosts: Sequence[Host]) -> int:
-    """The tasks that each read files of their own."""
-    roles = (Role.CHIEF, Role.WORKER)
-    return max(1, sum(host.tasks for host in hosts if host.role in roles and not host.spare))
 
 
 def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None) -> Path:
@@ -216,17 +254,3 @@ def _tail(said: bytes) -> str:
     if any(line.startswith("Traceback") for line in lines):
         return lines[-1]
     return "\n".join(lines[-_LINES:]) or "it printed nothing"
-
-
-def _cut(folder: Path, files: int, cache: Path) -> Path:
-    """Return a set with a file for each task; the given one where it has as many."""
-    if fewest_files(folder) >= files:
-        return folder
-    info = (folder / "dataset_info.json").stat()
-    name = hashlib.sha256(f"{folder} {info.st_mtime_ns} {info.st_size} {files}".encode()).hexdigest()[:16]
-    into = cache / "files" / name / folder.name
-    if not into.is_dir():
-        with _alone(into.parent):
-            if not into.is_dir():
-                reshard(folder, into, files)
-    return into

@@ -39,13 +39,13 @@ def test_an_unchanged_script_trains_on_what_was_made_of_idx_files(desk: Desk) ->
 exec {training_python()} "$@"
 """,
     )
-    job = '[data]\nmnist = "originals"\nfiles_per_worker = 2'
+    job = '[data]\nmnist = "originals"'
     desk.write_hosts(desk.cluster.hosts, job=job, python=str(python))
     cache = str(desk.folder / "cache")
     script = desk.script("train.py", SCRIPT)
     viewer = desk.launch("--fold", "none", "--", script, XDG_CACHE_HOME=cache)
     assert viewer.wait(LIMIT) == 0, viewer.stdout + viewer.stderr
-    assert viewer.stdout.count(f"TRAINED on {mnist_files.TRAIN} examples in 4 files") == 2, viewer.stdout
+    assert viewer.stdout.count(f"TRAINED on {mnist_files.TRAIN} examples in 1 files") == 2, viewer.stdout
     assert not [
         path for host in desk.cluster.hosts for path in Path(host.workdir).glob("data/.incoming-prepare*")
     ]

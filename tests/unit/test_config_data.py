@@ -20,12 +20,8 @@ def test_without_the_table_data_is_the_users_own() -> None:
 
 
 def test_original_files_make_their_set_a_wanted_one() -> None:
-    made = parse(
-        HOST + '[data]\nsets = ["mnist:3.0.1"]\nmnist = "a"\nfashion_mnist = "b"\nfiles_per_worker = 2\n'
-    )
-    assert made.data == Data(
-        sets=("mnist:3.0.1", "fashion_mnist"), mnist="a", fashion_mnist="b", files_per_worker=2
-    )
+    made = parse(HOST + '[data]\nsets = ["mnist:3.0.1"]\nmnist = "a"\nfashion_mnist = "b"\n')
+    assert made.data == Data(sets=("mnist:3.0.1", "fashion_mnist"), mnist="a", fashion_mnist="b")
 
 
 def test_paths_are_those_beside_the_file(tmp_path: Path) -> None:
@@ -54,8 +50,6 @@ def test_paths_are_those_beside_the_file(tmp_path: Path) -> None:
         ('paths = ["a/x", "b/x"]', "names two that are called x"),
         ('paths = [".."]', "has no name of its own"),
         ('paths = ["/"]', '"/" has no name of its own'),
-        ('paths = ["x"]\nfiles_per_worker = 1', "is about the files of prepared sets"),
-        ('sets = ["a"]\nfiles_per_worker = 0', "must be from 1 to 1024"),
         ('path = ["x"]', "is not a key; did you mean paths?"),
     ],
 )

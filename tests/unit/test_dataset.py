@@ -1,11 +1,9 @@
-"""Data of this machine: read once, named by its content, cut into pieces and into more files."""
+"""Data of this machine: read once, named by its content, cut into pieces."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +15,9 @@ from orchestrator import wire
 from orchestrator.config import parse
 from orchestrator.errors import ClusterError, UsageError
 from orchestrator.launching.data import check_data
-from orchestrator.model import Data, Host, Role
-from orchestrator.phases.prepare import Maker, NotPreparedError, sources
+from orchestrator.model import Data, Host
+from orchestrator.phases.prepare import Maker, NotPreparedError, SetName, find_set, sources
 from orchestrator.sync import Contents, DataPath, contents, read_data, read_folder
-from orchestrator.sync.tfds import SetName, fewest_files, find_set, reshard
 
 
 @pytest.fixture
@@ -178,30 +175,9 @@ def test_digests_that_were_kept_and_are_damaged_are_made_anew(
 # --- prepared sets ---
 
 
-def record(content: bytes) -> bytes:
-    return struct.pack("<Q", len(content)) + b"crc1" + content + b"crc2"
-
-
-def prepared(root: Path, where: str, *, examples: int = 10, train: int = 1) -> Path:
-    folder = root / where
-    folder.mkdir(parents=True)
-    per = examples // train
-    for number in range(train):
-        rows = (record(f"row {number * per + row}".encode()) for row in range(per))
-        (folder / f"toy-train.tfrecord-{number:05d}-of-{train:05d}").write_bytes(b"".join(rows))
-    (folder / "toy-test.tfrecord-00000-of-00001").write_bytes(record(b"test"))
-    splits = [
-        {"name": "train", "shardLengths": [str(per)] * train, "numBytes": "99"},
-        {
-            "name": "test",
-            "shardLengths": ["1"],
-            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-        },
-    ]
-    info = {"name": "toy", "version": folder.name, "fileFormat": "tfrecord", "splits": splits}
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    (folder / "features.json").write_text("{}")
-    return folder
+def prepared(root: Path, where: str) -> None:
+    (root / where).mkdir(parents=True)
+    (root / where / "dataset_info.json").write_text("{}")
 
 
 @pytest.mark.parametrize(
@@ -224,94 +200,12 @@ def test_a_prepared_set_is_found_by_its_name(tmp_path: Path, wanted: str, found:
     assert find_set(tmp_path, SetName.parse(wanted)) == (tmp_path / found if found else None)
 
 
-def test_a_set_is_cut_into_more_files_in_the_order_of_its_examples(tmp_path: Path) -> None:
-    folder = prepared(tmp_path, "toy/1.0.0", train=2)
-    reshard(folder, tmp_path / "cut" / "1.0.0", 4)
-    cut = tmp_path / "cut" / "1.0.0"
-    names = sorted(path.name for path in cut.glob("toy-train*"))
-    assert names == [f"toy-train.tfrecord-{number:05d}-of-00004" for number in range(4)]
-    content = b"".join((cut / name).read_bytes() for name in names)
-    assert content == b"".join(path.read_bytes() for path in sorted(folder.glob("toy-train*")))
-    info = json.loads((cut / "dataset_info.json").read_text())
-    assert info["splits"][0]["shardLengths"] == ["3", "3", "2", "2"]
-    assert [(cut / names[0]).read_bytes().count(b"row"), fewest_files(cut)] == [3, 4]
-    # One example cannot be in four files, and what else there is stays.
-    assert info["splits"][1]["shardLengths"] == ["1"]
-    assert {"toy-test.tfrecord-00000-of-00001", "features.json"} <= {path.name for path in cut.iterdir()}
-
-
-def test_a_set_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
-    folder = prepared(tmp_path, "toy/1.0.0")
-    (file,) = folder.glob("toy-train*")
-    file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(UsageError, match="cut or damaged"):
-        reshard(folder, tmp_path / "cut", 4)
-
-
-def test_a_set_of_a_host_that_lies_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    """A host that prepares a set says how its files are called, and what is in them."""
-    treasure = tmp_path / "home" / ".bashrc"
-    treasure.parent.mkdir()
-    treasure.write_text("umask 022\n")
-    for number, (why, lie) in enumerate(LIES_OF_SETS.items()):
-        folder = prepared(tmp_path, f"toy-{number}/1.0.0")
-        info = json.loads((folder / "dataset_info.json").read_text())
-        said = lie.replace("HOME", str(treasure.parent)) if isinstance(lie, str) else json.dumps(lie(info))
-        (folder / "dataset_info.json").write_text(said)
-        with pytest.raises(UsageError, match=r"cannot (read|cut)") as caught:
-            reshard(folder, tmp_path / "cut" / "1.0.0", 4)
-        assert why in caught.value.why
-        assert caught.value.why.isprintable()
-    assert treasure.read_text() == "umask 022\n"
-    assert [path.name for path in treasure.parent.iterdir()] == [".bashrc"]
-    assert not (tmp_path / "cut" / "1.0.0").exists()
-
-
-def _with_template(template: str) -> str:
-    row = {"name": "train", "shardLengths": ["10"], "filepathTemplate": template}
-    return json.dumps({"name": "../../x", "splits": [row]})
-
-
-LIES_OF_SETS: dict[str, Any] = {
-    "home/.bashrc' is no name": _with_template("HOME/.bashrc"),
-    "home/.x-{SHARD_X_OF_Y}' is no name": _with_template("HOME/.x-{SHARD_X_OF_Y}"),
-    "'../../home/.bashrc' is no name": _with_template("../../home/.bashrc"),
-    "'../../x' is no name": _with_template("{DATASET}"),
-    "'..' is no name": _with_template(".."),
-    "is no name of a file in that folder": _with_template("a\0b"),
-    "lengths of 'train' are no numbers": lambda info: {
-        **info,
-        "splits": [{"name": "train", "shardLengths": [-5]}],
-    },
-    "the lengths of 'x' are no numbers": lambda info: {
-        **info,
-        "splits": [{"name": "x", "shardLengths": ["9" * 5000]}],
-    },
-    "fewer examples than the 11": lambda info: {
-        **info,
-        "splits": [
-            {"name": "train", "shardLengths": [11], "filepathTemplate": "toy-train.tfrecord-00000-of-00001"}
-        ],
-    },
-    "no list of lengths": lambda info: {**info, "splits": [{"name": "train", "shardLengths": 7}]},
-    "has no name": lambda info: {**info, "splits": [{"shardLengths": []}]},
-    "is no object": lambda info: {**info, "splits": [None]},
-    "are no list": lambda info: {**info, "splits": {"a": 1}},
-    "it is not an object": "[]",
-    "nested too deep": "[" * 200_000,
-    "not TFRecords": lambda info: {**info, "fileFormat": "\x1b[2J"},
-}
-
-
-@pytest.mark.parametrize("files_per_worker", [None, 2])
-def test_a_set_keeps_its_place_below_the_data_dir(tmp_path: Path, files_per_worker: int | None) -> None:
+def test_a_set_keeps_its_place_below_the_data_dir(tmp_path: Path) -> None:
     for where in ("toy/1.0.0", "named/small/1.0.0"):
         prepared(tmp_path / "sets", where)
-    data = Data(sets=("toy", "named"), tfds_dir=str(tmp_path / "sets"), files_per_worker=files_per_worker)
-    hosts = [Host("a", "a", "a", tasks=2), Host("b", "b", "b", role=Role.PS), Host("c", "c", "c", spare=True)]
-    found = sources(data, hosts, tmp_path / "cache")
+    data = Data(sets=("toy", "named"), tfds_dir=str(tmp_path / "sets"))
+    found = sources(data, [], tmp_path / "cache")
     assert [one.name for one in found] == ["tfds/toy/1.0.0", "tfds/named/small/1.0.0"]
-    assert [fewest_files(one.path) for one in found] == [1, 1] if files_per_worker is None else [4, 4]
 
 
 def test_a_set_that_is_nowhere_is_not_prepared_by_a_look(tmp_path: Path) -> None:
