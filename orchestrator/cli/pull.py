@@ -120,7 +120,7 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
 
 def _left_out(names: Sequence[str]) -> str:
     """Return what a host has and is not brought here."""
-    from orchestrator.sync.admit import LEFT_OUT
+    from orchestrator.sync.files import LEFT_OUT
 
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     shown = ", ".join(plain(one)[:200] for one in names[:_SHOWN])

@@ -17,7 +17,7 @@ from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases import have
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.planning.plan import is_builtin
-from orchestrator.sync import ChangedError, Contents, Delivery, Links, fetch, push, read_folder, read_tree
+from orchestrator.sync import ChangedError, Contents, Delivery, fetch, push, read_folder, read_tree
 from orchestrator.sync.builtin import read_builtin
 
 _ROUNDS = 5  # readings of a tree in which something changes all the time
@@ -91,7 +91,7 @@ def _trees_of_a_host(run: Run) -> list[Contents]:
     for name in run.names:
         session, copy = run.fleet.sessions[name], run.folder.path / "code"
         try:
-            fetch(session, f"{session.host.workdir}/trees/{run.plan.tree}", copy, links=Links.ANY)
+            fetch(session, f"{session.host.workdir}/trees/{run.plan.tree}", copy, any_link=True)
         except HostError as error:
             log.info("%s: no code from it: %s: %s", name, error.what, error.why)
             continue

@@ -1,6 +1,5 @@
 """Folders of this machine to hosts, and folders of hosts to this machine and to other hosts."""
 
-from orchestrator.sync.admit import Links
 from orchestrator.sync.backups import BackupOrigin, carry
 from orchestrator.sync.contents import (
     ChangedError,

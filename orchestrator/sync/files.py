@@ -1,41 +1,61 @@
 """Folders and files of a host, brought to this machine; what is here already is not sent again.
 
 A host lists names, sizes and times; what differs is asked for in parts, and comes into a hidden folder, which
-stays when it is interrupted: the next time goes on there. A host may be anybody's: see `admit`.
+stays when it is interrupted: the next time goes on there. A host may be anybody's: each name, kind, size and
+link of its listing is looked at in `admit`, once, and nothing else of it is used.
 """
 
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
+
+from msgspec import Meta
 
 from orchestrator import wire
 from orchestrator.errors import ClusterError, HostError, Trouble
 from orchestrator.node.base.fault import NodeError, reason
 from orchestrator.node.disk import listing
-from orchestrator.node.disk.below import Below, is_no_folder, parts_of, shortened
-from orchestrator.node.disk.listing import CHUNK, FILE, FOLDER, LINK, Entry
+from orchestrator.node.disk.below import Below, is_no_folder, parts_of, shortened, stays_inside
+from orchestrator.node.disk.listing import CHUNK, FILE, FOLDER, LINK, ODD, Entry
 from orchestrator.node.disk.removing import remove as discard
-from orchestrator.node.stock.manifest import BLOB, blobs_of
-from orchestrator.sync.admit import Links, admit, unasked
+from orchestrator.node.stock.manifest import BLOB
 from orchestrator.sync.conversation import Conversation, RequestWindow
+from orchestrator.wire.request import read
 
 _PATIENCE = 600.0
 _WINDOW = 4  # questions that are on their way at once
 _TOGETHER = 500  # files in one question
+_SPARE = 64 << 20  # bytes that stay free here
+_MOST_ROW = 64 << 10  # bytes; names and targets have 4,095 each, and escapes
+# git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
+_EXECUTED = ".git"
+LEFT_OUT = "links that lead out of the folder, folders named .git, FIFOs, sockets, devices"
 
 Told: TypeAlias = Callable[[int], None]  # bytes that have come, part by part
+
+
+class _Row(NamedTuple):
+    """An entry as a host lists it."""
+
+    path: str
+    kind: Literal["file", "folder", "link", "odd"]
+    size: Annotated[int, Meta(ge=0, lt=1 << 53)]
+    mtime_ns: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+    mode: Annotated[int, Meta(ge=0)]
+    target: str
 
 
 @dataclass(frozen=True)
@@ -62,21 +82,99 @@ def work_folder(workdir: str, run: str, cwd: str = "") -> str:
     return "/".join(filter(None, (workdir, "runs", run, "work", cwd)))
 
 
-def look(session: Conversation, remote: str, links: Links = Links.INSIDE) -> HostListing:
-    """List what is at a path (`~` is expanded there); raise HostError, also for what no honest host says."""
-    reply = session.request(wire.FilesList(path=remote), timeout=_PATIENCE)
+def look(session: Conversation, remote: str, *, any_link: bool = False, holding: str = "") -> HostListing:
+    """List what is at a path (`~` is expanded there); raise HostError, also for what no honest host says.
+
+    Of files only those with `holding` in their names.
+    """
+    reply = session.request(wire.FilesList(path=remote, holding=holding), timeout=_PATIENCE)
     if reply.kind is wire.PathKind.NOTHING:
         return HostListing("", reply.root, (), reply.near)
-    admitted = admit(session.host.name, reply.payload, reply.kind, links)
-    return HostListing(reply.kind, reply.root, admitted.entries, None, admitted.left_out)
+    entries, left_out = admit(session.host.name, reply.payload, reply.kind, any_link=any_link)
+    return HostListing(reply.kind, reply.root, entries, None, left_out)
 
 
-def fetch(session: Conversation, remote: str, local: Path, links: Links = Links.INSIDE) -> Fetched:
+def admit(
+    host: str, payload: bytes, kind: str, *, any_link: bool = False
+) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """The entries of a listing, and the names that LEFT_OUT speaks of; raise HostError for a false one.
+
+    With `any_link` symbolic links are taken as they are: of a tree whose digest is compared before its use.
+    """
+    entries: dict[str, Entry] = {}
+    left_out: dict[str, None] = {}
+    for number, line in enumerate(io.BytesIO(payload)):  # one by one: what is made up takes no more memory
+        if len(line) > _MOST_ROW or number >= listing.MOST_ENTRIES:
+            most = f"{listing.MOST_ENTRIES:,}"
+            raise garbled(host, f"a list of more than {most} files, or of names without end")
+        try:
+            one = Entry(*read(json.loads(line), _Row, "a row of its list of files"))
+        except (ValueError, RecursionError) as error:
+            raise garbled(host, wire.printable(str(error), 300)) from None
+        try:
+            parts = parts_of(one.path)
+        except NodeError as error:
+            raise unasked(host, one.path, error.why) from None
+        if one.path in entries or one.path in left_out:
+            raise unasked(host, one.path, "it is listed twice")
+        above = one.path.rpartition("/")[0]
+        if _is_below(above, left_out):
+            continue
+        if above and (above not in entries or entries[above].kind != FOLDER):
+            raise unasked(host, one.path, "it is listed below something that is not a folder")
+        if one.kind == LINK and not _is_target(one.target):
+            raise unasked(host, one.path, "no link has such a target")
+        leads_out = one.kind == LINK and not any_link and not stays_inside(parts, one.target)
+        if one.kind == ODD or leads_out or (not any_link and parts[-1].casefold() == _EXECUTED):
+            left_out[one.path] = None
+        else:
+            entries[one.path] = one._replace(mode=one.mode & 0o777)
+    taken = tuple(entries.values())
+    if kind == FILE and not (len(taken) == 1 and taken[0].kind == FILE and "/" not in taken[0].path):
+        raise unasked(host, next(iter(entries), ""), "a single file was said to be there")
+    return taken, tuple(left_out)
+
+
+def _is_target(text: str) -> bool:
+    try:
+        return 0 < len(os.fsencode(text)) <= 4095 and "\0" not in text
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_below(folder: str, left_out: Collection[str]) -> bool:
+    while folder and folder not in left_out:
+        folder = folder.rpartition("/")[0]
+    return bool(folder)
+
+
+def unasked(host: str, name: str, why: str) -> HostError:
+    """The one error for names and files that an honest host does not send."""
+    return HostError(
+        host,
+        "sent files that were not asked for",
+        kind="unasked",
+        why=f"{shortened(name)}: {why}",
+        hint="take nothing more from that machine before you know who controls it",
+    )
+
+
+def garbled(host: str, why: str) -> HostError:
+    return HostError(
+        host,
+        "does not speak our protocol",
+        kind="protocol",
+        why=why,
+        hint="look at what answers there: the agent is sent anew with each connection",
+    )
+
+
+def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = False) -> Fetched:
     """Make the folder `local` what `remote` is; raise HostError (kind "missing" when nothing is there), or
     ClusterError when it cannot be written here. What was at `local` is replaced at the end, or not at all.
     """
     began = time.monotonic()
-    there = look(session, remote, links)
+    there = look(session, remote, any_link=any_link)
     if not there.kind:
         raise missing(session, remote, there)
     if there.kind != FOLDER:
@@ -90,9 +188,9 @@ def fetch(session: Conversation, remote: str, local: Path, links: Links = Links.
         local.parent.mkdir(parents=True, exist_ok=True)
         with Staging(local.with_name(f".{local.name}.incoming")) as staging:
             staging.keep_only(there.entries)
-            differing = {one.path for one in differ}
+            unchanged = {one.path for one in there.entries} - {one.path for one in differ}
             for one in there.entries:
-                if one.kind != FOLDER and one.path not in differing and not staging.has(one):
+                if one.path in unchanged and one.kind == FILE and staging.size_of(one) != one.size:
                     staging.link(local, one)
             gone = receive(session, there.root, there.entries, staging)
             if gone:
@@ -173,9 +271,6 @@ class Staging:
         same = stat.S_ISREG(found.st_mode) and listing.time_of(found) == one.mtime_ns
         return found.st_size if same and found.st_size <= one.size else -1
 
-    def has(self, one: Entry) -> bool:
-        return one.kind == FILE and self.size_of(one) == one.size
-
     def make(self, one: Entry) -> None:
         """Make a folder or a link, or nothing but the place of a file; never over something."""
         *above, last = parts_of(one.path)
@@ -225,21 +320,24 @@ def receive(
     *,
     told: Told = lambda _: None,
     growing: bool = False,
+    here: Callable[[Entry], int] | None = None,
 ) -> list[str]:
     """Bring what `admit` took of a listing of `root`; return the names of what has changed.
 
-    With `growing`, of a file that has grown as much is taken as was listed. Not a byte more is taken than was
-    asked for. Raise HostError, ClusterError, or OSError of our disk.
+    `here` tells how much of a file has come, -1 for nothing. With `growing`, of a file that has grown as much
+    is taken as was listed. Not a byte more is taken than was asked for. Raise HostError, ClusterError, or
+    OSError of our disk.
     """
-    files = [one for one in wanted if one.kind == FILE and not staging.has(one)]
-    check_room(session.host.name, sum(one.size for one in files), staging.path)
+    sizes = [(one, (here or staging.size_of)(one)) for one in wanted if one.kind == FILE]
+    files = [(one, max(0, size)) for one, size in sizes if size != one.size]
+    _check_room(session.host.name, sum(one.size - size for one, size in files), staging.path)
     gone: dict[str, None] = {}
     try:
         for one in wanted:
             staging.make(one)
         window = RequestWindow(session, wire.FilesGet, _WINDOW, _PATIENCE)
         flying: deque[list[tuple[Entry, int, int]]] = deque()
-        for parts in _together(files, staging):
+        for parts in _together(files):
             if window.full:
                 told(_take(session.host.name, window.take(), flying.popleft(), staging, gone))
             asked = [(one.path, at, length, one.size, one.mtime_ns) for one, at, length in parts]
@@ -256,15 +354,12 @@ def receive(
     return sorted(gone)
 
 
-def _together(files: Sequence[Entry], staging: Staging) -> Iterator[list[tuple[Entry, int, int]]]:
+def _together(files: Sequence[tuple[Entry, int]]) -> Iterator[list[tuple[Entry, int, int]]]:
     """Parts of files (offset, length) that are asked for in one question."""
     parts, size = list[tuple[Entry, int, int]](), 0
-    for one in files:
-        here = max(0, staging.size_of(one)) // BLOB * BLOB
-        for at in blobs_of(one.size) if one.size else (0,):
+    for one, here in files:
+        for at in range(here, one.size, BLOB) if one.size else (0,):
             length = min(BLOB, one.size - at)
-            if at < here:
-                continue
             if parts and (size + length > CHUNK or len(parts) == _TOGETHER):
                 yield parts
                 parts, size = [], 0
@@ -294,9 +389,9 @@ def _take(
     return start
 
 
-def check_room(host: str, size: int, target: Path) -> None:
+def _check_room(host: str, size: int, target: Path) -> None:
     free = shutil.disk_usage(target).free
-    if size > free:
+    if size and size + _SPARE > free:
         raise ClusterError(
             f"not enough room for {size / 1e6:,.0f} MB of {host}",
             why=f"{free / 1e6:,.0f} MB are free in {target.parent}",

@@ -31,7 +31,7 @@ class Near(Reply, frozen=True):
 class Listed(Reply, frozen=True):
     kind: PathKind
     root: Folder
-    payload: bytes  # everything below `root`, as the host lists it: `sync.admit` reads it
+    payload: bytes  # everything below `root`, as the host lists it: `sync.files` reads it
     near: Near | None = None
 
     def __post_init__(self) -> None:
@@ -41,11 +41,12 @@ class Listed(Reply, frozen=True):
 
 
 class FilesList(Request[Listed], frozen=True, kw_only=True):
-    """Ask what is at a path (`~` is expanded there)."""
+    """Ask what is at a path (`~` is expanded there); of files only those with `holding` in their names."""
 
     OP = "files_list"
     PAYLOAD = MOST_LISTED
     path: str
+    holding: str = ""
 
 
 class Parts(Reply, frozen=True):

@@ -29,7 +29,10 @@ def listing(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
     real = os.path.realpath(path)
     try:
         if os.path.isdir(real):
-            kind, root, found = FOLDER, real, lists.entries(real)
+            kind, root, mark = FOLDER, real, request.get("holding", "")
+            found = [
+                one for one in lists.entries(real) if one.kind == FOLDER or mark in os.path.basename(one.path)
+            ]
         elif os.path.lexists(real):
             root, name = os.path.split(real)
             found = [lists.entry_at(real, None, name)]

@@ -23,8 +23,7 @@ from orchestrator.phases.restart import recovery, seats
 from orchestrator.run import restarts
 from orchestrator.run.restarts import NoSeatError, fits, unseat
 from orchestrator.sync import BackupOrigin, carry
-from orchestrator.sync.admit import LEFT_OUT
-from orchestrator.sync.files import work_folder
+from orchestrator.sync.files import LEFT_OUT, work_folder
 
 _LOOK = 0.5  # seconds between two looks
 
