@@ -72,7 +72,7 @@ class Sent:
         }
 
     def as_text(self) -> Iterator[str]:
-        from orchestrator.sync import remarks
+        from orchestrator.sync import private
         from orchestrator.text import count, plain, size
 
         why = " (the top of the git repository)" if self.root.from_git and self.root.cwd else ""
@@ -80,16 +80,16 @@ class Sent:
         yield plain(f"code: {self.root.path}{why}: {count(self.tree.files, 'file')}, {size(self.tree.size)}")
         if self.root.cwd:
             yield plain(f"  the tasks run in {self.root.cwd}/; --code . sends that folder alone")
-        rows = remarks.folders(self.tree.manifest)
+        rows = private.folders(self.tree.manifest)
         for path, many, files in rows[:_ROWS]:
             inside = f"  {count(files, 'file')}" if path.endswith("/") else ""
             yield plain(f"  {size(many):>8}  {path}{inside}")
         if len(rows) > _ROWS:
             rest = sum(many for _, many, _ in rows[_ROWS:])
             yield f"  {size(rest):>8}  in {len(rows) - _ROWS} more; --json lists every file"
-        for reason, paths in remarks.by_reason(self.tree.left_out):
+        for reason, paths in private.by_reason(self.tree.left_out):
             yield plain(f"  left out ({reason}): {', '.join(paths)}")
         for path in list(self.tree.left_out)[:1]:
-            yield plain(f"  {remarks.how_to_send(path)}")
-        listed = set(remarks.left_out(self.tree.left_out))
+            yield plain(f"  {private.how_to_send(path)}")
+        listed = set(private.remarks(self.tree.left_out))
         yield from (plain(f"note: {note}") for note in self.tree.notes if note not in listed)

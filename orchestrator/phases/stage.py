@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
 
@@ -17,10 +17,9 @@ from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases import have
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.planning.plan import is_builtin
-from orchestrator.sync import ChangedError, Contents, Delivery, fetch, push, read_folder, read_tree
+from orchestrator.sync import ChangedError, Contents, fetch, push, read_folder, read_tree
 from orchestrator.sync.builtin import read_builtin
 
-_ROUNDS = 5  # readings of a tree in which something changes all the time
 _SHOWN = 3
 
 
@@ -34,20 +33,18 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
         is_shared = any(first != host for host, first in shared.items())
         for note in run.plan.if_shared if is_shared else ():
             run.bus.emit(Noted(note))
-        pinned: frozenset[str] = frozenset()
         needs = have.needs(run.plan)
-        for left in reversed(range(_ROUNDS)):
-            run.trees = _trees(run, pinned)
-            _record(run, noted=not pinned)
+        for last in (False, True):
+            run.trees = _trees(run)
+            _record(run, noted=not last)
             try:
                 _stage(run, run.trees, shared, needs)
                 break
             except ChangedError as error:
-                needs = {}  # they have them
-                if not left or pinned.issuperset(error.paths):
+                if last:
                     raise
-                run.bus.emit(Noted(_changing(error.paths)))
-                pinned |= frozenset(error.paths)
+                needs = {}  # they have them
+                run.bus.emit(Noted(f"{', '.join(error.paths[:_SHOWN])} changed while it was sent: once more"))
     run.made.clear()
 
 
@@ -60,14 +57,6 @@ def _record(run: Run, *, noted: bool) -> None:
         log.warning("%s: %s", error.what, error.why)
     for note in (note for tree in run.trees for note in tree.notes if noted):
         run.bus.emit(Noted(note))
-
-
-def _changing(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return (
-        f"{', '.join(paths[:_SHOWN])}{more} changed while it was sent, and is sent as it is now;"
-        " list what changes all the time in .orchestrateignore"
-    )
 
 
 def stage_again(run: Run, joined: Collection[str]) -> None:
@@ -107,12 +96,12 @@ def _trees_of_a_host(run: Run) -> list[Contents]:
     )
 
 
-def _trees(run: Run, pinned: Collection[str]) -> list[Contents]:
-    """List the trees that every host needs, the user's code first; `pinned` holds contents that change."""
+def _trees(run: Run) -> list[Contents]:
+    """List the trees that every host needs, the user's code first."""
     builtin = read_builtin()
     if is_builtin(run.plan.command):
         return [builtin]
-    code = _read(run, pinned)
+    code = _read(run)
     return [code, builtin] if run.plan.admission.validate else [code]
 
 
@@ -122,9 +111,9 @@ def _stage(
     leaders = [host.name for host in run.hosts if shared.get(host.name, host.name) == host.name]
     others = [host.name for host in run.hosts if host.name not in leaders]
     missing = _make_work(run, trees, leaders, needs)
-    done = _push(run, trees, missing) if missing else set()
-    left = [name for name in (*missing, *others) if name not in done]
-    unseen = _make_work(run, trees, left) if left else {}
+    if missing:
+        _push(run, trees, missing)
+    unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
     fail_on(run.bus, Phase.STAGE, {name: _unseen(run, name, trees) for name, trees in unseen.items()})
     for host in run.hosts:
         run.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
@@ -147,14 +136,14 @@ def begin(run: Run) -> None:
     run.reading = reading
 
 
-def _read(run: Run, pinned: Collection[str]) -> Contents:
+def _read(run: Run) -> Contents:
     """The user's code."""
     reading, run.reading, source = run.reading, None, run.source
 
     def read() -> Contents:
         if reading is not None:
             return reading.result()
-        return read_tree(source.root, source.ignore, source.own, pinned=pinned)
+        return read_tree(source.root, source.ignore, source.own)
 
     return run.fleet.in_pool(read)
 
@@ -176,7 +165,7 @@ def _make_work(
             run=run.id,
             digests=[first],
             also=[tree.digest for tree in trees[1:]],
-            data=_data(run),
+            data=[run.plan.data_digest] if run.plan.data_digest else [],
             needs=needs.get(session.host.name),
             makes=session.host.name in hosts,
         ),
@@ -188,7 +177,9 @@ def _make_work(
     missing: dict[str, list[Contents]] = {}
     for name in hosts:
         reply = answers.good[name]
-        _take_work(run, name, reply)
+        run.work[name] = "/".join(filter(None, (reply.work, run.plan.cwd)))
+        if reply.made:
+            run.made.add(name)
         absent = [tree for tree in trees if tree.digest in reply.missing]
         if absent:
             missing[name] = absent
@@ -198,17 +189,6 @@ def _make_work(
                 if tree is trees[0]:
                     run.bus.emit(TreeSynced(name, tree.digest, tree.files, 0, 0.0, reused=True))
     return missing
-
-
-def _data(run: Run) -> list[str]:
-    return list(filter(None, [run.plan.data_digest]))
-
-
-def _take_work(run: Run, name: str, made: wire.Work) -> None:
-    """Remember where a host's tasks work."""
-    run.work[name] = "/".join(filter(None, (made.work, run.plan.cwd)))
-    if made.made:
-        run.made.add(name)
 
 
 def _unseen(run: Run, name: str, trees: list[Contents]) -> HostError:
@@ -221,32 +201,24 @@ def _unseen(run: Run, name: str, trees: list[Contents]) -> HostError:
     )
 
 
-def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]) -> set[str]:
-    """Send what is missing; return the hosts that made the run's folder along with it."""
-    meter, done = Meter(run.bus.emit), set[str]()
+def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]) -> None:
+    """Send what is missing."""
+    meter = Meter(run.bus.emit)
     first, *others = trees
-    for_run = wire.ForRun(run=run.id, also=[tree.digest for tree in others], data=_data(run))
 
-    def one(item: tuple[Session, Contents]) -> Delivery:
+    def one(item: tuple[Session, Contents]) -> None:
         session, tree = item
-        name, work = session.host.name, for_run if tree is first else None
-        path = f"{session.host.workdir}/trees/{tree.digest}"
-        result = push(session, tree, path, progress=meter, work=work)
+        name = session.host.name
+        result = push(session, tree, f"{session.host.workdir}/trees/{tree.digest}", progress=meter)
         run.synced.setdefault(name, set()).add(tree.digest)
         if tree is first:
             synced = TreeSynced(name, tree.digest, tree.files, result.bytes, result.seconds, result.reused)
             run.bus.emit(synced)
-        return result
 
     for tree in (*others, first):  # two trees of one host go one after the other, hosts side by side
         items = [(run.fleet.sessions[name], tree) for name, absent in missing.items() if tree in absent]
         answers = run.fleet.each(items, lambda item: item[0].host.name, one)
         fail_on(run.bus, Phase.STAGE, answers.bad)
-        for name, result in answers.good.items():
-            if result.work is not None and not result.work.missing:
-                _take_work(run, name, result.work)
-                done.add(name)
-    return done
 
 
 _EVERY = 1.0  # seconds

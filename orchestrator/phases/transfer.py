@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator import wire
 from orchestrator.errors import HostError
-from orchestrator.events import DataStepped, Noted
+from orchestrator.events import DataStepped
 from orchestrator.fleet import Fleet, host_name
 from orchestrator.model import Host
 from orchestrator.phases.context import Emit, log
@@ -140,7 +140,6 @@ class Transfer:
             key="" if self._options.direct else self._key,
             ports=[host.task_port + place for place in range(host.tasks)],
             serve=serve,
-            on_wait=lambda: self._emit(Noted(f"{host.name} waits for another transfer of the same data")),
         )
         part.path = begun.path
         part.lacked = sum(map(self._data.manifest.length, part.sending.lacks))

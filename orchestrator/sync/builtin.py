@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import orchestrator
-from orchestrator.sync.contents import Contents, read_package
+from orchestrator.sync.contents import Contents, read_paths
 
 
 def builtin_home() -> Path:
@@ -23,7 +23,9 @@ def builtin_home() -> Path:
 
 def read_builtin() -> Contents:
     """Read worker_entry as a tree, to be sent."""
-    return read_package(builtin_home() / "worker_entry")
+    home = builtin_home().resolve()
+    paths = (home / "worker_entry").rglob("*")
+    return read_paths(home, (path for path in paths if path.is_file() and "__pycache__" not in path.parts))
 
 
 def builtin_parser() -> argparse.ArgumentParser:

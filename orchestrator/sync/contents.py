@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shlex
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,17 +21,14 @@ from orchestrator.node.base.fault import reason
 from orchestrator.node.serve.frames import MAX_PAYLOAD
 from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of
 from orchestrator.plainfile import make_folder, read_plain, write_atomically
-from orchestrator.sync import private, remarks
+from orchestrator.sync import private
 from orchestrator.sync.listing import CodeListing, list_files, unreadable
 from orchestrator.sync.private import Reason
 
 MOST_FILES = 100_000  # what one message to a node can name
 _MOST_NAMED = MAX_PAYLOAD - (1 << 20)  # bytes of a manifest, which a few pieces accompany
 _KEPT = 16 << 20  # bytes of small files that are held as they were read: later edits change nothing
-_PINNED = 256 << 20  # the same, of files that were seen to change
-_ALONG = 128 << 10  # bytes of pieces that go along with the question what is missing
 _HASHERS = 4  # hashlib lets go of the interpreter
-_AHEAD = 4  # blobs that are hashed at once
 _MOST_MEMORY = 64 << 20  # bytes of digests that are kept
 
 
@@ -67,7 +65,6 @@ class Contents:
     paths: Sequence[Path]  # of each file
     root: Path | None = None  # of code: what rsync sends is below it
     kept: Mapping[int, bytes] = field(default_factory=dict)  # contents by the file's place
-    changed_at: Mapping[int, int] = field(default_factory=dict)  # of kept files, ns: tells what is new
     notes: tuple[str, ...] = ()  # for the user: what was left out, or is very large
     left_out: Mapping[str, Reason] = field(default_factory=dict)
 
@@ -91,26 +88,6 @@ class Contents:
     def read(self, piece: int) -> bytes:
         """Read one piece; raise ChangedError when it is no longer what it was."""
         return b"".join(self._read(blob) for blob in self.manifest.pieces[piece])
-
-    @cached_property
-    def newest(self) -> tuple[int, ...]:
-        """The pieces with the small files that were changed last, which hosts will probably lack."""
-        piece_of = {blob.file: piece for piece, blobs in enumerate(self.manifest.pieces) for blob in blobs}
-        room, chosen = _ALONG, list[int]()
-        for number in sorted(self.changed_at, key=lambda number: self.changed_at[number], reverse=True):
-            piece = piece_of.get(number)
-            if piece is None or piece in chosen:
-                continue
-            room -= self.manifest.length(piece)
-            if room < 0:
-                break
-            chosen.append(piece)
-        return tuple(chosen)
-
-    @cached_property
-    def along(self) -> bytes:
-        """The content of `newest`."""
-        return b"".join(map(self.read, self.newest))
 
     def changed(self) -> list[str]:
         """The paths that are no longer what they were when they were read, of those that are not kept."""
@@ -147,22 +124,17 @@ class Contents:
 
 
 def read_tree(
-    root: Path,
-    ignore: Sequence[str] = (),
-    own: Iterable[Path] = (),
-    *,
-    pinned: Collection[str] = (),
-    listing: CodeListing | None = None,
+    root: Path, ignore: Sequence[str] = (), own: Iterable[Path] = (), *, listing: CodeListing | None = None
 ) -> Contents:
     """Read the code at `root`; raise UsageError for what cannot be read.
 
-    `own` are folders of ours in it. The contents of `pinned`, which change all the time, are held. A
-    `listing` of a moment ago saves another one; what has gone since is not part of the code.
+    `own` are folders of ours in it. A `listing` of a moment ago saves another one; what has gone since is not
+    part of the code.
     """
     root = root.resolve()
-    found = list_files(root, ignore, own) if listing is None else listing
-    tree = _read(root, found, pinned)
-    if found.paths and not tree.files and not any(os.path.lexists(root / path) for path in found.paths):
+    files = list_files(root, ignore, own) if listing is None else listing
+    tree = _read(root, files)
+    if files.paths and not tree.files and not any(os.path.lexists(root / path) for path in files.paths):
         raise UsageError(
             f"the code at {root} has been removed",
             why="it was there when the launch began, and is sent only after all hosts have answered",
@@ -171,46 +143,38 @@ def read_tree(
     return tree
 
 
-def read_package(folder: Path) -> Contents:
-    """Read one Python package, which keeps its name."""
-    folder = folder.resolve()
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return _read(folder.parent, _all([path.relative_to(folder.parent).as_posix() for path in paths]))
-
-
 def read_folder(folder: Path) -> Contents:
     """Read everything in a folder: what is left out of code is part of what was fetched from a host."""
     folder = folder.resolve()
     paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return _read(folder, _all([path.relative_to(folder).as_posix() for path in paths]))
+    return read_paths(folder, paths)
 
 
-def _all(paths: list[str]) -> CodeListing:
-    return CodeListing(paths, named=set(paths))
+def read_paths(root: Path, paths: Iterable[Path]) -> Contents:
+    """Read these files below `root`, whatever they hold."""
+    names = [path.relative_to(root).as_posix() for path in paths]
+    return _read(root, CodeListing(names, named=set(names)))
 
 
-def _read(root: Path, listing: CodeListing, pinned: Collection[str] = ()) -> Contents:
-    reader = _Reader(root, listing.named, frozenset(pinned))
-    _check_number(
-        f"the code at {root} has", len(listing.paths), "list data and environments in .orchestrateignore"
-    )
+def _read(root: Path, listing: CodeListing) -> Contents:
+    reader = _Reader(root, listing.named)
+    subject, hint = f"the code at {root} has", "list data and environments in .orchestrateignore"
+    _check_number(subject, len(listing.paths), hint)
     with ThreadPoolExecutor(_HASHERS) as pool:
         rows = [row for row in pool.map(reader.row, listing.paths) if row is not None]
     manifest = Manifest(sorted(rows, key=lambda row: str(row[0])))
     left_out = {**listing.left_out, **dict.fromkeys(sorted(reader.keys), Reason.KEY)}
     notes = (
         *listing.notes,
-        *remarks.special(sorted(reader.special)),
-        *remarks.left_out(left_out),
-        *remarks.quoted_keys(sorted(reader.quoted)),
-        *remarks.weight(manifest),
+        *private.special(sorted(reader.special)),
+        *private.remarks(left_out),
+        *private.quoted_keys(sorted(reader.quoted)),
+        *private.weight(manifest),
     )
     places = {file.path: number for number, file in enumerate(manifest.files)}
-    kept = {places[path]: content for path, (content, _) in reader.kept.items()}
-    changed_at = {places[path]: changed for path, (_, changed) in reader.kept.items()}
-    paths = [root / file.path for file in manifest.files]
-    made = Contents(manifest, paths, root, kept, changed_at, notes, left_out)
-    _check_length(f"the code at {root} has", made, "list data and environments in .orchestrateignore")
+    kept = {places[path]: content for path, content in reader.kept.items()}
+    made = Contents(manifest, [root / path for path in places], root, kept, notes, left_out)
+    _check_length(subject, made, hint)
     return made
 
 
@@ -228,13 +192,12 @@ def _check_length(subject: str, made: Contents, hint: str) -> None:
 class _Reader:
     """Reads the files of one tree, from several threads."""
 
-    def __init__(self, root: Path, named: Collection[str], pinned: frozenset[str]) -> None:
+    def __init__(self, root: Path, named: Collection[str]) -> None:
         self._root = root
         self._named = named
-        self._pinned = pinned
         self._lock = threading.Lock()
-        self._room = {False: _KEPT, True: _PINNED}  # by whether a file is pinned
-        self.kept: dict[str, tuple[bytes, int]] = {}
+        self._room = _KEPT
+        self.kept: dict[str, bytes] = {}
         self.keys: list[str] = []
         self.quoted: list[str] = []  # programs and pages with a key in them, which are sent
         self.special: list[str] = []
@@ -256,37 +219,26 @@ class _Reader:
             raise unreadable(path, error) from error
 
     def _file(self, path: str, full: Path, status: os.stat_result) -> list[object] | None:
-        keep = self._take(path, status.st_size)
-        with full.open("rb", buffering=0) as stream:
-            content = stream.read(status.st_size if keep else private.KEY_SIZE)
-            if status.st_size <= private.KEY_SIZE and self._is_key(path, content):
-                return None
-            if keep:
-                self.kept[path] = content, status.st_mtime_ns
-                blobs = [content[at : at + BLOB] for at in blobs_of(len(content))]
-                digests, size = [hashlib.sha256(blob).hexdigest() for blob in blobs], len(content)
-            else:
-                stream.seek(0)
-                digests, size = [], 0
-                while data := stream.read(BLOB):  # the size that is hashed: it may grow while we read
-                    digests.append(hashlib.sha256(data).hexdigest())
-                    size += len(data)
-        return [path, 0o755 if status.st_mode & 0o111 else 0o644, size, "".join(digests)]
-
-    def _take(self, path: str, size: int) -> bool:
-        """Reserve room to hold a file's content, if there is any."""
-        pinned = path in self._pinned
         with self._lock:
-            if size > self._room[pinned]:
-                return False
-            self._room[pinned] -= size
-            return True
-
-    def _is_key(self, path: str, content: bytes) -> bool:
-        if path in self._named or not private.holds_key(path, content):
-            return False
-        (self.quoted if private.is_text(path) else self.keys).append(path)
-        return not private.is_text(path)
+            keep = status.st_size <= self._room
+            self._room -= status.st_size if keep else 0
+        with full.open("rb", buffering=0) as file:
+            content = file.read(status.st_size if keep else private.KEY_SIZE)
+            is_small = status.st_size <= private.KEY_SIZE and path not in self._named
+            if is_small and private.holds_key(path, content):
+                (self.quoted if private.is_text(path) else self.keys).append(path)
+                if not private.is_text(path):
+                    return None
+            if keep:
+                self.kept[path] = content
+            else:
+                file.seek(0)
+            stream = io.BytesIO(content) if keep else file
+            digests, size = [], 0
+            while data := stream.read(BLOB):  # the size that is hashed: it may grow while we read
+                digests.append(hashlib.sha256(data).hexdigest())
+                size += len(data)
+        return [path, 0o755 if status.st_mode & 0o111 else 0o644, size, "".join(digests)]
 
 
 # --- data ---
@@ -365,27 +317,27 @@ def _walk(source: DataPath) -> Iterator[_Entry]:
 def _hash(found: Sequence[_Entry], on_bytes: Callable[[int, int], None]) -> list[str]:
     """The digests of the blobs of each file; each byte is read once."""
     total, done = sum(entry.size for entry in found), 0
-    digests: list[list[Future[str]]] = []
-    flying: list[Future[str]] = []
-    with ThreadPoolExecutor(2) as pool:
-        for entry in found:
-            digests.append([])
-            try:
-                with entry.path.open("rb", buffering=0) as file:
-                    for at in blobs_of(entry.size):
-                        data = file.read(min(BLOB, entry.size - at))
-                        if len(data) != min(BLOB, entry.size - at):
-                            raise ChangedError([str(entry.path)], "part of [data]")
-                        future = pool.submit(lambda data: hashlib.sha256(data).hexdigest(), data)
-                        digests[-1].append(future)
-                        flying.append(future)
-                        if len(flying) > _AHEAD:
-                            flying.pop(0).result()
-                        done += len(data)
-                        on_bytes(done, total)
-            except OSError as error:
-                raise _unreadable(entry.path, error) from error
-        return ["".join(one.result() for one in blobs) for blobs in digests]
+    blobs = [(entry, at) for entry in found for at in blobs_of(entry.size)]
+    digests = dict.fromkeys((entry.name for entry in found), "")
+    with ThreadPoolExecutor(_HASHERS) as pool:
+        for (entry, at), digest in zip(blobs, pool.map(_blob, blobs), strict=True):
+            digests[entry.name] += digest
+            done += min(BLOB, entry.size - at)
+            on_bytes(done, total)
+    return list(digests.values())
+
+
+def _blob(place: tuple[_Entry, int]) -> str:
+    entry, at = place
+    try:
+        with entry.path.open("rb", buffering=0) as file:
+            file.seek(at)
+            data = file.read(min(BLOB, entry.size - at))
+    except OSError as error:
+        raise _unreadable(entry.path, error) from error
+    if len(data) != min(BLOB, entry.size - at):
+        raise ChangedError([str(entry.path)], "part of [data]")
+    return hashlib.sha256(data).hexdigest()
 
 
 def _recall(path: Path, files: int) -> list[str] | None:

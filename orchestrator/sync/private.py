@@ -1,13 +1,18 @@
-"""Files that stay at home unless they are named: secrets, and those of one machine. Pure rules."""
+"""Files that stay at home unless they are named (secrets, what is of one machine), and remarks. Pure."""
 
 from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 
 import pathspec
+
+from orchestrator.node.stock.manifest import Manifest
+from orchestrator.text import size
 
 
 class Reason(StrEnum):
@@ -69,6 +74,10 @@ def _rules() -> tuple[tuple[Reason, pathspec.GitIgnoreSpec], ...]:
 # A folder with one of these is an environment, whatever its name.
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta/history")
 
+WARN_SIZE = 50 * 1000 * 1000
+_NAMED = 4  # paths of one kind in one line
+_LARGEST = 3
+_SAID = (Reason.SECRET, Reason.KEY, Reason.ENVIRONMENT)  # nobody misses the rest; a dry run names it
 KEY_SIZE = 256 * 1024  # no key file is larger
 # The armour line wherever it stands (indented, quoted, behind a byte order mark), and how a key begins.
 _ARMOUR = re.compile(
@@ -106,3 +115,60 @@ def holds_key(path: str, content: bytes) -> bool:
 def is_text(path: str) -> bool:
     """Return True if it is a program or a page, which may quote a key."""
     return path.lower().endswith(tuple(_TEXTS.split()))
+
+
+def remarks(paths: Mapping[str, Reason]) -> Iterator[str]:
+    """One line, for secrets and environments, with the way to send one all the same."""
+    kinds = {reason: found for reason, found in by_reason(paths) if reason in _SAID}
+    named = [f"{_some(found)} ({reason})" for reason, found in kinds.items()]
+    if named:
+        yield f"left out of the code: {', '.join(named)}; {how_to_send(next(iter(kinds.values()))[0])}"
+
+
+def how_to_send(path: str) -> str:
+    return f"to send one, write it into .orchestrateignore with a ! before it: !/{path}"
+
+
+def by_reason(paths: Mapping[str, Reason]) -> Iterator[tuple[Reason, list[str]]]:
+    """Return what was left out, for each reason that there is."""
+    for reason in Reason:
+        if found := sorted(path for path, why in paths.items() if why is reason):
+            yield reason, found
+
+
+def quoted_keys(paths: Sequence[str]) -> Iterator[str]:
+    if paths:
+        yield f"{_some(paths)}: sent, though it contains a private key"
+
+
+def special(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        yield f"{path} is not a file (a socket, a pipe or a device) and was left out"
+
+
+def weight(manifest: Manifest) -> Iterator[str]:
+    """Return what a large tree consists of; nothing about a small one."""
+    if manifest.total < WARN_SIZE:
+        return
+    largest = ", ".join(f"{path} {size(many)}" for path, many, _ in folders(manifest)[:_LARGEST])
+    yield (
+        f"the code has {size(manifest.total)}, sent to every host: {largest}; list what the tasks do not need"
+        " in .orchestrateignore, and keep data on the hosts"
+    )
+
+
+def folders(manifest: Manifest) -> list[tuple[str, int, int]]:
+    """(path, bytes, files) of what stands at the top of the tree, the largest first."""
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for entry in manifest.files:
+        head, slash, _ = entry.path.partition("/")
+        sizes[head + slash] += entry.size
+        counts[head + slash] += 1
+    return sorted(((path, sizes[path], counts[path]) for path in sizes), key=lambda row: (-row[1], row[0]))
+
+
+def _some(paths: Collection[str]) -> str:
+    first = list(paths)[:_NAMED]
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(first) + more

@@ -16,10 +16,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
 from orchestrator.errors import HostError
+from orchestrator.node.base.writing import write_all
 from orchestrator.transport import Channel, Link
 from orchestrator.wire import printable
 
@@ -82,16 +84,51 @@ def send(
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
             )
-        words = _Words(process.stderr)
+        words, channel, sent = _Words(process.stderr), None, 0
         stack.callback(words.close)
         stack.callback(process.wait)
         stack.callback(process.kill)
-        bridge = _Bridge(link, ours, on_bytes)
-        bridge.run()
+        command, pipes, _, _ = socket.recv_fds(ours, _MOST_WORDS, 2)
+        if pipes:
+            with os.fdopen(pipes[0], "rb", 0) as source, os.fdopen(pipes[1], "wb", 0) as target:
+                channel = link.open(command.decode("utf-8", "surrogateescape").split("\0"))
+                sent = _join(channel, source, target, on_bytes)
+        ours.close()  # the bridge sees the end, and with it rsync
         code = process.wait()
         if code == 0:
-            return bridge.sent
-        raise bridge.failure(host, code, words.close())
+            return sent
+        raise _failure(host, code, channel, words.close())
+
+
+def _join(channel: Channel, source: FileIO, target: FileIO, on_bytes: Callable[[int], object]) -> int:
+    """Carry bytes both ways until the far end has no more to say; return how many went there."""
+    sent = 0
+
+    def up() -> None:
+        nonlocal sent
+        try:
+            while data := source.read(_READ):
+                channel.send(data)
+                sent += len(data)
+                on_bytes(len(data))
+            channel.send_eof()
+        except (OSError, HostError):
+            channel.close()
+
+    for file in (source, target):
+        os.set_blocking(file.fileno(), True)
+    sender = threading.Thread(target=up, daemon=True)
+    sender.start()
+    with contextlib.suppress(OSError):
+        while data := channel.recv(_READ):
+            write_all(target.fileno(), data)
+    target.close()
+    # The far end is gone: what still waits for room in its window would wait for ever.
+    sender.join(_LAST_WORDS)
+    channel.wait(_LAST_WORDS)
+    channel.close()
+    sender.join()
+    return sent
 
 
 def _argv(program: str, fd: int, root: Path, incoming: str, options: list[str]) -> list[str]:
@@ -142,82 +179,28 @@ class _Words:
         return self._kept.decode("utf-8", "replace")
 
 
-class _Bridge:
-    """Joins the bridge's socket to a channel of the connection."""
-
-    def __init__(self, link: Link, sock: socket.socket, on_bytes: Callable[[int], object]) -> None:
-        self._link = link
-        self._sock = sock
-        self._on_bytes = on_bytes
-        self.sent = 0
-        self._channel: Channel | None = None
-        self._error: HostError | None = None
-
-    def run(self) -> None:
-        """Serve rsync's bridge until the far end has no more to say; at once when rsync made none."""
-        command = _command(self._sock)
-        if not command:
-            return
-        try:
-            self._channel = self._link.open(command)
-        except HostError as error:
-            self._error = error
-            self._end()
-            return
-        up = threading.Thread(target=self._up, args=(self._sock, self._channel), daemon=True)
-        up.start()
-        self._down(self._sock, self._channel)
-        self._end()
-        # The far end is gone: what still waits for room in its window would wait for ever.
-        up.join(_LAST_WORDS)
-        self._channel.wait(_LAST_WORDS)
-        self._channel.close()
-        up.join()
-
-    def _end(self) -> None:
-        """The bridge sees the end, and with it rsync."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-
-    def _up(self, sock: socket.socket, channel: Channel) -> None:
-        try:
-            while data := sock.recv(_READ):
-                channel.send(data)
-                self.sent += len(data)
-                self._on_bytes(len(data))
-            channel.send_eof()
-        except (OSError, HostError):
-            channel.close()
-
-    def _down(self, sock: socket.socket, channel: Channel) -> None:
-        with contextlib.suppress(OSError):
-            while data := channel.recv(_READ):
-                sock.sendall(data)
-
-    def failure(self, host: str, code: int, said: str) -> Exception:
-        """Return what to raise when rsync ended with `code`."""
-        if self._error:
-            return self._error
-        status = self._channel.wait(_LAST_WORDS) if self._channel else None
-        remote = self._channel.stderr_tail().decode("utf-8", "replace") if self._channel else ""
-        if status == _NOT_FOUND:
-            return NoRsyncError()
-        if status == -1:
-            return HostError(
-                host,
-                "was lost",
-                kind="lost",
-                why="the connection ended while the code was sent",
-                hint="check that the machine is up, and the network",
-            )
-        lines = [line.strip() for line in (said + remote).splitlines() if line.strip()]
+def _failure(host: str, code: int, channel: Channel | None, said: str) -> Exception:
+    """Return what to raise when rsync ended with `code`."""
+    status = channel.wait(_LAST_WORDS) if channel else None
+    remote = channel.stderr_tail().decode("utf-8", "replace") if channel else ""
+    if status == _NOT_FOUND:
+        return NoRsyncError()
+    if status == -1:
         return HostError(
             host,
-            "did not take the code",
-            kind="rsync",
-            why=f"rsync: {printable(_telling(lines)) or f'exit {code}'}",
-            hint="look at the disk and the workdir there",
+            "was lost",
+            kind="lost",
+            why="the connection ended while the code was sent",
+            hint="check that the machine is up, and the network",
         )
+    lines = [line.strip() for line in (said + remote).splitlines() if line.strip()]
+    return HostError(
+        host,
+        "did not take the code",
+        kind="rsync",
+        why=f"rsync: {printable(_telling(lines)) or f'exit {code}'}",
+        hint="look at the disk and the workdir there",
+    )
 
 
 def _telling(lines: list[str]) -> str:
@@ -225,14 +208,3 @@ def _telling(lines: list[str]) -> str:
     closing = ("rsync error:", "rsync: connection unexpectedly closed", "sent ", "total size")
     causes = [line.removeprefix("rsync: ") for line in lines if not line.startswith(closing)]
     return (causes or [*lines, ""])[0]
-
-
-def _command(sock: socket.socket) -> list[str]:
-    """The bridge's first line: the words of the remote command, in hex."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        byte = sock.recv(1)
-        if not byte:
-            break
-        line += byte
-    return [bytes.fromhex(word).decode("utf-8", "surrogateescape") for word in line.decode().split()]

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +21,6 @@ _TOGETHER = 1 << 20  # bytes of small pieces in one message
 _WINDOW = 4  # messages that are on their way to one host
 _FLYING = threading.Semaphore(32)  # and to all of them
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
-_TOLD = 1.0  # seconds after which a transfer that waits for another one is told of
 
 
 class Progress(Protocol):
@@ -38,7 +36,6 @@ class Delivery:
     bytes: int  # of the transfer
     seconds: float
     reused: bool  # it was there already
-    work: wire.Work | None = None  # the folder of the run it is for, where it was made along with it
 
 
 class Sending:
@@ -51,7 +48,6 @@ class Sending:
         path: str,
         *,
         mutable: bool = False,
-        work: wire.ForRun | None = None,
     ) -> None:
         self.session = session
         self.lacks: set[int] = set()
@@ -59,42 +55,21 @@ class Sending:
         self._contents = contents
         self._path = path
         self._mutable = mutable
-        self._work = work
 
     def begin(
-        self,
-        *,
-        along: bool = False,
-        run: str = "push",
-        key: str = "",
-        ports: Sequence[int] = (),
-        serve: bool = False,
-        on_wait: Callable[[], None] = lambda: None,
+        self, *, run: str = "push", key: str = "", ports: Sequence[int] = (), serve: bool = False
     ) -> wire.StoreBegun:
-        """Have the host look at what it has; `on_wait` is called once if another transfer is there first."""
-        contents, pieces = self._contents, self._contents.newest if along else ()
+        """Have the host look at what it has; it waits for another transfer of the same folder."""
         request = wire.StoreBegin(
             path=self._path,
             mutable=self._mutable,
-            along=pieces,
-            pieces=len(contents.manifest.pieces),
+            pieces=len(self._contents.manifest.pieces),
             run=run,
             key=key,
             ports=ports,
             serve=serve,
-            work=self._work,
         )
-        payload = contents.encoded + b"\n" + (contents.along if along else b"")
-        future = self.session.submit(request, payload)
-        deadline = time.monotonic() + _LIMIT
-        while wait([future], _TOLD).not_done and time.monotonic() < deadline:
-            with contextlib.suppress(HostError):  # it has just ended: its answer is on the way
-                if self.have().waits:
-                    on_wait()
-                    break
-        begun = self.session.wait(future, request.OP, max(1.0, deadline - time.monotonic()))
-        if begun.made:
-            self.sent += len(contents.along)
+        begun = self.session.request(request, self._contents.encoded, timeout=_LIMIT)
         self.lacks = set() if begun.present else self.absent(begun.bits)
         return begun
 
@@ -171,10 +146,10 @@ class Sending:
             if all(blob.file in large for blob in contents.manifest.pieces[piece])
         }
 
-    def seal(self) -> wire.StoreSealed:
+    def seal(self) -> None:
         """Have it get its name; raise ChangedError when files have changed since they were read."""
         try:
-            return self.session.request(wire.StoreSeal(path=self._path, work=self._work), timeout=_LIMIT)
+            self.session.request(wire.StoreSeal(path=self._path), timeout=_LIMIT)
         except HostError as error:
             self.blame_changes(error)
             raise
@@ -197,14 +172,13 @@ def push(
     *,
     mutable: bool = False,
     progress: Progress | None = None,
-    work: wire.ForRun | None = None,
 ) -> Delivery:
     """Make `path` on a host what `contents` say; raise HostError, or ChangedError for all hosts.
 
     Delivery is what no folder beside it has: in pieces, or by rsync large files of which a version is there.
     """
     began = time.monotonic()
-    sending = Sending(session, contents, path, mutable=mutable, work=work)
+    sending = Sending(session, contents, path, mutable=mutable)
 
     def count(size: int) -> bool:
         if progress is not None:
@@ -212,19 +186,17 @@ def push(
         return True
 
     try:
-        begun = sending.begin(along=True)
-        made: wire.StoreBegun | wire.StoreSealed = begun
+        begun = sending.begin()
         if progress is not None:
-            progress.expect(sum(map(contents.manifest.length, sending.lacks)) + sending.sent)
-            progress.add(sending.sent)
+            progress.expect(sum(map(contents.manifest.length, sending.lacks)))
         if not begun.present:
             by_rsync = sending.rsync(begun, count)
             sending.put(sending.lacks - by_rsync, count)
-            made = sending.seal()
+            sending.seal()
     except BaseException:
         sending.drop()
         raise
-    return Delivery(sending.sent, time.monotonic() - began, reused=not made.made, work=made.work)
+    return Delivery(sending.sent, time.monotonic() - began, reused=begun.present)
 
 
 def remove(session: Conversation, path: str, only: Contents | None = None) -> None:

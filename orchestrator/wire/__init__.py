@@ -62,7 +62,6 @@ from orchestrator.wire.store import (
     StoreLooked,
     StorePut,
     StoreSeal,
-    StoreSealed,
     StoreSource,
     StoreState,
 )
@@ -95,4 +94,4 @@ from orchestrator.wire.tasks import (
     news,
 )
 from orchestrator.wire.tidy import Clean, Cleaned, CleanLook, GpuHeld, GpuProcess, Orphan
-from orchestrator.wire.work import ForRun, Had, JobNeeds, Work, WorkMake
+from orchestrator.wire.work import Had, JobNeeds, Work, WorkMake

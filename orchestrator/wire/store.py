@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 
 from orchestrator.wire.fields import Folder, Port, Reply, Size, Words
 from orchestrator.wire.request import Nothing, Request, expect
-from orchestrator.wire.work import ForRun, Work, check_work
 
 _Bits = Annotated[str, Meta(max_length=1 << 19, pattern=r"\A[0-9a-f]+\Z")]
 _Plan = Annotated[int, Meta(ge=-1, le=2**31)]
@@ -47,8 +46,6 @@ class StoreLook(Request[StoreLooked], frozen=True, kw_only=True):
 class StoreBegun(Reply, frozen=True):
     present: bool
     path: Folder
-    made: bool = False  # of what came along
-    work: Work | None = None  # where it was asked for and the folder is there
     incoming: Folder | None = None
     base: Folder | None = None  # a folder that has earlier versions of files that are missing
     port: Port = 0  # where peers are served; 0: nowhere
@@ -57,8 +54,6 @@ class StoreBegun(Reply, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect(self.present == (self.incoming is None), "a folder is there and is not")
-        expect(self.present or not self.made, "a folder was made and is not there")
-        expect(self.present or self.work is None, "a run's folder was made from one that is not there")
 
 
 def _check_bits(bits: str, pieces: int) -> None:
@@ -66,7 +61,7 @@ def _check_bits(bits: str, pieces: int) -> None:
 
 
 class StoreBegin(Request[StoreBegun], frozen=True, kw_only=True):
-    """Fill a folder. The payload is its manifest, a line end, and the pieces `along`.
+    """Fill a folder. The payload is its manifest.
 
     `key` (certificate and private key, as PEM) is for this transfer and its nodes alone.
     """
@@ -74,17 +69,14 @@ class StoreBegin(Request[StoreBegun], frozen=True, kw_only=True):
     OP = "store_begin"
     path: str
     mutable: bool
-    along: Sequence[int]  # pieces that will probably be missing
     pieces: int
     run: str
     key: str = ""
     ports: Sequence[int] = ()  # to be served at, if one of them is free
     serve: bool = False  # it has all, and is to give it to others until it is dropped
-    work: ForRun | None = None
 
     def check(self, reply: StoreBegun) -> None:
         _check_bits(reply.bits, self.pieces)
-        check_work(self.work, reply.work, self.path.rpartition("/")[2])
 
 
 class StorePut(Request[Nothing], frozen=True, kw_only=True):
@@ -115,7 +107,6 @@ class StoreHeld(Reply, frozen=True):
     bits: _Bits
     idle: _Plan  # the plan of `sources` that is at its end
     trouble: tuple[StoreTrouble, ...]
-    waits: bool  # for another transfer of the same folder
 
 
 class StoreHave(Request[StoreHeld], frozen=True, kw_only=True):
@@ -131,22 +122,11 @@ class StoreHave(Request[StoreHeld], frozen=True, kw_only=True):
         _check_bits(reply.bits, self.count)
 
 
-class StoreSealed(Reply, frozen=True):
-    present: bool
-    path: Folder
-    made: bool = True
-    work: Work | None = None
-
-
-class StoreSeal(Request[StoreSealed], frozen=True, kw_only=True):
-    """Give what is complete its name; with what was asked for at the beginning."""
+class StoreSeal(Request[Nothing], frozen=True, kw_only=True):
+    """Give what is complete its name."""
 
     OP = "store_seal"
     path: str
-    work: ForRun | None = None
-
-    def check(self, reply: StoreSealed) -> None:
-        check_work(self.work, reply.work, self.path.rpartition("/")[2])
 
 
 class StoreDrop(Request[Nothing], frozen=True, kw_only=True):

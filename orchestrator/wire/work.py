@@ -9,8 +9,6 @@ from msgspec import Struct
 from orchestrator.wire.fields import Count, Digest, Folder, Reply
 from orchestrator.wire.request import Request, expect
 
-_TOO_MUCH = "it misses trees that nobody asked for"
-
 
 class JobNeeds(Struct, frozen=True, kw_only=True):
     """A job's program (None: not asked), and paths among its arguments."""
@@ -35,14 +33,6 @@ class Work(Reply, frozen=True):
     had: Had | None = None
 
 
-class ForRun(Struct, frozen=True, kw_only=True):
-    """The run that a tree is for: its folder is made as soon as the tree is there, as by `work_make`."""
-
-    run: str
-    also: Sequence[str]
-    data: Sequence[str] = ()
-
-
 class WorkMake(Request[Work], frozen=True, kw_only=True):
     """Make the run's working folder from the trees `digests`, where `also` those in `also` are there.
 
@@ -60,17 +50,10 @@ class WorkMake(Request[Work], frozen=True, kw_only=True):
     makes: bool = True
 
     def check(self, reply: Work) -> None:
-        expect(set(reply.missing) <= {*self.digests, *self.also}, _TOO_MUCH)
+        expect(set(reply.missing) <= {*self.digests, *self.also}, "it misses trees that nobody asked for")
         expect((reply.had is None) == (self.needs is None), "it tells what it has, or not, as nobody asked")
         if self.needs is not None and reply.had is not None:
             _check_had(self.needs, reply.had)
-
-
-def check_work(asked: ForRun | None, made: Work | None, digest: str) -> None:
-    """Raise ValueError for a run's folder that nobody asked for."""
-    if made is not None:
-        expect(asked is not None, "it made a folder that nobody asked for")
-        expect(asked is None or set(made.missing) <= {digest, *asked.also}, _TOO_MUCH)
 
 
 def _check_had(needs: JobNeeds, had: Had) -> None:

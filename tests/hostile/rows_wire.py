@@ -73,7 +73,7 @@ def rows() -> Iterator[Row]:
                 if name == "hostile words" and op in _HARMLESS:
                     status, words = 0, ""
                 lie = what
-                if verb is Verb.RESTART and op == "store_begin":  # all of the backup goes along with it
+                if verb is Verb.RESTART and op == "store_begin":
                     status, lie = 1, _OF_THE_BACKUP + textwrap.indent(what, "    ")
                 yield Row(f"{name} for {op}", verb, when(op, lie), status, words)
             at += many

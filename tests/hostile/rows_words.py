@@ -140,20 +140,15 @@ def _launch() -> Iterator[Row]:
         ("a place before all paths", "result['had']['paths'] = [-1]", 3, PROTOCOL),
         ("a program or not", "result['had']['program'] = words", 3, PROTOCOL),
     )
-    alone = "".join(when(op, "result.pop('work', None)") for op in ("store_begin", "store_seal"))
     hostile, never = f"{_ESCAPES}\nresult['work'] = '/' + words", "result['missing'] = ask['digests']"
-    of_tree = f"{_ESCAPES}\nresult['work']['work'] = '/' + words"
-    lacking = "result['work']['missing'] = [ask['path'].split('/')[-1]]"
     for name, lie, status, told in (
-        ("a folder of hostile words (work_make)", alone + when("work_make", hostile), 1, ""),
+        ("a folder of hostile words (work_make)", when("work_make", hostile), 1, ""),
         (
             "code that is never there (work_make)",
-            alone + when("work_make", never),
+            when("work_make", never),
             3,
             "does not see the code",
         ),
-        ("a folder of hostile words (store_begin)", when("store_begin", of_tree), 1, ""),
-        ("a folder and none (store_begin)", when("store_begin", lacking), 0, ""),
     ):
         yield Row(name, launch, lie, status, told)
     yield from _of(

@@ -93,11 +93,10 @@ class Receiver:
             "serve": False,
             "key": KEY,
         }
-        return {"path": str(self.path), "along": [], **fields, **more}
+        return {"path": str(self.path), **fields, **more}
 
-    def begin(self, along: Sequence[int] = (), **more: Any) -> dict[str, Any]:
-        payload = self.manifest.encode() + b"\n" + b"".join(map(self.content, along))
-        return self.agent.request("store_begin", payload, **self.fields(along=list(along), **more))
+    def begin(self, **more: Any) -> dict[str, Any]:
+        return self.agent.request("store_begin", self.manifest.encode(), **self.fields(**more))
 
     def content(self, piece: int) -> bytes:
         names = [file.path for file in self.manifest.files]
@@ -268,16 +267,6 @@ def test_files_of_other_folders_are_linked_and_never_written_to(lab: Lab) -> Non
         assert not Receiver(lab, "a", files, agent=one.agent, digest=f"{len(text):02x}").begin()["present"]
 
 
-def test_what_comes_along_may_be_all_that_is_missing(lab: Lab) -> None:
-    one = filled(lab, "a", room="trees")
-    files = {**DATA, "files/b": NOISE.randbytes(20_000), "files/c": NOISE.randbytes(20_000)}
-    two = Receiver(lab, "a", files, agent=one.agent, digest="ff", room="trees")
-    assert not two.begin(along=[1])["present"]
-    two.agent.request("store_drop", path=str(two.path))
-    assert two.begin(along=[1, 2]) | {"path": ""} == {"present": True, "made": True, "path": ""}
-    assert two.whole
-
-
 def test_a_folder_that_tasks_write_is_replaced_as_a_whole(lab: Lab) -> None:
     one = filled(lab, "a", {"x": b"1", "y": b"2"}, mutable=True)
     (one.path / "more").write_text("of a task")
@@ -293,7 +282,7 @@ def test_a_folder_that_tasks_write_is_replaced_as_a_whole(lab: Lab) -> None:
 def test_many_hosts_may_fill_one_shared_folder_at_once(lab: Lab) -> None:
     one, *others = (Receiver(lab, "a", state=lab.folder / f"state {number}") for number in range(4))
     one.begin()
-    asked = [two.agent.send("store_begin", two.manifest.encode() + b"\n", **two.fields()) for two in others]
+    asked = [two.agent.send("store_begin", two.manifest.encode(), **two.fields()) for two in others]
     one.put(one.every)
     one.seal()
     for two, request in zip(others, asked, strict=True):
@@ -501,38 +490,6 @@ def test_work_is_made_once_and_nothing_in_it_is_touched_again(lab: Lab) -> None:
     (work / "checkpoint").write_bytes(b"precious")
     assert make(lab, lab.agent(), "aa", "bb") == work
     assert read_all(work) == {"both": b"first", "sub/x": b"x", "checkpoint": b"precious"}
-
-
-@pytest.mark.parametrize("along", [True, False])
-def test_the_folder_of_a_run_is_made_with_the_tree(lab: Lab, *, along: bool) -> None:
-    """In one step with what came along, else with the seal."""
-    one = Receiver(lab, lab.workdir.name, {"main.py": b"1", "pkg/a.py": b"2"}, room="trees")
-    begun = one.begin(along=one.every if along else (), work={"run": lab.run, "also": []})
-    if not along:
-        assert "work" not in begun
-        one.put(one.every)
-        begun = one.seal()
-    made = begun["work"]
-    assert (made["made"], made["missing"]) == (True, [])
-    assert read_all(Path(made["work"])) == one.files == read_all(one.path)
-    again = one.agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=[DIGEST])
-    assert again == {**made, "made": False}
-
-
-def test_the_folder_of_a_run_is_not_made_while_another_tree_is_missing(lab: Lab) -> None:
-    one = Receiver(lab, lab.workdir.name, {"main.py": b"1"}, room="trees")
-    begun = one.begin(along=[0], work={"run": lab.run, "also": ["bb"]})
-    assert begun["made"]
-    assert (begun["work"]["made"], begun["work"]["missing"]) == (False, ["bb"])
-    assert not Path(begun["work"]["work"]).exists()
-
-
-def test_what_a_run_is_told_of_is_looked_at_before_anything_is_made(lab: Lab) -> None:
-    one = Receiver(lab, lab.workdir.name, {"main.py": b"1"}, room="trees")
-    for told in ({"run": "../x", "also": []}, {"run": lab.run, "also": ["../x"]}):
-        with pytest.raises(AgentError, match="x"):
-            one.begin(along=[0], work=told)
-        assert not one.path.exists()
 
 
 def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:

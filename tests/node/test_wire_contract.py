@@ -213,17 +213,16 @@ def _killed(lab: Lab) -> wire.Imports:
 
 def _begin(path: str, manifest: Manifest, **more: Any) -> wire.StoreBegin:
     pieces = len(manifest.pieces)
-    return wire.StoreBegin(path=path, mutable=False, pieces=pieces, run="r", **{"along": [], **more})
+    return wire.StoreBegin(path=path, mutable=False, pieces=pieces, run="r", **more)
 
 
 def _store(ask: Asker) -> None:
     workdir, digest = str(ask.lab.workdir), "ab" * 16
     manifest = Manifest([["a.py", 0o644, 1, hashlib.sha256(b"1").hexdigest()]])
-    path, text = f"{workdir}/trees/{digest}", manifest.encode() + b"\n"
+    path, text = f"{workdir}/trees/{digest}", manifest.encode()
     look = wire.StoreLook(path=path, thorough=True)
     assert ask(look).state is wire.StoreState.ABSENT
-    run = wire.ForRun(run="r0", also=["cd"], data=["ef"])
-    begin = _begin(path, manifest, work=run, key=one_time_key())
+    begin = _begin(path, manifest, key=one_time_key())
     begun = ask(begin, text)
     assert (begun.present, begun.bits) == (False, "0")
     ask(wire.StoreDrop(path=path))
@@ -234,14 +233,12 @@ def _store(ask: Asker) -> None:
         trouble += ask(wire.StoreHave(path=path, count=1)).trouble
     assert [one.host for one in trouble] == ["gone"]
     ask(wire.StorePut(path=path, pieces=[0]), b"1")
-    sealed = ask(wire.StoreSeal(path=path, work=run))
-    assert sealed.work is not None
-    assert (sealed.work.made, sealed.work.missing) == (False, ("cd",))
+    ask(wire.StoreSeal(path=path))
     assert ask(look).state is wire.StoreState.WHOLE
     assert ask(begin, text).present
     newer = Manifest([["a.py", 0o644, 1, hashlib.sha256(b"2").hexdigest()]])
     second = f"{workdir}/trees/{'cd' * 16}"
-    assert ask(_begin(second, newer), newer.encode() + b"\n").base == path
+    assert ask(_begin(second, newer), newer.encode()).base == path
     ask(wire.StoreDrop(path=second, remove=True))
     made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digests=[digest], also=[], data=[]))
     assert (made.made, made.missing) == (True, ())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.sync import Contents, read_package, read_tree
+from orchestrator.sync import Contents, read_tree
 from orchestrator.sync.listing import list_files
 
 
@@ -261,13 +261,8 @@ def test_what_changed_since_the_tree_was_read(tmp_path: Path, monkeypatch: pytes
     assert tree.changed() == ["edited", "removed"]
 
 
-def test_a_package_keeps_its_name(tmp_path: Path) -> None:
-    write(tmp_path, "package/__init__.py", "package/data/x.txt", "package/__pycache__/x.pyc", "beside.py")
-    assert paths(read_package(tmp_path / "package")) == ["package/__init__.py", "package/data/x.txt"]
-
-
 def test_a_large_tree_gets_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.sync.remarks.WARN_SIZE", 10)
+    monkeypatch.setattr("orchestrator.sync.private.WARN_SIZE", 10)
     write(tmp_path, "data.bin")
     (note,) = read_tree(tmp_path).notes
     assert "data.bin" in note

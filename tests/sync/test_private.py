@@ -193,7 +193,7 @@ def test_folders_that_are_too_deep_are_refused_with_a_word(tmp_path: Path) -> No
 def test_the_largest_folders_of_a_large_tree_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.sync.remarks.WARN_SIZE", 5000)
+    monkeypatch.setattr("orchestrator.sync.private.WARN_SIZE", 5000)
     for path, size in {"a/x": 3000, "b/x": 2000, "b/y": 2000, "c/x": 500, "d.bin": 100}.items():
         write(tmp_path, path)
         (tmp_path / path).write_bytes(b"x" * size)

@@ -6,7 +6,6 @@ import fcntl
 import os
 import shlex
 import time
-from typing import Callable
 
 from . import procs
 from .fault import NodeError
@@ -65,25 +64,15 @@ def is_taken(path: str) -> bool:
 
 
 class Held:
-    """In a `with`: hold a lock file. Wait `patience` seconds for whoever has it, then raise NodeError.
+    """In a `with`: hold a lock file. Wait `patience` seconds for whoever has it, then raise NodeError."""
 
-    `on_wait` is called before a wait.
-    """
-
-    def __init__(
-        self, path: str, patience: float, kind: str, what: str, on_wait: Callable[[], object] | None = None
-    ) -> None:
+    def __init__(self, path: str, patience: float, kind: str, what: str) -> None:
         self._path = path
         self._patience = patience
         self._error = (kind, f"waited too long for {what}")
-        self._on_wait = on_wait
 
     def __enter__(self) -> None:
-        held = hold(self._path, 0.0)
-        if held is None:
-            if self._on_wait is not None:
-                self._on_wait()
-            held = hold(self._path, self._patience)
+        held = hold(self._path, self._patience)
         if held is None:
             raise NodeError(
                 *self._error,

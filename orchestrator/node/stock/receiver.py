@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from contextlib import contextmanager
+from typing import Any, Iterator, NamedTuple, Sequence
 
 from ..base import locks, trust
 from ..base.fault import NodeError, unwritable
@@ -40,12 +41,9 @@ class Order(NamedTuple):
     mutable: bool
     state: str | None  # the state folder, with the notes of what was verified
     manifest: Manifest
-    along: Sequence[int]  # pieces that came with the question
-    data: bytes  # their content
     pem: str  # key and certificate of the transfer; "" to have no peers
     serve: bool  # give to others what is here
     ports: list[int]
-    finish: Callable[[], dict[str, Any]]  # what is done as soon as it is there
 
 
 def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes]:
@@ -59,37 +57,30 @@ def receive(order: Order, reader: int, tell: int) -> tuple[dict[str, Any], bytes
             trust.check_way(*os.path.split(above))
         if order.serve and trust.is_ours(path):  # whoever asks compares what we give
             return _Receiver(order, Pieces(path, order.manifest, whole=True), tell, None).serve(reader)
-        waits = frames.encode({"waits": True})
-        lock = os.path.join(above, f".lock-{name}")
-        with _Held(lock, lambda: os.write(tell, waits)):
+        with _alone(os.path.join(above, f".lock-{name}")):
             if _is_there(order):
-                return {"ok": True, "result": {"present": True, "path": path, **order.finish()}}, b""
+                return {"ok": True, "result": {"present": True, "path": path}}, b""
             held, base = _begin(order)
-            pieces = Pieces(_incoming(path), order.manifest, held)
-            receiver = _Receiver(order, pieces, tell, base)
-            return receiver.along() or receiver.serve(reader)
+            return _Receiver(order, Pieces(_incoming(path), order.manifest, held), tell, base).serve(reader)
     except OSError as error:
         raise unwritable(above, error) from None
 
 
-class _Held:
-    """In a `with`: hold the lock of a folder, as far as its file system has locks."""
-
-    def __init__(self, path: str, on_wait: Callable[[], object]) -> None:
-        self._path = path
-        self._lock = locks.Held(path, _WAIT, "busy", "what somebody else sends", on_wait)
-        self._works = True
-
-    def __enter__(self) -> None:
-        try:
-            self._lock.__enter__()
-        except OSError:
-            self._works = False
-
-    def __exit__(self, *error: object) -> None:
-        if self._works:
-            discard(self._path)  # while it is held: who waits for it makes another one
-            self._lock.__exit__(*error)
+@contextmanager
+def _alone(lock: str) -> Iterator[None]:
+    """Hold the lock of a folder, as far as its file system has locks."""
+    try:
+        held = locks.hold(lock, _WAIT)
+    except OSError:
+        yield
+        return
+    if held is None:
+        raise NodeError("busy", "waited too long for what somebody else sends", f"{lock} is held")
+    try:
+        yield
+    finally:
+        discard(lock)  # while it is held: who waits for it makes another one
+        os.close(held)
 
 
 class _Receiver:
@@ -101,11 +92,6 @@ class _Receiver:
         self._tell = tell
         self._base = base
         self._lock = threading.Lock()
-
-    def along(self) -> tuple[dict[str, Any], bytes] | None:
-        """Take what came with the question; the last word if nothing is missing then."""
-        self._write(self._order.along, self._order.data)
-        return self._seal(made=bool(self._order.along)) if self._pieces.whole else None
 
     def serve(self, reader: int) -> tuple[dict[str, Any], bytes]:
         """Take pieces until the controller says that it is enough."""
@@ -131,7 +117,7 @@ class _Receiver:
             elif "peers" in word:
                 self._idle(int(word["plan"]))
             else:
-                return self._seal(made=True)
+                return self._seal()
         raise NodeError("store", "the transfer was given up")
 
     def _write(self, numbers: Sequence[int], data: bytes) -> None:
@@ -141,7 +127,7 @@ class _Receiver:
             self._pieces.write(number, data[start:end])
             start = end
 
-    def _seal(self, *, made: bool) -> tuple[dict[str, Any], bytes]:
+    def _seal(self) -> tuple[dict[str, Any], bytes]:
         """Give what is complete its name."""
         order, path, incoming = self._order, self._order.path, _incoming(self._order.path)
         missing = self._pieces.finish()
@@ -155,7 +141,7 @@ class _Receiver:
         remove(gone)
         if not order.mutable:
             notes.write(order.state, path, order.manifest)
-        return {"ok": True, "result": {"present": True, "made": made, "path": path, **order.finish()}}, b""
+        return {"ok": True, "result": {}}, b""
 
     def _trouble(self, peer: str, why: str) -> None:
         self._say({"trouble": {"host": peer, "why": why[:300]}})

@@ -13,7 +13,7 @@ from ..serve import frames
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ, Outbox
 from ..task import leases
-from . import notes, receiver, work
+from . import notes, receiver
 from .manifest import Manifest
 from .pieces import is_exactly, is_right
 
@@ -54,7 +54,7 @@ def look(agent: Agent, request: Request) -> dict[str, Any]:
 def begin(agent: Agent, request: Request) -> None:
     """Have a child fill a folder; the reply names what it has already, or that all is there.
 
-    The payload is the manifest, a line end, and the pieces that come along.
+    The payload is the manifest.
     """
     path = absolute(request["path"])
     running = agent.rooms.setdefault("store", {})
@@ -78,8 +78,7 @@ def have(agent: Agent, request: Request) -> dict[str, Any]:
         transfer.idle = -1
         transfer.feed.put(frames.encode({"peers": request["sources"], "plan": int(request["plan"])}))
     trouble, transfer.trouble = transfer.trouble, []
-    bits, waits = f"{transfer.bits:x}", transfer.waits
-    return {"bits": bits, "idle": transfer.idle, "trouble": trouble, "waits": waits}
+    return {"bits": f"{transfer.bits:x}", "idle": transfer.idle, "trouble": trouble}
 
 
 def seal(agent: Agent, request: Request) -> None:
@@ -130,7 +129,6 @@ class _Transfer:
     def __init__(self, agent: Agent, request: Request, path: str) -> None:
         self.bits = 0
         self.idle = -1  # the plan that is at its end
-        self.waits = False  # for another transfer of the same
         self.trouble: list[dict[str, str]] = []
         self.waiting: Request | None = request  # for the child's next word
         self.outcome: NodeError | None = None
@@ -189,10 +187,7 @@ class _Transfer:
             self.idle = int(word["idle"])
         elif "trouble" in word:
             self.trouble.append(word["trouble"])
-        elif "waits" in word:
-            self.waits = True
         elif self.waiting is not None:
-            self.waits = False
             self.bits = int(word["bits"], 16)
             request, self.waiting = self.waiting, None
             self._agent.reply(request, word)
@@ -216,18 +211,14 @@ class _Transfer:
 
 def _order(agent: Agent, request: Request, path: str) -> receiver.Order:
     paths = None if agent.state_error else agent.paths
-    text, _, data = request.payload.partition(b"\n")
     ports = [int(port) for port in request["ports"]]
     mutable = bool(request["mutable"])
     return receiver.Order(
         os.path.realpath(path) if mutable else path,
         mutable,
         agent.state,
-        Manifest.decode(text),
-        [int(piece) for piece in request["along"]],
-        data,
+        Manifest.decode(request.payload),
         str(request["key"]),
         bool(request["serve"]),
         [port for port in ports if leases.leased(port, paths, str(request["run"])) is None],
-        work.once_sealed(request, path),
     )

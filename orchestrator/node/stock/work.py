@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from ..base import lenient, trust
 from ..base.fault import unwritable
@@ -36,16 +36,6 @@ def make(agent: Agent, request: Request) -> dict[str, Any] | None:
             return {"work": order.work, "missing": missing, "made": False}
     agent.in_child(request, lambda: _make(order), seconds=_SECONDS)
     return None
-
-
-def once_sealed(request: Request, tree: str) -> Callable[[], dict[str, Any]]:
-    """Return what a child does when a tree for the run `work` is there: `make`, in that child."""
-    wanted = request.get("work")
-    if wanted is None:
-        return dict
-    trees, digest = os.path.split(tree)
-    order = _order(wanted, os.path.dirname(trees), [digest])
-    return lambda: {"work": _make(order, sealed=True)}
 
 
 def _look_and_make(request: Request, order: _Order) -> dict[str, Any]:
@@ -85,14 +75,12 @@ def _order(told: Any, workdir: str, digests: list[str]) -> _Order:
     )
 
 
-def _make(order: _Order, *, sealed: bool = False) -> dict[str, Any]:
-    """With `sealed` the first tree has just been verified."""
+def _make(order: _Order) -> dict[str, Any]:
     work = order.work
     trust.check_way(os.path.dirname(order.trees), "trees")
     trust.check_way(os.path.dirname(order.trees), "runs", os.path.basename(order.run), "work")
     there = os.path.isdir(work)  # and nothing of a tree is needed for it any more
-    unsure = order.wanted[1:] if sealed else order.wanted
-    missing = _missing(order.trees, unsure)
+    missing = _missing(order.trees, order.wanted)
     if missing or there:
         return {"work": work, "missing": missing, "made": False}
     made = f"{work}.{os.uname().nodename}.{os.urandom(6).hex()}"

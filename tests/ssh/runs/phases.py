@@ -76,12 +76,7 @@ def in_data(desk: Desk) -> Iterator[Held]:
     desk.write_hosts(desk.cluster.hosts, job=f"{JOB}[data]\npaths = [{json.dumps(str(labels))}]\n")
     with (folder / f".lock-{sent.digest}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-
-        def there(run: str) -> bool:
-            notes = [event["text"] for event in desk.named("Noted", run)]
-            return any("waits for another transfer of the same data" in note for note in notes)
-
-        yield Held(desk, ("--", "true"), True, there)
+        yield Held(desk, ("--", "true"), True, started(desk, "data"))
 
 
 @contextmanager
