@@ -101,12 +101,12 @@ def _pull(folder: RunFolder, session: Session, arguments: argparse.Namespace, to
     name = session.host.name
     cwd = folder.read_plan().cwd if arguments.paths else ""  # paths are those that the tasks know
     work = work_folder(session.host.workdir, folder.run, cwd)
-    code: set[tuple[str, int]] = set() if arguments.code else _code(folder, session, work, cwd)
+    trees, before = ([], 0.0) if arguments.code else _code(folder, session, cwd)
     paths = [os.path.normpath(path) for path in arguments.paths]
-    parts = pull.choose(session, work, paths, code)
+    parts = pull.choose(session, work, paths, trees, before)
     if left_out := [part.below + one for part in parts for one in part.left_out]:
         tell(f"{name}: {_left_out(left_out)}")
-    found = sum(part.files for part in parts)
+    found = sum(len(part.entries) for part in parts)
     if not found:
         tell(f"{name}: its tasks wrote nothing in {work}; the code is left out (--code)")
         return
@@ -127,22 +127,18 @@ def _left_out(names: Sequence[str]) -> str:
     return f"left out ({LEFT_OUT}): {shown}{more}"
 
 
-def _code(folder: RunFolder, session: Session, work: str, cwd: str) -> set[tuple[str, int]]:
-    """The code as it was sent; nothing of it when this machine does not know when the tasks started."""
+def _code(folder: RunFolder, session: Session, cwd: str) -> tuple[list[str], float]:
+    """The trees that were sent, and when the tasks started; none where this machine does not know that."""
     from orchestrator.cli.desk.history import history
     from orchestrator.events import TaskStarted, TreeSynced
-    from orchestrator.sync.pull import code_of
 
     events = history(folder)
     started = min((one.at for one in events if isinstance(one.event, TaskStarted)), default=None)
-    trees = {
-        "/".join(filter(None, (session.host.workdir, "trees", one.event.digest, cwd)))
-        for one in events
-        if isinstance(one.event, TreeSynced)
-    }
     if started is None:
-        return set()
-    return code_of(session, sorted(trees), started + session.clock_offset, work)
+        return [], 0.0
+    digests = {one.event.digest for one in events if isinstance(one.event, TreeSynced)}
+    trees = ("/".join(filter(None, (session.host.workdir, "trees", digest, cwd))) for digest in digests)
+    return sorted(trees), started + session.clock_offset
 
 
 def _find(arguments: argparse.Namespace) -> RunFolder:

@@ -13,8 +13,7 @@ from orchestrator.store import runs_root
 if TYPE_CHECKING:
     from orchestrator.phases.context import CodeSource
     from orchestrator.sync import Contents
-    from orchestrator.sync.listing import CodeListing
-    from orchestrator.sync.roots import CodeRoot
+    from orchestrator.sync.listing import CodeListing, CodeRoot
 
 _ROWS = 30  # lines of a list
 
@@ -43,8 +42,7 @@ class Project:
 
 def project(inventory: Inventory, wish: str | None, here: Path | None = None) -> Project:
     """The code of somebody who stands `here`; raise UsageError for what is not a project."""
-    from orchestrator.sync.listing import list_files
-    from orchestrator.sync.roots import find_root, own_folders
+    from orchestrator.sync.listing import find_root, list_files, own_folders
 
     found = find_root(here or Path.cwd(), wish or inventory.job.code, runs_root().parent)
     ignore = inventory.job.ignore

@@ -1,12 +1,13 @@
-"""Which files belong to a tree: what git would show, else what the ignore files leave.
+"""Which folder is the code, and which files in it: what git would show, else what the ignore files leave.
 
-From the strongest word to the weakest: `ignore` of [job], .orchestrateignore (the nearest first), what
-stays at home unless it is named (`private`), and, where there is no git, .gitignore.
+From the strongest word to the weakest: `ignore` of [job], .orchestrateignore, what stays at home unless it is
+named (`private`), and, where there is no git, .gitignore. The ignore files are those at the top.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -19,10 +20,15 @@ import pathspec
 
 from orchestrator.errors import UsageError
 from orchestrator.node.base.fault import reason
+from orchestrator.plainfile import at_home
 from orchestrator.sync.private import ALWAYS, ENVIRONMENT_MARKS, Reason, by_name
 
 OURS = ".orchestrateignore"
 DEEPEST = 200  # folders in each other; recursion on both sides, and the length of paths, have bounds
+# Folders of the system; whoever stands in one of them has forgotten to change to a project.
+_SYSTEM = (
+    "/ /bin /boot /dev /etc /home /lib /lib64 /opt /proc /root /run /sbin /srv /sys /tmp /usr /var /var/tmp"
+)
 _LONGEST = 2048  # bytes of a path: a host adds the folder of the tree, and 4,096 is the most
 
 
@@ -154,96 +160,65 @@ def _walk(root: Path, below: str, rules: _Rules) -> Iterator[str]:
     for entry in entries:
         path = f"{below}{entry.name}"
         if entry.is_dir(follow_symlinks=False):
-            if not rules.ignores(f"{path}/"):
+            if not rules.ignored(f"{path}/"):
                 yield from _walk(root, f"{path}/", rules)
-        elif not rules.ignores(path):
+        elif not rules.ignored(path):
             yield path
 
 
 class _Rules:
-    """Rules of what is left out of a tree, and why."""
+    """Rules of what is left out of a tree, and why. A folder's path ends with a slash."""
 
     def __init__(
         self, root: Path, job: Sequence[str], own: Iterable[Path], listing: CodeListing, *, gitignore: bool
     ) -> None:
         self._root = root
         self._listing = listing
-        self._job = _Patterns(pathspec.GitIgnoreSpec.from_lines(job))
-        self._own = {Path(os.path.realpath(path)) for path in own}
-        self._gitignore = gitignore
-        self._specs: dict[tuple[str, str], _Patterns | None] = {}
+        self._user = [_Patterns(pathspec.GitIgnoreSpec.from_lines(job)), _Patterns(_spec(root / OURS))]
+        self._git = _Patterns(_spec(root / ".gitignore")) if gitignore else None
+        self._own = {real(path) for path in own}
         self._folders: dict[str, bool] = {}
 
     def ignored(self, path: str) -> bool:
         """Return True if a path is ignored, itself or with a folder above it."""
-        folder = path.rpartition("/")[0]
-        return self._folder_ignored(folder) or self.ignores(path)
-
-    def _folder_ignored(self, folder: str) -> bool:
-        if not folder:
-            return False
-        if folder not in self._folders:
-            above = folder.rpartition("/")[0]
-            self._folders[folder] = self._folder_ignored(above) or self.ignores(f"{folder}/")
-        return self._folders[folder]
-
-    def ignores(self, path: str) -> bool:
-        """Return True if a path (a folder's ends with a slash) is ignored by itself."""
+        folder = path.rstrip("/").rpartition("/")[0] + "/"
+        if folder != "/":
+            if folder not in self._folders:
+                self._folders[folder] = self.ignored(folder)
+            if self._folders[folder]:
+                return True
         if path.rstrip("/").rpartition("/")[2] in ALWAYS:
             return True
-        if path.endswith("/") and self._own and Path(os.path.realpath(self._root / path)) in self._own:
+        if path.endswith("/") and self._own and real(self._root / path) in self._own:
             self._listing.left_out[path] = Reason.OURS
             return True
         verdict, named = self._of_user(path)
-        if verdict:
-            return True
         if named:
             self._listing.named.add(path)
-            return False
-        if reason := self._private(path):
+        if verdict or named:
+            return not named
+        marks = ENVIRONMENT_MARKS if path.endswith("/") else ()
+        is_environment = any((self._root / path / mark).is_file() for mark in marks)
+        if reason := Reason.ENVIRONMENT if is_environment else by_name(path):
             self._listing.left_out[path] = reason
             return True
-        return verdict is None and self._gitignore and bool(self._nearest(path, ".gitignore")[0])
+        return verdict is None and self._git is not None and bool(self._git.check(path)[0])
 
     def names_something(self) -> bool:
-        """Return True if a pattern at the top or of the job brings something back by name."""
-        top = self._patterns_in("", OURS)
-        return self._job.naming or bool(top and top.naming)
+        """Return True if a pattern brings something back by name."""
+        return any(patterns.naming for patterns in self._user)
 
     def named(self, path: str) -> bool:
         """Return True if the user wants a file that git ignores, by a pattern for it or a folder above it."""
-        verdict, named = self._of_user(path)
-        if named and verdict is False and path.rpartition("/")[2] not in ALWAYS:
+        named = self._of_user(path)[1] and path.rpartition("/")[2] not in ALWAYS
+        if named:
             self._listing.named.add(path)
-            return True
-        return False
+        return named
 
     def _of_user(self, path: str) -> tuple[bool | None, bool]:
         """(whether it is ignored, whether it is named as wanted)."""
-        verdict, named = self._job.check(path)
-        return (verdict, named) if verdict is not None else self._nearest(path, OURS)
-
-    def _private(self, path: str) -> Reason | None:
-        marks = ENVIRONMENT_MARKS if path.endswith("/") else ()
-        if any((self._root / path / mark).is_file() for mark in marks):
-            return Reason.ENVIRONMENT
-        return by_name(path)
-
-    def _nearest(self, path: str, name: str) -> tuple[bool | None, bool]:
-        """The word of the nearest file of that name that has one."""
-        parts = path.rstrip("/").split("/")[:-1]
-        for depth in range(len(parts), -1, -1):
-            folder = "".join(f"{part}/" for part in parts[:depth])
-            patterns = self._patterns_in(folder, name)
-            if patterns is not None and (word := patterns.check(path[len(folder) :]))[0] is not None:
-                return word
-        return None, False
-
-    def _patterns_in(self, folder: str, name: str) -> _Patterns | None:
-        if (folder, name) not in self._specs:
-            file = self._root / folder / name
-            self._specs[folder, name] = _Patterns(_spec(file)) if file.is_file() else None
-        return self._specs[folder, name]
+        words = (patterns.check(path) for patterns in self._user)
+        return next((word for word in words if word[0] is not None), (None, False))
 
 
 class _Patterns:
@@ -252,25 +227,22 @@ class _Patterns:
     def __init__(self, spec: pathspec.GitIgnoreSpec) -> None:
         self._spec = spec
         # `!*/` or `!*.*` name nothing: what they bring back is not a decision about a secret.
-        self._naming = {
+        self.naming = {
             index
             for index, pattern in enumerate(spec.patterns)
             if (text := str(pattern.pattern)).startswith("!") and text.strip("!*/?.")
         }
 
-    @property
-    def naming(self) -> bool:
-        return bool(self._naming)
-
     def check(self, path: str) -> tuple[bool | None, bool]:
         """(whether it is ignored; None: not a word about it, whether it is named as wanted)."""
         result = self._spec.check_file(path)
-        return result.include, result.include is False and result.index in self._naming
+        return result.include, result.include is False and result.index in self.naming
 
 
 def _spec(file: Path) -> pathspec.GitIgnoreSpec:
     try:
-        lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
+        lines = text.split("\n")
         return pathspec.GitIgnoreSpec.from_lines(lines)
     except OSError as error:
         raise unreadable(str(file), error) from error
@@ -288,3 +260,111 @@ def unreadable(path: str, error: OSError) -> UsageError:
         why=reason(error),
         hint=f"make it readable, or list it in {OURS}",
     )
+
+
+# --- which folder ---
+
+
+@dataclass(frozen=True)
+class CodeRoot:
+    """The folder that is sent, and where in it the tasks run ("" is its top)."""
+
+    path: Path
+    cwd: str = ""
+    from_git: bool = False
+
+
+def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
+    """The code of somebody who stands in `here`; `wish` is a folder that the user named.
+
+    Raise UsageError for a folder that is no project: a home, the system's, what is above our `state`.
+    """
+    here = here.resolve()
+    try:
+        str(here).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"cannot launch from {here}", why="its name is not UTF-8", hint="rename it"
+        ) from None
+    if wish is not None:
+        root = real(here / at_home(wish))
+        if not root.is_dir():
+            raise UsageError(
+                f"there is no folder {root} to send",
+                hint="name the current folder, or one above it: `--code .`",
+            )
+        if not here.is_relative_to(root):
+            raise UsageError(
+                f"the code at {root} does not hold {here}",
+                why="the tasks run in the folder that corresponds to the current one",
+                hint=f"`cd {shlex.quote(str(root))}`, or name a folder above this one",
+            )
+        _refuse(root, state)
+        return CodeRoot(root, _below(here, root))
+    top = _top_of_git(here)
+    if top is not None and _why_not(top, state) is None:
+        return CodeRoot(top, _below(here, top), from_git=True)
+    _refuse(here, state)
+    return CodeRoot(here)
+
+
+def real(path: Path) -> Path:
+    """Where it leads; unlike `Path.resolve` without an error for links that lead to themselves."""
+    return Path(os.path.realpath(path))
+
+
+def own_folders(state: Path, workdirs: Iterable[str]) -> tuple[Path, ...]:
+    """List our own folders here, no part of anybody's code; `workdirs` are those of local hosts."""
+    return (state.parent, *(Path(workdir).expanduser() for workdir in workdirs))
+
+
+def _below(here: Path, root: Path) -> str:
+    below = here.relative_to(root).as_posix()
+    return "" if below == "." else below
+
+
+def _top_of_git(here: Path) -> Path | None:
+    """None also for a folder that its repository ignores: git would show nothing of it."""
+    done = git(here, "rev-parse", "--show-toplevel")
+    if done is not None:
+        check_refusal(here, done)
+    if done is None or done.returncode != 0:
+        return None
+    top = Path(os.fsdecode(done.stdout.rstrip(b"\n"))).resolve()
+    ignored = git(here, "check-ignore", "-q", str(here)) if top != here else None
+    if not here.is_relative_to(top) or (ignored is not None and ignored.returncode == 0):
+        return None
+    return top
+
+
+def _refuse(root: Path, state: Path) -> None:
+    if why := _why_not(root, state):
+        raise UsageError(
+            f"{root} cannot be sent as code",
+            why=why,
+            hint="`mkdir` a folder for the project, move the code there and launch from it",
+        )
+
+
+def _why_not(root: Path, state: Path) -> str | None:
+    for home in _homes():
+        if root == home:
+            return "it is a home folder, with everything else that is in it"
+        if home.is_relative_to(root):
+            return f"the home folder {home} is in it"
+    if str(root) in _SYSTEM.split():
+        return "it is a folder of the system"
+    kept = real(state).parent
+    if root == kept or root.is_relative_to(kept):
+        return "orchestrate keeps its runs there"
+    return None
+
+
+def _homes() -> Iterable[Path]:
+    """The home that programs are told, and the one of the account."""
+    homes = [Path.home()]
+    try:
+        homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    except KeyError:  # a uid without a name
+        pass
+    return dict.fromkeys(real(home) for home in homes if home.is_absolute() and home != Path("/"))

@@ -20,7 +20,7 @@ from pathlib import Path
 from orchestrator.errors import UsageError
 from orchestrator.node.disk import listing
 from orchestrator.node.disk.below import Below, is_no_folder, parts_of
-from orchestrator.node.disk.listing import FILE, FOLDER, LINK, Entry
+from orchestrator.node.disk.listing import FOLDER, LINK, Entry
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.plainfile import make_way, read_plain, write_atomically
 from orchestrator.sync.conversation import Conversation
@@ -35,7 +35,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Part:
-    """Entries below one folder of a host, and where they belong below the person's folder."""
+    """Files and links below one folder of a host, and where they belong below the person's folder."""
 
     root: str
     entries: tuple[Entry, ...]
@@ -46,10 +46,6 @@ class Part:
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.entries)
-
-    @property
-    def files(self) -> int:
-        return sum(entry.kind != FOLDER for entry in self.entries)
 
 
 def parents(path: str) -> Iterator[str]:
@@ -71,54 +67,42 @@ def _local(top: Below, parts: Sequence[str]) -> Entry | None:
 
 
 def choose(
-    session: Conversation, work: str, paths: Sequence[str], code: Collection[tuple[str, int]]
+    session: Conversation, work: str, paths: Sequence[str], trees: Sequence[str] = (), before: float = 0.0
 ) -> list[Part]:
     """Return what these paths and patterns mean on a host; all of its work folder when there are none.
 
-    `code` are the names and sizes of files that are left out. Raise HostError (kind "missing") for a path
-    that matches nothing.
+    The code as it was sent is left out: files that are in one of the `trees`, alike in size, and that nothing
+    wrote to since the tasks started (`before`, by the host's clock). Raise HostError (kind "missing") for a
+    path that matches nothing.
     """
     there = look(session, work)
     if there.kind != FOLDER:
         raise missing(session, work, there)
-    parts = []
-    inside = [entry for entry in there.entries if (entry.path, entry.size) not in code]
-    if not paths:
-        return [_everything(there, inside, work)]
-    chosen: dict[str, Entry] = {}
+    code = {(entry.path, entry.size) for tree in trees for entry in _files(look(session, tree))}
+    made = [
+        entry
+        for entry in _files(there)
+        if (entry.path, entry.size) not in code or entry.mtime_ns >= before * 1e9
+    ]
+    parts, chosen = [], dict[str, Entry]()
     links = {entry.path for entry in there.entries if entry.kind == LINK} | set(there.left_out)
-    for path in (path.rstrip("/") or "/" for path in paths):
+    for path in (path.rstrip("/") or "/" for path in paths or ["."]):
         if path == ".":
-            parts.append(_everything(there, inside, work))
-            continue
-        if path in links or path.startswith(("/", "~")):
+            parts.append(Part(there.root, tuple(made), "", work, there.left_out))
+        elif path in links or path.startswith(("/", "~")):
             parts.append(_elsewhere(session, path if path not in links else f"{there.root}/{path}", path))
-            continue
-        # What is asked for by name is wanted, code or not.
-        found = [entry for entry in there.entries if _matches(entry.path, path)]
-        if not found:
-            raise missing(session, f"{work}/{path}", look(session, f"{work}/{_plain(path)}"))
-        chosen.update({entry.path: entry for entry in found})
+        elif any(_matches(entry.path, path) for entry in there.entries):  # asked for by name: code, too
+            chosen.update({entry.path: entry for entry in _files(there) if _matches(entry.path, path)})
+        else:
+            raise missing(session, f"{work}/{path}", look(session, f"{work}/{path}"))
     if chosen:
         parts.append(Part(there.root, tuple(chosen.values()), "", work))
     return parts
 
 
-def code_of(session: Conversation, trees: Sequence[str], before: float, work: str) -> set[tuple[str, int]]:
-    """The files of a work folder that are the code as it was sent: a tree has them, alike in size, and
-    nothing wrote to them since the tasks started (`before`, by the host's clock).
-    """
-    known = {
-        (entry.path, entry.size)
-        for tree in trees
-        for entry in look(session, tree).entries
-        if entry.kind != FOLDER
-    }
-    return {
-        (entry.path, entry.size)
-        for entry in look(session, work).entries
-        if (entry.path, entry.size) in known and entry.mtime_ns < before * 1e9
-    }
+def _files(there: HostListing) -> list[Entry]:
+    """Files and links; a folder is where they are."""
+    return [entry for entry in there.entries if entry.kind != FOLDER]
 
 
 def take(session: Conversation, parts: Sequence[Part], to: Path, run: str, told: Told) -> Fetched:
@@ -153,44 +137,18 @@ def keep_from_launches(to: Path, run: str) -> None:
             write_record(to, run, {**record, path.name: [found.size, found.mtime_ns]})
 
 
-def _everything(there: HostListing, inside: list[Entry], work: str) -> Part:
-    return Part(there.root, _with_folders(inside, there.entries), "", work, there.left_out)
-
-
-def _with_folders(wanted: list[Entry], everything: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Without folders that hold nothing but code."""
-    full = {parent for entry in wanted if entry.kind != FOLDER for parent in parents(entry.path)}
-    chosen = {entry.path for entry in wanted}
-    code_folders = {
-        parent for entry in everything if entry.path not in chosen for parent in parents(entry.path)
-    }
-    return tuple(
-        entry
-        for entry in wanted
-        if entry.kind != FOLDER or entry.path in full or entry.path not in code_folders
-    )
-
-
 def _elsewhere(session: Conversation, remote: str, name: str) -> Part:
     there = look(session, remote)
     if not there.kind:
         raise missing(session, remote, there)
-    if there.kind == FILE:
-        return Part(there.root, there.entries, "", remote, there.left_out)
     below = Path(name).name if name[0] in "/~" else name
-    return Part(there.root, there.entries, f"{below}/" if below else "", remote, there.left_out)
+    below = f"{below}/" if below and there.kind == FOLDER else ""
+    return Part(there.root, tuple(_files(there)), below, remote, there.left_out)
 
 
 def _matches(path: str, pattern: str) -> bool:
     """A path, one below it, or what a pattern fits; `*` reaches over folders."""
     return path == pattern or any(fnmatch.fnmatchcase(one, pattern) for one in (path, *parents(path)))
-
-
-def _plain(pattern: str) -> str:
-    """The folders of a pattern that are no pattern, and something that is not there."""
-    parts = pattern.split("/")
-    first = next((n for n, part in enumerate(parts) if set(part) & set("*?[")), None)
-    return pattern if first is None else "/".join([*parts[:first], "\n"])
 
 
 class Taking:
@@ -205,27 +163,20 @@ class Taking:
         self._record = read_record(to, run)
 
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
-        """The files that came and their bytes. Nothing is in its place before everything is here."""
+        """The files that came and their bytes. Nothing of a part is in its place before it is all here."""
         differing = [(part, [one for one in part.entries if self._differs(part, one)]) for part in parts]
         self._refuse_to_overwrite(differing)
         files = size = 0
-        with contextlib.ExitStack() as stack:
-            brought = []
-            for part, entries in differing:
-                if entries:
-                    staging = stack.enter_context(Staging(self._place_of(part)))
-                    brought.append((part, staging, self._bring(part, entries, staging)))
-            try:
-                for part, staging, entries in brought:
-                    for one in entries:
+        for part, entries in (pair for pair in differing if pair[1]):
+            with Staging(self._place_of(part)) as staging:
+                came = self._bring(part, entries, staging)
+                try:
+                    for one in came:
                         self._place(staging.top, one, part.below + one.path)
-                    files += sum(one.kind != FOLDER for one in entries)
-                    size += sum(one.size for one in entries)
-            finally:  # what an interrupted pull has put here is the run's all the same
-                if brought:
+                finally:  # what an interrupted pull has put here is the run's all the same
                     write_record(self._to, self._run, self._record)
-            for _, staging, _ in brought:
-                discard(str(staging.path))
+            discard(str(staging.path))
+            files, size = files + len(came), size + sum(one.size for one in came)
         return files, size
 
     def _place_of(self, part: Part) -> Path:
@@ -249,7 +200,7 @@ class Taking:
         gone = set(receive(self._session, part.root, entries, staging, told=self._told))
         came = [one for one in entries if one.path not in gone]
         if gone:
-            again = [one for one in look(self._session, part.source).entries if one.path in gone]
+            again = [one for one in _files(look(self._session, part.source)) if one.path in gone]
             left = receive(self._session, part.root, again, staging, told=self._told, growing=True)
             came += [one for one in again if one.path not in left]
         return came
@@ -259,8 +210,7 @@ class Taking:
             place
             for part, entries in differing
             for one in entries
-            if (place := self._in_the_way(part.below + one.path, one)) is not None
-            and not self._is_ours(place)
+            if (place := self._in_the_way(part.below + one.path)) is not None and not self._is_ours(place)
         }
         if wrong:
             raise self._refusal(wrong)
@@ -274,14 +224,13 @@ class Taking:
             hint="name another folder with --to, or move them away",
         )
 
-    def _in_the_way(self, name: str, one: Entry) -> str | None:
+    def _in_the_way(self, name: str) -> str | None:
         """Name what would be overwritten, or written through: the file itself, or no folder above it."""
         for above in parents(name):
             found = _local(self._top, parts_of(above))
             if found is not None and found.kind != FOLDER:
                 return above
-        found = _local(self._top, parts_of(name))
-        return None if found is None or found.kind == one.kind == FOLDER else name
+        return None if _local(self._top, parts_of(name)) is None else name
 
     def _is_ours(self, name: str) -> bool:
         found = _local(self._top, parts_of(name))
@@ -289,18 +238,14 @@ class Taking:
 
     def _place(self, new: Below, one: Entry, name: str) -> None:
         """Give it its place; what an earlier pull put there, or in a folder's place above, goes."""
-        place = self._in_the_way(name, one)
+        place = self._in_the_way(name)
         if place is not None:
             if not self._is_ours(place):
                 raise self._refusal([place])
             *above, last = parts_of(place)
             os.unlink(last, dir_fd=self._top.folder(above))
             del self._record[place]
-        parts = parts_of(name)
-        if one.kind == FOLDER:
-            self._top.folder(parts, make=True)
-            return
-        source = parts_of(one.path)
+        source, parts = parts_of(one.path), parts_of(name)
         os.rename(
             source[-1],
             parts[-1],

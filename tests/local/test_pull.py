@@ -36,7 +36,7 @@ def test_what_an_interrupted_pull_has_put_here_is_renewed_by_the_next(
         session = fleet.sessions["one"]
 
         def take() -> int:
-            parts = pull.choose(session, str(work), [], set())
+            parts = pull.choose(session, str(work), [])
             return pull.take(session, parts, to, "run-1", lambda _: None).files
 
         with monkeypatch.context() as patch:

@@ -91,7 +91,7 @@ def into_fetch(liar: Liar, home: Path) -> None:
 
 
 def into_pull(liar: Liar, home: Path) -> None:
-    parts = pull.choose(liar.session, "/there", [], ())
+    parts = pull.choose(liar.session, "/there", [])
     pull.take(liar.session, parts, home / "target", "run", lambda _: None)
 
 
@@ -170,8 +170,9 @@ def test_an_answer_of_other_types_is_said(home: Path, kind: object, root: object
 
 def test_a_folder_that_becomes_a_link_between_two_pulls_leads_nowhere(home: Path) -> None:
     to = home / "results"
-    pull.take(*parts_of(Liar([link("d", "e"), folder("e")])), to, "run", lambda _: None)
-    (to / "e").rmdir()
+    first = Liar([link("d", "e"), folder("e"), file("e/x")], {"e/x": b"x"})
+    pull.take(*parts_of(first), to, "run", lambda _: None)
+    remove(str(to / "e"))
     (to / "e").symlink_to(home / ".ssh")  # the worst that can be there: the person's own link
     second = Liar([folder("d"), file("d/authorized_keys")], {"d/authorized_keys": b"x"})
     pull.take(*parts_of(second), to, "run", lambda _: None)
@@ -201,10 +202,10 @@ def test_a_hosts_modes_are_no_more_than_permissions_and_less_the_umask(home: Pat
 
 
 def test_a_pull_of_the_root_of_a_disk_stays_in_its_folder(home: Path) -> None:
-    liar = Liar([folder("d")], root="/")
-    parts = pull.choose(liar.session, "/there", ["/"], ())
+    liar = Liar([folder("d"), file("d/x")], {"d/x": b"x"}, root="/")
+    parts = pull.choose(liar.session, "/there", ["/"])
     pull.take(liar.session, parts, home / "results", "run", lambda _: None)
-    assert (home / "results" / "d").is_dir()
+    assert (home / "results" / "d" / "x").is_file()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_removing_never_leaves_by_a_link(home: Path) -> None:
 
 
 def parts_of(liar: Liar) -> tuple[Conversation, list[Part]]:
-    return liar.session, pull.choose(liar.session, "/there", [], ())
+    return liar.session, pull.choose(liar.session, "/there", [])
 
 
 def test_the_record_of_a_pull_is_not_written_through_a_link_of_the_host(

@@ -11,8 +11,7 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.errors import UsageError
-from orchestrator.sync.listing import list_files
-from orchestrator.sync.roots import CodeRoot, find_root
+from orchestrator.sync.listing import CodeRoot, find_root, list_files
 from tests.sync.test_listing import git
 
 

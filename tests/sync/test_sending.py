@@ -276,7 +276,7 @@ def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
         if kind == "fetch":
             fetch(session, str(source), target)
         elif kind == "pull":
-            parts = pull.choose(session, str(source), [], ())
+            parts = pull.choose(session, str(source), [])
             pull.take(session, parts, target, "run", lambda _: None)
         else:
             push(session, contents, str(target), mutable=kind == "backup")
