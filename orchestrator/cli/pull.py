@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
-    from orchestrator.cli.desk.finding import source_of
+    from orchestrator.cli.desk.finding import find_run, source_of
     from orchestrator.sync.pull import keep_from_launches
 
-    folder = _find(arguments)
+    folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     names = [host.name for host in plan.hosts] if arguments.all else [source_of(plan, arguments.source)]
     for path in arguments.paths:
@@ -139,19 +138,3 @@ def _code(folder: RunFolder, session: Session, cwd: str) -> tuple[list[str], flo
     digests = {one.event.digest for one in events if isinstance(one.event, TreeSynced)}
     trees = ("/".join(filter(None, (session.host.workdir, "trees", digest, cwd))) for digest in digests)
     return sorted(trees), started + session.clock_offset
-
-
-def _find(arguments: argparse.Namespace) -> RunFolder:
-    from orchestrator.cli.desk.finding import UnknownRunError, find_run, is_task
-    from orchestrator.store import runs
-
-    try:
-        return find_run(arguments.run, arguments.hosts)
-    except UnknownRunError as error:
-        newest = next(iter(runs()), None)
-        if arguments.run is None or newest is None:
-            raise
-        hint = f"`orchestrate pull {newest.run} {shlex.quote(arguments.run)}`: paths come after the run"
-        if is_task(arguments.run):
-            hint = f"`orchestrate pull --from {arguments.run}`"
-        raise UsageError(error.what, why=error.why, hint=hint) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UsageError
 from orchestrator.launching import code, keeping, notebook, notified, program
-from orchestrator.launching.data import check_data, with_own_set
+from orchestrator.launching.data import check_data
 from orchestrator.launching.environment import planned_environment
 from orchestrator.model import Admission, FrameworkName, Host, Inventory, OnHang, Revalidate, RunPlan, TaskId
 from orchestrator.names import RunId
@@ -96,7 +96,6 @@ def make_plan(
     around = program.look(inventory, project)
     refusals.check(command, around)
     program.check_options(command)
-    inventory, sent = with_own_set(inventory, command, dict(arguments.env))
     check_data(inventory)
     inventory, environment = planned_environment(inventory, resolve=not getattr(arguments, "dry_run", False))
     sources = program.read(command, around)
@@ -140,7 +139,7 @@ def make_plan(
         if_shared=tuple(str(one) for one in if_shared if one not in found),
         find_program=findings.PROGRAM not in inventory.job.lint_ignore,
         data=inventory.data,
-        notes=(*converted, *noted, *sent),
+        notes=(*converted, *noted),
         own_paths=tuple(own),
         own_paths_at=tuple(own.values()),
     )

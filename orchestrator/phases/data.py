@@ -111,13 +111,8 @@ def bring(
     dataset: Contents,
     emit: Emit,
     options: TransferOptions,
-    *,
-    helpers: Sequence[Host] = (),
 ) -> tuple[dict[str, str], dict[str, HostError]]:
-    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed.
-
-    `helpers` are others that have it, and give it to these.
-    """
+    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed."""
     began = time.monotonic()
     looked = look(fleet, hosts, dataset.digest, thorough=options.thorough)
     bad = dict(looked.bad)
@@ -130,7 +125,7 @@ def bring(
     lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
     came: dict[str, Came] = {}
     if lacking:
-        came, failed = Transfer(fleet, dataset, options, emit).run(lacking, [*whole, *helpers])
+        came, failed = Transfer(fleet, dataset, options, emit).run(lacking, whole)
         bad.update(failed)
     # Those that share its disk see what the first of them got, or get nothing either.
     for host in rest:
@@ -174,13 +169,11 @@ class Looked:
         return name in self.good and self.good[name].state is wire.StoreState.WHOLE
 
 
-def look(
-    fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool, seconds: float = _LOOK
-) -> Looked:
+def look(fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool) -> Looked:
     """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
     answers = fleet.ask(
         lambda session: wire.StoreLook(path=f"{session.host.workdir}/data/{digest}", thorough=thorough),
-        timeout=seconds,
+        timeout=_LOOK,
         hosts=[host.name for host in hosts],
     )
     return Looked(answers.good, answers.bad)

@@ -103,16 +103,10 @@ def sources(data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None 
     return found
 
 
-def is_here(name: str) -> Path | None:
-    """Where this machine has a set, prepared or as original files, without being told; None: nowhere."""
-    wanted, root = SetName(name), own_data_dir(None)
-    return find_set(root, wanted) or _originals(wanted, Data(), root)
-
-
 def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker: Maker | None) -> Path:
     """The folder of a prepared set; prepared on the first host that can."""
     root = own_data_dir(data.tfds_dir)
-    originals = _originals(wanted, data, root)
+    originals = _originals(wanted, data)
     if originals is None and (found := find_set(root, wanted)) is not None:
         return found
     kept = cache / "sets" / _recipe(wanted, originals)
@@ -137,8 +131,8 @@ def _have(wanted: SetName, data: Data, hosts: Sequence[Host], cache: Path, maker
     raise last or ClusterError(f"no host can prepare the set {wanted}", hint="`orchestrate preflight`")
 
 
-def _originals(wanted: SetName, data: Data, root: Path) -> Path | None:
-    """The folder with the original files of MNIST or Fashion-MNIST: the one that is named, or tfds' own."""
+def _originals(wanted: SetName, data: Data) -> Path | None:
+    """The folder with the original files of MNIST or Fashion-MNIST, where one is named."""
     named = {"mnist": data.mnist, "fashion_mnist": data.fashion_mnist}.get(wanted.name)
     if named is not None:
         folder = at_home(named)
@@ -150,9 +144,7 @@ def _originals(wanted: SetName, data: Data, root: Path) -> Path | None:
                 hint=f"name the folder with {ORIGINALS[0]} and the three others under [data]",
             )
         return folder
-    manual = root / "downloads" / "manual"
-    ready = wanted.name == "mnist" and all((manual / name).is_file() for name in ORIGINALS)
-    return manual if ready and find_set(root, wanted) is None else None
+    return None
 
 
 def _recipe(wanted: SetName, originals: Path | None) -> str:

@@ -19,7 +19,7 @@ from orchestrator.fleet import Fleet, Session, host_name
 from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
-from orchestrator.phases.data import bring, data_cache, look
+from orchestrator.phases.data import bring, data_cache
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.transfer import TransferOptions
 from orchestrator.store.locks import read_lock
@@ -186,7 +186,6 @@ class _Maker:
 
 FOLDER = "wheels"  # in the folder of data on a host
 UV = "tools/uv"  # in another one, which stays
-_GLANCE = 60.0  # seconds for hosts that may help; without them it goes from here
 
 
 Placed = tuple[dict[str, str], dict[str, HostError]]  # the folder of data on each host, and what failed
@@ -234,7 +233,4 @@ def _bring(
         if isinstance(event, DataStepped) and event.host:
             emit(EnvironmentStepped(event.host, words, event.done, event.total))
 
-    others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
-    looked = look(fleet, others, dataset.digest, thorough=False, seconds=_GLANCE)
-    helpers = [host for host in others if looked.has(host.name)]
-    return bring(fleet, hosts, dataset, step, TransferOptions(run="setup"), helpers=helpers)
+    return bring(fleet, hosts, dataset, step, TransferOptions(run="setup"))

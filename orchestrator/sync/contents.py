@@ -94,8 +94,8 @@ class Contents:
         changed: dict[str, None] = {}
         for number, file in enumerate(self.manifest.files):
             try:
-                for at in blobs_of(file.size) if number not in self.kept else ():
-                    self._read(Blob(number, at, min(BLOB, file.size - at)))
+                for blob in self.manifest.blobs(number) if number not in self.kept else ():
+                    self._read(blob)
             except ChangedError:
                 changed[file.path] = None
         return list(changed)

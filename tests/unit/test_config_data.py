@@ -8,7 +8,6 @@ import pytest
 
 from orchestrator.config.load import load, parse
 from orchestrator.errors import UsageError
-from orchestrator.launching.data import with_own_set
 from orchestrator.model import Data
 from orchestrator.planning.environ import of_data
 
@@ -67,44 +66,3 @@ def test_tasks_are_told_of_what_is_there() -> None:
         "TFDS_DATA_DIR": "/d/tfds",
         "KERAS_HOME": "/d/keras",
     }
-
-
-# --- the training program's set, which need not be named ---
-
-
-def own_set(*command: str, text: str = HOST, env: tuple[str, ...] = ()) -> Data | None:
-    return with_own_set(parse(text), command, env)[0].data
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    return tmp_path
-
-
-def test_a_set_that_only_this_machine_has_is_sent(here: Path) -> None:
-    assert own_set() is None
-    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        (here / "downloads" / "manual").mkdir(parents=True, exist_ok=True)
-        (here / "downloads" / "manual" / f"{part}-ubyte.gz").touch()
-    assert own_set() == own_set("--epochs", "3") == Data(sets=("mnist",))
-    assert own_set("--dataset", "fashion_mnist") is None
-    (here / "fashion_mnist" / "3.0.1").mkdir(parents=True)
-    (here / "fashion_mnist" / "3.0.1" / "dataset_info.json").touch()
-    assert own_set("--dataset=fashion_mnist") == Data(sets=("fashion_mnist",))
-    (note,) = with_own_set(parse(HOST), (), ())[1]
-    assert "is sent from this machine" in note
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("train.py",), ("--dataset", "digits"), ("--dataset", "cifar10"), ("--data-dir", "/x"), ("--download",)],
-)
-def test_it_is_not_sent_where_the_data_is_elsewhere(here: Path, command: tuple[str, ...]) -> None:
-    for name in ("mnist", "cifar10"):
-        (here / name / "3.0.1").mkdir(parents=True)
-        (here / name / "3.0.1" / "dataset_info.json").touch()
-    assert own_set(*command) is None
-    assert own_set(env=("TFDS_DATA_DIR",)) is None
-    assert own_set(text=HOST + '[data]\npaths = ["x"]\n') == Data(paths=("x",))
-    assert own_set() == Data(sets=("mnist",))

@@ -200,16 +200,12 @@ def _ask(inventory: Inventory, asked: Secrets | None) -> _Found:
     )
 
 
-class UnknownRunError(UsageError):
-    """There is no such run."""
-
-
-def _unknown(wanted: str | None, where: str) -> UnknownRunError:
+def _unknown(wanted: str | None, where: str) -> UsageError:
     what = "there is no run yet" if wanted is None else f"there is no run {wanted!r}"
     hint = "`orchestrate launch` starts one" if wanted is None else "`orchestrate runs` lists what is known"
     if wanted is not None and is_task(wanted):
         hint = f"`orchestrate tail --task {wanted}` shows that task of the newest run"
-    return UnknownRunError(what, why=f"none in {runs_root()}, {where}", hint=hint)
+    return UsageError(what, why=f"none in {runs_root()}, {where}", hint=hint)
 
 
 def is_task(word: str) -> bool:

@@ -71,6 +71,11 @@ class Manifest:
         """Name the folder: the same content, modes and paths have the same digest."""
         return hashlib.sha256(self.encode()).hexdigest()[:32]
 
+    def blobs(self, number: int) -> list[Blob]:
+        """The blobs of a file."""
+        size = self.files[number].size
+        return [Blob(number, at, min(BLOB, size - at)) for at in blobs_of(size)]
+
     def sha256(self, blob: Blob) -> str:
         start = blob.at // BLOB * _HEX
         return self.files[blob.file].digests[start : start + _HEX]

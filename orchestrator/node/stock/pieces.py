@@ -15,7 +15,7 @@ from typing import Callable, Collection
 from ..base.fault import NodeError
 from ..disk.below import Below, is_no_folder, parts_of
 from ..disk.removing import remove
-from .manifest import BLOB, Blob, Manifest, blobs_of
+from .manifest import Blob, Manifest, blobs_of
 
 _ZEROS = "bb9f8df61474d25e71fa00722318cd387396ca1736605e1248821cc0de3d3af8"  # the digest of BLOB of them
 
@@ -119,7 +119,7 @@ class Pieces:
         if number in self._held:
             return set(blobs_of(file.size))
         *above, name = parts_of(file.path)
-        blobs = [Blob(number, at, min(BLOB, file.size - at)) for at in blobs_of(file.size)]
+        blobs = self.manifest.blobs(number)
         try:
             fd = self._open(number, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -184,13 +184,13 @@ def _sha256(stream: object, blob: Blob) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def tidy(folder: str, manifest: Manifest) -> list[str]:
-    """Remove what is below a folder and not in a manifest, or of another kind; return what went."""
+def tidy(folder: str, manifest: Manifest) -> None:
+    """Remove what is below a folder and not in a manifest, or of another kind."""
     files = {file.path for file in manifest.files}
     parents = {path.rpartition("/")[0] for path in (*files, *manifest.links)}
     while more := {path.rpartition("/")[0] for path in parents} - parents:
         parents |= more
-    gone, waiting = [], [""]
+    waiting = [""]
     while waiting:
         below = waiting.pop()
         with os.scandir(os.path.join(folder, below)) as entries:
@@ -202,8 +202,6 @@ def tidy(folder: str, manifest: Manifest) -> list[str]:
                     pass
                 elif not (path in files and entry.is_file(follow_symlinks=False)):
                     remove(entry.path)
-                    gone.append(path)
-    return gone
 
 
 def is_exactly(folder: str, manifest: Manifest) -> bool:
@@ -245,10 +243,7 @@ def is_right(path: str, manifest: Manifest, number: int) -> bool:
             return (
                 stat.S_ISREG(found.st_mode)
                 and found.st_size == file.size
-                and all(
-                    _sha256(stream, blob) == manifest.sha256(blob)
-                    for blob in (Blob(number, at, min(BLOB, file.size - at)) for at in blobs_of(file.size))
-                )
+                and all(_sha256(stream, blob) == manifest.sha256(blob) for blob in manifest.blobs(number))
             )
     except OSError:
         return False

@@ -26,7 +26,13 @@ def make(agent: Agent, request: Request) -> dict[str, Any] | None:
     Nothing is made while a tree is missing, or one of `also`: the reply then names what is. With `needs` the
     reply says what of it the machine has.
     """
-    order = _order(request, request["workdir"], request["digests"])
+    also, data = ([digest_name(one) for one in request.get(name, ())] for name in ("also", "data"))
+    digests = [digest_name(one) for one in request["digests"]]
+    folder, trees = (
+        run_folder(request["workdir"], request["run"]),
+        os.path.join(absolute(request["workdir"]), "trees"),
+    )
+    order = _Order(folder, trees, digests, also, data)
     if request.get("needs") is not None:
         agent.in_child(request, lambda: _look_and_make(request, order), seconds=_SECONDS)
         return None
@@ -64,15 +70,6 @@ class _Order(NamedTuple):
 
     def tree(self, digest: str) -> str:
         return os.path.join(self.trees, digest)
-
-
-def _order(told: Any, workdir: str, digests: list[str]) -> _Order:
-    """Return what a request tells of a run; raise NodeError for names that are none."""
-    also, data = ([digest_name(one) for one in told.get(name, ())] for name in ("also", "data"))
-    folder = run_folder(workdir, told["run"])
-    return _Order(
-        folder, os.path.join(absolute(workdir), "trees"), [digest_name(one) for one in digests], also, data
-    )
 
 
 def _make(order: _Order) -> dict[str, Any]:
