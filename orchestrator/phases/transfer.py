@@ -1,14 +1,15 @@
-"""Bringing data to hosts that lack it: each piece leaves this machine once, the hosts give it to each other.
+"""Bringing data to hosts that lack it: it leaves this machine once, and goes on along a line of the hosts.
 
-In rounds: a plan says who gets which piece from whom; what a peer did not give is planned again without
-that pair, at the end from here. What has come stays when a round, or all of it, is interrupted.
+Each takes what it lacks from the one before it, as it comes there; the first takes it from here. A host to
+which its neighbour gives nothing asks the one before that one, at last this machine. What has come stays when
+it is interrupted.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator import wire
@@ -17,12 +18,11 @@ from orchestrator.events import DataStepped
 from orchestrator.fleet import Fleet, host_name
 from orchestrator.model import Host
 from orchestrator.phases.context import Emit, log
-from orchestrator.planning import spread
 from orchestrator.sync import Contents, Sending, Throttle, one_time_key
 
 _GLANCE = 0.25  # seconds between two looks at what a host has
 _TOLD = 1.0  # seconds between two words about it
-_STALL = 15.0  # seconds in which nothing comes from peers, while nothing is sent from here
+_STALL = 15.0  # seconds in which nothing comes of what could
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,8 @@ class Transfer:
         self._throttle = Throttle(options.limit)
         self._lock = threading.Lock()
         self._parts: dict[str, _Part] = {}  # of the hosts that take part, in their order
-        self._blocked: set[tuple[str, str]] = set()
+        self._line: list[_Part] = []
         self._bad: dict[str, HostError] = {}
-        self._number = 0  # of the plan
-        self._busy = 0  # hosts that are still sent to
-        self._broken = threading.Event()  # a host was lost in this round
 
     def run(
         self, lacking: Sequence[Host], whole: Sequence[Host]
@@ -112,8 +109,8 @@ class Transfer:
             self._each(lacking, lambda host: begin(host, serve=False))
             if any(part.sending.lacks for part in self._parts.values()):
                 self._each(helpers, lambda host: begin(host, serve=True))
-            while any(part.sending.lacks for part in self._parts.values()):
-                self._round()
+            self._line = sorted(self._parts.values(), key=lambda part: len(part.sending.lacks))
+            self._each([part.host for part in self._line if part.sending.lacks], self._fill)
             self._each([host for host in lacking if host.name in self._parts], seal)
         finally:
             for name, part in every.items():
@@ -129,7 +126,6 @@ class Transfer:
             with self._lock:
                 self._bad.setdefault(name, error)
                 self._parts.pop(name, None)
-            self._broken.set()
 
     def _begin(self, part: _Part, *, serve: bool) -> bool:
         """Have a host begin; True for one that needs nothing, and takes no further part."""
@@ -150,82 +146,69 @@ class Transfer:
             return begun.present
         return False
 
-    def _round(self) -> None:
-        """One plan, until it is done or a host is lost; then who lacks what is known again."""
-        self._number += 1
-        self._broken.clear()
-        lacks = {name: part.sending.lacks for name, part in self._parts.items()}
-        serving = [name for name, part in self._parts.items() if part.port]
-        plan = spread.plan(lacks, serving, self._blocked)
-        taking = [part.host for part in self._parts.values() if part.sending.lacks]
-        self._busy = len(taking)
-        self._each(taking, lambda host: self._one(host.name, plan.sends[host.name], plan.pulls[host.name]))
-
-    def _one(self, name: str, sends: Sequence[int], pulls: Mapping[str, Sequence[int]]) -> None:
-        """One host's part of a round."""
-        part = self._parts[name]
+    def _fill(self, host: Host) -> None:
+        """Give a host what it lacks: from those before it in the line, at last from here."""
+        part = self._parts[host.name]
         try:
-            sources = [
-                wire.StoreSource(peer, giver.host.address, giver.port, pieces)
-                for peer, pieces in pulls.items()
-                if (giver := self._parts.get(peer)) is not None
-            ]
-            part.sending.have(self._number, sources)
-            part.sending.put(sends, lambda size: self._may_send(part, size))
-        finally:
-            with self._lock:
-                self._busy -= 1
-        self._await(part, sends, pulls)
-        if not self._broken.is_set() and (kept := part.sending.lacks.intersection(sends)):
-            what = f"does not keep what it is sent ({len(kept)} pieces)"
-            raise _forgetful(name, what, "it took them and says that it does not have them")
+            for giver in reversed(self._line[: self._line.index(part)]):
+                self._take(part, giver)
+            self._send(part)
+        except BaseException:
+            part.port = 0  # nobody waits for what it would have given
+            raise
 
-    def _may_send(self, part: _Part, size: int) -> bool:
+    def _take(self, part: _Part, giver: _Part) -> None:
+        """Have a host take what it lacks from another one, until it has it or nothing comes any more."""
+        lacks = part.sending.lacks
+        if not lacks or not giver.port:
+            return
+        host = giver.host
+        part.sending.have(wire.StoreSource(host.name, host.address, giver.port, sorted(lacks)))
+        since = time.monotonic()
+        while giver.port and not self._look(part) and part.sending.lacks:
+            if part.sending.lacks != lacks or lacks <= giver.sending.lacks:
+                lacks, since = part.sending.lacks, time.monotonic()
+            elif time.monotonic() - since > _STALL:
+                log.warning("data: nothing comes from %s to %s any more", host.name, part.host.name)
+                return
+            time.sleep(_GLANCE)
+
+    def _send(self, part: _Part) -> None:
+        """Send a host what it lacks; what was sent may still be in a pipe there."""
+        part.sending.put(part.sending.lacks, lambda size: self._before(part, size))
+        lacks, since = part.sending.lacks, time.monotonic()
+        while lacks:
+            self._look(part)
+            if part.sending.lacks != lacks:
+                lacks, since = part.sending.lacks, time.monotonic()
+            elif time.monotonic() - since > _STALL:
+                what = f"does not keep what it is sent ({len(lacks)} pieces)"
+                raise _forgetful(part.host.name, what, "it took them and says that it does not have them")
+            else:
+                time.sleep(_GLANCE)
+
+    def _before(self, part: _Part, size: int) -> None:
         if time.monotonic() - part.told_at > _TOLD:
             self._look(part)
         self._throttle.wait(size)
-        return not self._broken.is_set()
-
-    def _await(self, part: _Part, sends: Sequence[int], pulls: Mapping[str, Sequence[int]]) -> None:
-        """Until the host has done its part of the plan; a peer that gave nothing is not asked again."""
-        name = part.host.name
-        came, since = len(part.sending.lacks), time.monotonic()
-        while True:
-            idle = self._look(part)
-            left = len(part.sending.lacks)
-            # What was sent may still be in a pipe there.
-            if not left or self._broken.is_set() or (idle and part.sending.lacks.isdisjoint(sends)):
-                break
-            if left != came or self._busy:
-                came, since = left, time.monotonic()
-            elif time.monotonic() - since > _STALL:
-                log.warning("data: nothing comes to %s any more", name)
-                break
-            self._broken.wait(_GLANCE)
-        if not self._broken.is_set():
-            absent = part.sending.lacks
-            with self._lock:
-                self._blocked.update((name, peer) for peer, pieces in pulls.items() if absent & set(pieces))
 
     def _look(self, part: _Part) -> bool:
-        """Learn what a host has by now; whether its part of the plan is at its end."""
+        """Learn what a host has by now; return True when it takes nothing from another one any more."""
         name = part.host.name
         held = part.sending.have()
         absent = part.sending.absent(held.bits)
-        with self._lock:
-            # Without this a host that forgets and remembers would be sent to for ever, and all wait for it.
-            if lost := len(absent - part.sending.lacks):
-                what = f"has lost what it had ({lost} pieces)"
-                raise _forgetful(name, what, "it said that it has them, and now that it has not")
-            part.sending.lacks = absent
-            for one in held.trouble:
-                log.warning("data: %s gets nothing from %s: %s", name, one.host, one.why)
-                self._blocked.add((name, one.host))
+        # Without this a host that forgets and remembers would be sent to for ever, and all wait for it.
+        if lost := len(absent - part.sending.lacks):
+            what = f"has lost what it had ({lost} pieces)"
+            raise _forgetful(name, what, "it said that it has them, and now that it has not")
+        part.sending.lacks = absent
+        if held.trouble:
+            log.warning("data: %s gets nothing from the host before it: %s", name, held.trouble)
         if time.monotonic() - part.told_at > _TOLD:
             part.told_at = time.monotonic()
             left = sum(map(self._data.manifest.length, absent))
             self._emit(DataStepped(name, "receives data", self._data.size - left, self._data.size))
-        return bool(held.idle == self._number)
+        return held.idle
 
 
 def _forgetful(host: str, what: str, why: str) -> HostError:

@@ -78,21 +78,21 @@ class Sending:
         number = int(bits, 16)
         return {piece for piece in range(len(self._contents.manifest.pieces)) if not number >> piece & 1}
 
-    def have(self, plan: int = 0, sources: Sequence[wire.StoreSource] | None = None) -> wire.StoreHeld:
-        """Ask what has come; with `sources` have pieces taken from peers."""
+    def have(self, source: wire.StoreSource | None = None) -> wire.StoreHeld:
+        """Ask what has come; with a `source` have pieces taken from that peer."""
         count = len(self._contents.manifest.pieces)
-        request = wire.StoreHave(path=self._path, count=count, plan=plan, sources=sources)
-        return self.session.request(request, timeout=_LIMIT)
+        return self.session.request(
+            wire.StoreHave(path=self._path, count=count, source=source), timeout=_LIMIT
+        )
 
-    def put(self, pieces: Collection[int], before: Callable[[int], bool] = lambda _: True) -> None:
-        """Send pieces; `before` is called with the size of each message, and may end it."""
+    def put(self, pieces: Collection[int], before: Callable[[int], object] = lambda _: None) -> None:
+        """Send pieces; `before` is called with the size of each message."""
         window = RequestWindow(self.session, wire.StorePut, _WINDOW, _LIMIT)
         for together in self._together(pieces):
             data = b"".join(map(self._contents.read, together))
             if window.full:
                 window.take()
-            if not before(len(data)):
-                break
+            before(len(data))
             _FLYING.acquire()
             try:
                 future = window.submit(wire.StorePut(path=self._path, pieces=together), data)
@@ -180,10 +180,9 @@ def push(
     began = time.monotonic()
     sending = Sending(session, contents, path, mutable=mutable)
 
-    def count(size: int) -> bool:
+    def count(size: int) -> None:
         if progress is not None:
             progress.add(size)
-        return True
 
     try:
         begun = sending.begin()

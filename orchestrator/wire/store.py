@@ -16,7 +16,6 @@ from orchestrator.wire.fields import Folder, Port, Reply, Size, Words
 from orchestrator.wire.request import Nothing, Request, expect
 
 _Bits = Annotated[str, Meta(max_length=1 << 19, pattern=r"\A[0-9a-f]+\Z")]
-_Plan = Annotated[int, Meta(ge=-1, le=2**31)]
 
 
 class StoreState(StrEnum):
@@ -96,27 +95,19 @@ class StoreSource(Struct, frozen=True):
     pieces: Sequence[int]
 
 
-class StoreTrouble(Reply, frozen=True):
-    """A peer that did not give what it was asked for."""
-
-    host: Words
-    why: Words
-
-
 class StoreHeld(Reply, frozen=True):
     bits: _Bits
-    idle: _Plan  # the plan of `sources` that is at its end
-    trouble: tuple[StoreTrouble, ...]
+    idle: bool  # it takes nothing from a peer any more
+    trouble: Words  # of the last peer; "" for none
 
 
 class StoreHave(Request[StoreHeld], frozen=True, kw_only=True):
-    """Ask what has come; with `sources` have pieces taken from peers, as no earlier plan said."""
+    """Ask what has come; with a `source` have pieces taken from that peer, and from no earlier one."""
 
     OP = "store_have"
     path: str
     count: int  # of pieces
-    plan: int = 0
-    sources: Sequence[StoreSource] | None = None
+    source: StoreSource | None = None
 
     def check(self, reply: StoreHeld) -> None:
         _check_bits(reply.bits, self.count)

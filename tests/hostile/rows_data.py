@@ -22,14 +22,11 @@ def rows() -> Iterator[Row]:
         ("a state that is none", "store_look", "result['state'] = 'mine'", 3, PROTOCOL),
         ("that all is there", "store_look", "result['state'] = 'whole'", 0, ""),
         ("a folder to be printed", "store_look", "result['path'] = '/\\x1b[2J' + 'x' * 1000", 0, ""),
-        ("trouble with everybody", "store_have", _TROUBLE, 0, ""),
+        ("trouble with everybody", "store_have", "result['trouble'] = '\\x1b[2J' * 9", 0, ""),
     ):
         yield Row(f"{name} ({op})", Verb.PUSH, when(op, what), status, words)
 
 
 _COMES_AND_GOES = (
-    "kept['n'] = 3 - kept.get('n', 1)\nresult.update(bits=str(kept['n']), idle=-1)"  # 2, 1, 2, 1
-)
-_TROUBLE = (
-    "result['trouble'] = [{'host': name, 'why': '\\x1b[2J' * 9} for name in ('honest', 'liar', '../x')]"
+    "kept['n'] = 3 - kept.get('n', 1)\nresult.update(bits=str(kept['n']), idle=False)"  # 2, 1, 2, 1
 )

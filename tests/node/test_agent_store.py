@@ -70,7 +70,6 @@ class Receiver:
         self.mutable = options.pop("mutable", False)
         state = options.pop("state", lab.folder / f"state of {name}")
         self.agent: AgentClient = options.pop("agent", None) or lab.agent(state=state, **options)
-        self.plan = 0
 
     @property
     def whole(self) -> bool:
@@ -111,22 +110,14 @@ class Receiver:
         self.put(pieces)
         until(lambda: set(pieces) <= self.have())
 
-    def take(self, host: str, port: int, pieces: Sequence[int]) -> list[dict[str, str]]:
+    def take(self, port: int, pieces: Sequence[int]) -> str:
         """Have it take pieces from a peer until that is over; what was wrong."""
-        self.plan += 1
-        trouble: list[dict[str, str]] = list(self.follow(host, port, pieces)["trouble"])
+        self.follow(port, pieces)
+        until(lambda: self.held()["idle"])
+        return str(self.held()["trouble"])
 
-        def over() -> bool:
-            held = self.held()
-            trouble.extend(held["trouble"])
-            return bool(held["idle"] == self.plan)
-
-        until(over)
-        return trouble
-
-    def follow(self, host: str, port: int, pieces: Sequence[int]) -> dict[str, Any]:
-        source = {"host": host, "address": "127.0.0.1", "port": port, "pieces": list(pieces)}
-        return self.held(plan=self.plan, sources=[source])
+    def follow(self, port: int, pieces: Sequence[int]) -> None:
+        self.held(source={"host": "peer", "address": "127.0.0.1", "port": port, "pieces": list(pieces)})
 
     def held(self, **more: Any) -> dict[str, Any]:
         return self.agent.request("store_have", path=str(self.path), **more)
@@ -294,12 +285,11 @@ def test_pieces_go_from_peer_to_peer_as_they_come(lab: Lab) -> None:
     one, two = Receiver(lab, "a"), Receiver(lab, "b")
     port = one.begin()["port"]
     two.begin()
-    two.plan = 1
-    two.follow("one", port, list(two.every))
+    two.follow(port, list(two.every))
     one.give([0, 1])
     until(lambda: two.have() == {0, 1})
     one.give(list(one.every)[2:])
-    until(lambda: two.held()["idle"] == 1)
+    until(lambda: two.held()["idle"])
     two.seal()
     assert two.whole
 
@@ -309,7 +299,7 @@ def test_one_that_has_all_serves_it(lab: Lab) -> None:
     begun = one.begin(serve=True)
     assert pieces_of(begun["bits"]) == set(range(11))
     two.begin()
-    assert two.take("one", begun["port"], range(11)) == []
+    assert two.take(begun["port"], range(11)) == ""
     two.seal()
     assert two.whole
     one.agent.request("store_drop", path=str(one.path))
@@ -329,9 +319,8 @@ def test_a_peer_that_is_gone_is_named_and_another_one_serves(lab: Lab) -> None:
     os.kill(one.agent.pid, signal.SIGKILL)
     one.agent.process.wait()
     until(lambda: not answers(ports[0]))
-    (trouble,) = three.take("one", ports[0], range(11))
-    assert trouble["host"] == "one"
-    assert three.take("two", ports[1], range(11)) == []
+    assert three.take(ports[0], range(11))
+    assert three.take(ports[1], range(11)) == ""
     assert three.have() == set(range(11))
 
 
@@ -394,8 +383,8 @@ def test_a_peer_that_lies_gets_nothing_into_the_data(lab: Lab, answer: bytes, wh
     one = Receiver(lab, "a")
     one.begin()
     with false_peer(answer) as port:
-        (trouble,) = one.take("liar", port, [1])
-    assert why in trouble["why"] or not answer
+        trouble = one.take(port, [1])
+    assert why in trouble or not answer
     assert one.have() == set()
 
 
@@ -403,8 +392,8 @@ def test_a_peer_with_another_key_is_not_believed(lab: Lab) -> None:
     one = Receiver(lab, "a")
     one.begin()
     with false_peer(struct.pack(">Q", 20_000) + one.content(1), one_time_key()) as port:
-        (trouble,) = one.take("liar", port, [1])
-    assert "certificate" in trouble["why"].lower()
+        trouble = one.take(port, [1])
+    assert "certificate" in trouble.lower()
     assert one.have() == set()
 
 
@@ -455,9 +444,9 @@ def test_an_old_python_takes_and_gives(lab: Lab) -> None:
     port = one.begin()["port"]
     one.give(range(11))
     given = two.begin()["port"]
-    assert two.take("one", port, range(11)) == []
+    assert two.take(port, range(11)) == ""
     three.begin()
-    assert three.take("two", given, range(11)) == []
+    assert three.take(given, range(11)) == ""
     three.seal()
     two.seal()
     assert (two.whole, three.whole) == (True, True)

@@ -14,7 +14,7 @@ import socket
 import ssl
 import struct
 import threading
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Sequence
 
 from ..base import tcp
 from ..base.fault import NodeError
@@ -92,21 +92,15 @@ class Server:
 
 
 class Puller:
-    """Takes some pieces from one peer, in their order, in a thread of its own."""
+    """Takes pieces from one peer, in their order, in a thread of its own; `on_end` is told what was wrong."""
 
     def __init__(
-        self,
-        pieces: Pieces,
-        pem: str,
-        peer: tuple[str, str, int],
-        wanted: Iterable[int],
-        on_end: Callable[[str, str], None],
+        self, pieces: Pieces, pem: str, source: dict[str, Any], on_end: Callable[[str], None]
     ) -> None:
-        self._peer, *_ = peer
         self._pieces = pieces
         self._context = context(pem, server=False)
-        self._address = peer[1:]
-        self._wanted = [one for one in wanted if not pieces.has(one)]
+        self._address = source["address"], source["port"]
+        self._wanted = [one for one in source["pieces"] if not pieces.has(one)]
         self._on_end = on_end
         self._stopped = False
         self._socket: socket.socket | None = None
@@ -129,7 +123,8 @@ class Puller:
             why = str(error) or type(error).__name__
         except NodeError as error:
             why = error.what
-        self._on_end(self._peer, "" if self._stopped else why)
+        if not self._stopped:
+            self._on_end(why)
 
     def _pull(self) -> None:
         if not self._wanted:
@@ -155,53 +150,6 @@ class Puller:
         if length > BLOB:
             raise NodeError("piece", f"a piece of {length} bytes was sent")
         return _exactly(stream, length)
-
-
-class Pullers:
-    """All peers that this node takes from; a new plan replaces the last one."""
-
-    def __init__(
-        self, pieces: Pieces, pem: str, on_trouble: Callable[[str, str], None], on_idle: Callable[[int], None]
-    ) -> None:
-        self._pieces = pieces
-        self._pem = pem
-        self._on_trouble = on_trouble
-        self._on_idle = on_idle
-        self._lock = threading.Lock()
-        self._plan = 0
-        self._running: list[Puller] = []
-        self._open: set[str] = set()
-
-    def follow(self, plan: int, sources: Sequence[dict[str, Any]]) -> None:
-        """Take pieces as the sources (host, address, port, pieces) say; `on_idle` tells when that is over."""
-        for puller in self._running:
-            puller.stop()
-        with self._lock:
-            self._plan = plan
-            self._open = {one["host"] for one in sources}
-        if not sources:
-            self._on_idle(plan)
-        self._running = [
-            Puller(
-                self._pieces,
-                self._pem,
-                (one["host"], one["address"], one["port"]),
-                one["pieces"],
-                lambda peer, why: self._ended(plan, peer, why),
-            )
-            for one in sources
-        ]
-
-    def _ended(self, plan: int, peer: str, why: str) -> None:
-        with self._lock:
-            if plan != self._plan:
-                return
-            self._open.discard(peer)
-            idle = not self._open
-        if why:
-            self._on_trouble(peer, why)
-        if idle:
-            self._on_idle(plan)
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:

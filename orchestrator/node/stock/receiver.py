@@ -95,13 +95,12 @@ class _Receiver:
 
     def serve(self, reader: int) -> tuple[dict[str, Any], bytes]:
         """Take pieces until the controller says that it is enough."""
-        port, pullers = 0, None
+        port, puller = 0, None
         if self._order.pem:
             from . import peers
 
             try:
                 port = peers.Server(self._pieces, self._order.pem, self._order.ports).port
-                pullers = peers.Pullers(self._pieces, self._order.pem, self._trouble, self._idle)
             except (OSError, AttributeError, ImportError):
                 pass  # no TLS, or no port: the controller sends everything
         self._pieces.on_piece = lambda number: self._say({"piece": number})
@@ -112,10 +111,12 @@ class _Receiver:
         for word, payload in _words(reader):
             if "pieces" in word:
                 self._write(word["pieces"], payload)
-            elif "peers" in word and pullers is not None:
-                pullers.follow(int(word["plan"]), word["peers"])
-            elif "peers" in word:
-                self._idle(int(word["plan"]))
+            elif "peer" in word and port:
+                if puller is not None:
+                    puller.stop()
+                puller = peers.Puller(self._pieces, self._order.pem, word["peer"], self._idle)
+            elif "peer" in word:
+                self._idle("this machine speaks no TLS")
             else:
                 return self._seal()
         raise NodeError("store", "the transfer was given up")
@@ -143,11 +144,8 @@ class _Receiver:
             notes.write(order.state, path, order.manifest)
         return {"ok": True, "result": {}}, b""
 
-    def _trouble(self, peer: str, why: str) -> None:
-        self._say({"trouble": {"host": peer, "why": why[:300]}})
-
-    def _idle(self, plan: int) -> None:
-        self._say({"idle": plan})
+    def _idle(self, why: str) -> None:
+        self._say({"idle": why[:300]})
 
     def _say(self, word: dict[str, Any]) -> None:
         with self._lock:

@@ -69,16 +69,15 @@ def put(agent: Agent, request: Request) -> None:
 
 
 def have(agent: Agent, request: Request) -> dict[str, Any]:
-    """Tell what has come so far, which plan is at its end, and what was wrong with peers since the last look.
+    """Tell what has come so far, and whether a peer still gives, or what was wrong with it.
 
-    With `sources` pieces are taken from these peers from now on; a later plan replaces an earlier one.
+    With a `source` pieces are taken from that peer from now on, and from no earlier one.
     """
     transfer = _running(agent, request)
-    if request.get("sources") is not None:
-        transfer.idle = -1
-        transfer.feed.put(frames.encode({"peers": request["sources"], "plan": int(request["plan"])}))
-    trouble, transfer.trouble = transfer.trouble, []
-    return {"bits": f"{transfer.bits:x}", "idle": transfer.idle, "trouble": trouble}
+    if request.get("source") is not None:
+        transfer.idle, transfer.trouble = False, ""
+        transfer.feed.put(frames.encode({"peer": request["source"]}))
+    return {"bits": f"{transfer.bits:x}", "idle": transfer.idle, "trouble": transfer.trouble}
 
 
 def seal(agent: Agent, request: Request) -> None:
@@ -128,8 +127,8 @@ class _Transfer:
 
     def __init__(self, agent: Agent, request: Request, path: str) -> None:
         self.bits = 0
-        self.idle = -1  # the plan that is at its end
-        self.trouble: list[dict[str, str]] = []
+        self.idle = True  # it takes nothing from a peer
+        self.trouble = ""  # of the last peer
         self.waiting: Request | None = request  # for the child's next word
         self.outcome: NodeError | None = None
         self._agent = agent
@@ -184,9 +183,7 @@ class _Transfer:
         if "piece" in word:
             self.bits |= 1 << int(word["piece"])
         elif "idle" in word:
-            self.idle = int(word["idle"])
-        elif "trouble" in word:
-            self.trouble.append(word["trouble"])
+            self.idle, self.trouble = True, str(word["idle"])
         elif self.waiting is not None:
             self.bits = int(word["bits"], 16)
             request, self.waiting = self.waiting, None
