@@ -38,6 +38,7 @@ from orchestrator.wire.request import read
 _PATIENCE = 600.0
 _WINDOW = 4  # questions that are on their way at once
 _TOGETHER = 500  # files in one question
+_SHOWN = 8  # names
 _SPARE = 64 << 20  # bytes that stay free here
 _MOST_ROW = 64 << 10  # bytes; names and targets have 4,095 each, and escapes
 # git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
@@ -73,7 +74,6 @@ class HostListing:
     kind: str  # FOLDER, FILE or "" for nothing
     root: str
     entries: tuple[Entry, ...]
-    near: wire.Near | None = None  # where nothing is: the nearest folder and what it holds
     left_out: tuple[str, ...] = ()
 
 
@@ -89,9 +89,9 @@ def look(session: Conversation, remote: str, *, any_link: bool = False, holding:
     """
     reply = session.request(wire.FilesList(path=remote, holding=holding), timeout=_PATIENCE)
     if reply.kind is wire.PathKind.NOTHING:
-        return HostListing("", reply.root, (), reply.near)
+        return HostListing("", reply.root, ())
     entries, left_out = admit(session.host.name, reply.payload, reply.kind, any_link=any_link)
-    return HostListing(reply.kind, reply.root, entries, None, left_out)
+    return HostListing(reply.kind, reply.root, entries, left_out)
 
 
 def admit(
@@ -176,7 +176,7 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
     began = time.monotonic()
     there = look(session, remote, any_link=any_link)
     if not there.kind:
-        raise missing(session, remote, there)
+        raise missing(session, remote)
     if there.kind != FOLDER:
         raise HostError(session.host.name, f"has a file at {remote}", kind="files", why="a folder was meant")
     local = Path(os.path.realpath(local))
@@ -212,15 +212,14 @@ def fetch(session: Conversation, remote: str, local: Path, *, any_link: bool = F
     return Fetched(len(files), size, time.monotonic() - began, there.left_out)
 
 
-def missing(session: Conversation, remote: str, there: HostListing) -> HostError:
-    """Nothing is at `remote`: the error tells what is near."""
-    near = there.near or wire.Near("its disk", (), 0)
-    more = f" and {near.more} more" if near.more else ""
+def missing(session: Conversation, remote: str, names: Collection[str] = ()) -> HostError:
+    """Nothing is at `remote`; `names` are in the run's work folder."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return HostError(
         session.host.name,
         f"has no {remote}",
         kind=Trouble.MISSING,
-        why=f"{near.folder} holds {', '.join(near.names) or 'nothing'}{more}",
+        why=f"the work folder holds {', '.join(sorted(names)[:_SHOWN])}{more}" if names else "",
         hint="look at the path: a relative one is meant in the run's work folder",
     )
 

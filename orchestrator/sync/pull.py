@@ -77,7 +77,7 @@ def choose(
     """
     there = look(session, work)
     if there.kind != FOLDER:
-        raise missing(session, work, there)
+        raise missing(session, work)
     code = {(entry.path, entry.size) for tree in trees for entry in _files(look(session, tree))}
     made = [
         entry
@@ -94,7 +94,7 @@ def choose(
         elif any(_matches(entry.path, path) for entry in there.entries):  # asked for by name: code, too
             chosen.update({entry.path: entry for entry in _files(there) if _matches(entry.path, path)})
         else:
-            raise missing(session, f"{work}/{path}", look(session, f"{work}/{path}"))
+            raise missing(session, f"{work}/{path}", {one.path.partition("/")[0] for one in there.entries})
     if chosen:
         parts.append(Part(there.root, tuple(chosen.values()), "", work))
     return parts
@@ -140,7 +140,7 @@ def keep_from_launches(to: Path, run: str) -> None:
 def _elsewhere(session: Conversation, remote: str, name: str) -> Part:
     there = look(session, remote)
     if not there.kind:
-        raise missing(session, remote, there)
+        raise missing(session, remote)
     below = Path(name).name if name[0] in "/~" else name
     below = f"{below}/" if below and there.kind == FOLDER else ""
     return Part(there.root, tuple(_files(there)), below, remote, there.left_out)

@@ -92,15 +92,16 @@ def send(
         if pipes:
             with os.fdopen(pipes[0], "rb", 0) as source, os.fdopen(pipes[1], "wb", 0) as target:
                 channel = link.open(command.decode("utf-8", "surrogateescape").split("\0"))
-                sent = _join(channel, source, target, on_bytes)
-        ours.close()  # the bridge sees the end, and with it rsync
+                sent = _join(channel, source, target, ours, on_bytes)
         code = process.wait()
         if code == 0:
             return sent
         raise _failure(host, code, channel, words.close())
 
 
-def _join(channel: Channel, source: FileIO, target: FileIO, on_bytes: Callable[[int], object]) -> int:
+def _join(
+    channel: Channel, source: FileIO, target: FileIO, bridge: socket.socket, on_bytes: Callable[[int], object]
+) -> int:
     """Carry bytes both ways until the far end has no more to say; return how many went there."""
     sent = 0
 
@@ -123,6 +124,7 @@ def _join(channel: Channel, source: FileIO, target: FileIO, on_bytes: Callable[[
         while data := channel.recv(_READ):
             write_all(target.fileno(), data)
     target.close()
+    bridge.close()  # it sees the end, and with it rsync
     # The far end is gone: what still waits for room in its window would wait for ever.
     sender.join(_LAST_WORDS)
     channel.wait(_LAST_WORDS)

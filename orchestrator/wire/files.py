@@ -7,7 +7,7 @@ from enum import StrEnum
 from orchestrator.node.disk.files import MOST_LISTED
 from orchestrator.node.disk.listing import FILE, FOLDER, LINK
 from orchestrator.node.stock.manifest import BLOB
-from orchestrator.wire.fields import Count, Folder, Reply, Words
+from orchestrator.wire.fields import Count, Folder, Reply
 from orchestrator.wire.request import Request, expect
 
 
@@ -20,24 +20,14 @@ class PathKind(StrEnum):
     NOTHING = ""
 
 
-class Near(Reply, frozen=True):
-    """The nearest folder where nothing is, and some of what it holds."""
-
-    folder: Words
-    names: tuple[Words, ...]
-    more: Count
-
-
 class Listed(Reply, frozen=True):
     kind: PathKind
     root: Folder
     payload: bytes  # everything below `root`, as the host lists it: `sync.files` reads it
-    near: Near | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         expect(self.kind is not PathKind.LINK, "a link was not followed")
-        expect((self.kind is PathKind.NOTHING) == (self.near is not None), "something and nothing is there")
 
 
 class FilesList(Request[Listed], frozen=True, kw_only=True):

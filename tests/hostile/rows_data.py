@@ -12,12 +12,10 @@ _MISSING = "pieces are missing"
 def rows() -> Iterator[Row]:
     for name, op, what, status, words in (
         ("pieces beyond the last one", "store_have", "result['bits'] = 'ffff'", 3, PROTOCOL),
-        ("pieces that are no number", "store_begin", "result['bits'] = 'all'", 3, PROTOCOL),
-        ("a piece below zero", "store_begin", "result['bits'] = '-1'", 3, PROTOCOL),
+        ("pieces that are no number", "store_begin", "result['bits'] = '-1'", 3, PROTOCOL),
         ("all pieces at once", "store_begin", "result['bits'] = '3'", 3, _MISSING),
         ("pieces that come and go", "store_have", _COMES_AND_GOES, 3, "has lost what it had"),
         ("a port of somebody else", "store_begin", "result['port'] = 1", 0, ""),
-        ("a port beyond all", "store_begin", "result['port'] = 70_000", 3, PROTOCOL),
         ("that it has what it has not", "store_begin", "result['present'] = True", 3, PROTOCOL),
         ("a state that is none", "store_look", "result['state'] = 'mine'", 3, PROTOCOL),
         ("that all is there", "store_look", "result['state'] = 'whole'", 0, ""),

@@ -136,14 +136,6 @@ def test_a_named_link_is_followed_and_stays(session: Session, there: Path, tmp_p
     assert (there / "new").read_text() == "new"
 
 
-def test_nothing_there_tells_what_is(session: Session, there: Path, tmp_path: Path) -> None:
-    with pytest.raises(HostError) as caught:
-        fetch(session, f"{there.parent}/chekpoint/x", tmp_path / "local")
-    assert caught.value.kind == "missing"
-    assert there.name in caught.value.why
-    assert not (tmp_path / "local").exists()
-
-
 def test_a_file_that_shrinks_or_vanishes_changes_nothing_here(
     session: Session, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ from orchestrator.node.disk.listing import MOST_ENTRIES, entries
 from orchestrator.node.disk.removing import remove
 from orchestrator.sync import carry, fetch, pull
 from orchestrator.sync.conversation import Conversation
-from orchestrator.sync.files import look
 from orchestrator.sync.pull import RECORD, Part, read_record
 from tests.sync.liar import Liar, file, folder, link
 
@@ -27,41 +26,28 @@ GARBLED = "does not speak our protocol"
 
 LISTINGS: dict[str, object] = {
     "dotdot": [file("../x")],
-    "inner dotdot": [folder("a"), file("a/../../x")],
     "absolute": [file("/tmp/x")],
-    "absolute folder": [folder("/tmp/made")],
     "empty name": [file("")],
-    "a dot": [file(".")],
     "two slashes": [folder("a"), file("a//x")],
-    "ends in a slash": [folder("a/")],
     "a NUL": [file("a\0b")],
     "a lone surrogate": [file("\ud800")],
     "long component": [file("x" * 256)],
     "long path": [folder("/".join(["x" * 200] * n)) for n in range(1, 25)],
     "deep": [folder("/".join(["d"] * n)) for n in range(1, 300)],
     "twice": [file("a"), file("a")],
-    "a file and a folder": [file("a"), folder("a")],
     "below a file": [file("a"), file("a/x")],
-    "below a link": [link("a", "b"), file("a/x")],
-    "below nothing": [file("a/x")],
     "before its folder": [file("a/x"), folder("a")],
     "a device": [file("a", kind="device")],
-    "no kind": [file("a", kind="")],
     "negative size": [file("a", -1)],
     "huge size": [file("a", 1 << 60)],
     "a huge time": [file("a", mtime_ns=1 << 70)],
     "a negative mode": [file("a", mode=-1)],
-    "a link to nothing": [link("a", "")],
-    "a link with a NUL": [link("a", "x\0y")],
     "a long link": [link("a", "x" * 5000)],
     "a size of text": [["a", "file", "1", 0, 0, ""]],
-    "a bool": [["a", "file", True, 0, 0, ""]],
     "a short row": [["a", "file"]],
-    "a row of text": ["abcdef"],
     "no list": {"a": 1},
     "no JSON": b"\xff",
     "nested": b"[" * 100_000,
-    "null": None,
 }
 
 
@@ -127,7 +113,6 @@ def test_a_listing_without_end_is_read_no_further_than_it_may_be(home: Path) -> 
 LISTED = [file("a"), folder("d"), link("l", "d")]
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "says",
     [
@@ -136,19 +121,17 @@ LISTED = [file("a"), folder("d"), link("l", "d")]
         ({"gone": [0]}, b"x"),
         ({"gone": [1]}, b""),
         ({"gone": [0, 0]}, b""),
-        ({"gone": [-1]}, b"x"),
         ({"gone": ["a"]}, b"x"),
-        ({"gone": None}, b"x"),
-        ({}, b"x"),
     ],
-    ids=["more", "less", "gone and there", "another", "twice", "below", "name", "null", "nothing"],
+    ids=["more", "less", "gone and there", "another", "twice", "name"],
 )
 def test_contents_that_were_not_asked_for_change_nothing(
-    home: Path, says: tuple[dict[str, object], bytes], way: Callable[[Liar, Path], None]
+    home: Path, says: tuple[dict[str, object], bytes]
 ) -> None:
-    error = refused(way, Liar(LISTED, says=says), home)
-    assert isinstance(error, HostError)
-    assert error.what in {UNASKED, GARBLED}
+    for way in WAYS:
+        error = refused(way, Liar(LISTED, says=says), home)
+        assert isinstance(error, HostError)
+        assert error.what in {UNASKED, GARBLED}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -158,14 +141,6 @@ def test_more_than_the_disk_has_is_not_begun(home: Path, way: Callable[[Liar, Pa
         way(liar, home)
     assert "files_get" not in liar.asked
     assert (home / "target" / "mine").read_text() == "mine"
-
-
-@pytest.mark.parametrize(("kind", "root"), [("link", "/x"), (7, "/x"), ("folder", None), ("folder", ["/x"])])
-def test_an_answer_of_other_types_is_said(home: Path, kind: object, root: object) -> None:
-    liar = Liar([], kind=kind, root=root)
-    with pytest.raises(HostError, match=GARBLED):
-        look(liar.session, "/there")
-    assert refused(into_fetch, liar, home).what == GARBLED
 
 
 def test_a_folder_that_becomes_a_link_between_two_pulls_leads_nowhere(home: Path) -> None:
@@ -271,7 +246,7 @@ def test_the_record_of_a_pull_is_not_written_through_a_link_of_the_host(
     assert (home / "target" / "mine").read_text() == "mine"
 
 
-@pytest.mark.parametrize("kind", ["fifo", "zero", "folder", "loop", "deep"])
+@pytest.mark.parametrize("kind", ["fifo", "zero", "deep"])
 def test_a_record_of_a_pull_that_is_none_hinders_nobody(home: Path, kind: str) -> None:
     record = home / "target" / RECORD
     match kind:
@@ -279,10 +254,6 @@ def test_a_record_of_a_pull_that_is_none_hinders_nobody(home: Path, kind: str) -
             os.mkfifo(record)
         case "zero":
             record.symlink_to("/dev/zero")
-        case "folder":
-            record.mkdir()
-        case "loop":
-            record.symlink_to(record)
         case "deep":
             record.write_text("[" * 200_000)
     into_pull(Liar([file("new")], {"new": b"x"}), home)

@@ -22,8 +22,8 @@ class Day:
 
 @pytest.mark.parametrize(
     ("work", "wanted"),
-    [(0.0, 20.0), (0.05, 20.0), (0.19, 20.0), (0.3, 30.0)],
-    ids=["none", "some", "nearly all", "more than the limit takes"],
+    [(0.0, 20.0), (0.19, 20.0), (0.3, 30.0)],
+    ids=["none", "nearly all", "more than the limit takes"],
 )
 def test_one_thread_that_works_between_two_pieces_has_the_whole_line(work: float, wanted: float) -> None:
     day = Day()
@@ -42,9 +42,3 @@ def test_a_long_rest_is_not_made_up_for() -> None:
     for _ in range(10):
         throttle.wait(1_000_000)
     assert day.now - began == pytest.approx(9.5)
-
-
-def test_no_limit_waits_for_nothing() -> None:
-    day = Day()
-    Throttle(None, day.clock, day.spend).wait(1 << 40)
-    assert day.now == 100.0

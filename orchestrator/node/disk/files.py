@@ -11,15 +11,13 @@ import os
 import stat
 from typing import Any
 
-from ..base import lenient
 from ..base.fault import NodeError, reason
-from ..base.paths import absolute, nearest
+from ..base.paths import absolute
 from ..serve.agent import Agent, Request
 from . import listing as lists
 from .below import Below, is_no_folder, parts_of
 from .listing import FILE, FOLDER
 
-_SHOWN = 8  # names
 MOST_LISTED = 32 << 20  # bytes of a listing
 
 
@@ -40,7 +38,7 @@ def listing(_agent: Agent, request: Request) -> tuple[dict[str, Any], bytes]:
             if kind != FILE:
                 raise NodeError("files", f"cannot read {path}", "it is neither a folder nor a file")
         else:
-            return {"kind": "", "root": real, "near": _near(real)}, b""
+            return {"kind": "", "root": real}, b""
     except OSError as error:
         raise NodeError("files", f"cannot read {path}", reason(error)) from None
     told = "\n".join(json.dumps(one, separators=(",", ":")) for one in found).encode()
@@ -91,10 +89,3 @@ def _part(
     finally:
         os.close(fd)
     return data if len(data) == length else None
-
-
-def _near(path: str) -> dict[str, Any]:
-    """The nearest folder that is there, and some of what it holds."""
-    above = nearest(os.path.dirname(path))
-    names = sorted(name for name in lenient.listed(above) if not name.startswith("."))
-    return {"folder": above, "names": names[:_SHOWN], "more": max(0, len(names) - _SHOWN)}
