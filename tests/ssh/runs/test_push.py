@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 from pathlib import Path
@@ -86,18 +85,6 @@ def test_data_leaves_once_and_goes_from_host_to_host(four: Desk, data: Path) -> 
     changed = push(four)
     assert 0 < sum(one["sent"] for one in changed.values()) < total / 2
     assert all(same(data, folder_of(one)) for one in changed.values())
-
-
-def test_a_change_that_no_time_tells_of_is_found_on_request(four: Desk, data: Path) -> None:
-    write(four, data)
-    name, placed = next(iter(push(four).items()))
-    labels = folder_of(placed) / "sub" / "labels"
-    before = labels.stat()
-    labels.write_text("9 9 9\n")
-    os.utime(labels, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert push(four)[name]["reused"]
-    assert not push(four, "--verify")[name]["reused"]
-    assert same(data, folder_of(placed))
 
 
 def test_a_launch_sends_what_is_missing_and_tells_tasks_where_it_is(four: Desk, data: Path) -> None:
