@@ -6,13 +6,12 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
 from orchestrator.events import CheckReported, DataPlaced, DataStepped, Level, Phase
-from orchestrator.fleet import Fleet
+from orchestrator.fleet import Answers, Fleet
 from orchestrator.model import Data, Host
 from orchestrator.phases import prepare
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, log, phase, phase_failed
@@ -60,7 +59,13 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
         placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, TransferOptions(run=run.id))
         fail_on(run.bus, Phase.DATA, bad)
         _found(run, run.plan.data, placed)
-        _record(run, dataset)
+        if digest:
+            return
+        run.plan = dataclasses.replace(run.plan, data_digest=dataset.digest)
+        try:
+            run.folder.write_plan(run.plan)
+        except RunError as error:  # a full disk here: a keeper that takes over looks for today's data
+            log.warning("%s: %s", error.what, error.why)
 
 
 def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
@@ -80,16 +85,6 @@ def _read(run: Run, data: Data) -> Contents:
         return run.fleet.in_pool(read)
     except HostError as error:
         raise phase_failed(run.bus, Phase.DATA, {error.host: error}) from error
-
-
-def _record(run: Run, dataset: Contents) -> None:
-    if run.plan.data_digest == dataset.digest:
-        return
-    run.plan = dataclasses.replace(run.plan, data_digest=dataset.digest)
-    try:
-        run.folder.write_plan(run.plan)
-    except RunError as error:  # a full disk here: a keeper that takes over looks for today's data
-        log.warning("%s: %s", error.what, error.why)
 
 
 def read_sources(found: Sequence[DataPath], emit: Emit) -> Contents:
@@ -116,12 +111,13 @@ def bring(
     began = time.monotonic()
     looked = look(fleet, hosts, dataset.digest, thorough=options.thorough)
     bad = dict(looked.bad)
-    whole = [host for host in hosts if looked.has(host.name)]
+    is_whole = {name: one.state is wire.StoreState.WHOLE for name, one in looked.good.items()}
+    whole = [host for host in hosts if is_whole.get(host.name)]
     rest = [host for host in hosts if host.name not in bad and host not in whole]
     asked = [host for host in hosts if host.name not in bad]
     groups = shared_workdirs(fleet, asked, secrets.token_hex(8)) if rest else []
     # Of those that see one disk, one gets it, unless one has it.
-    leaders = {name: min(group, key=lambda one: not looked.has(one)) for group in groups for name in group}
+    leaders = {name: min(group, key=lambda one: not is_whole.get(one)) for group in groups for name in group}
     lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
     came: dict[str, Came] = {}
     if lacking:
@@ -158,25 +154,13 @@ def bring(
     return {host.name: paths[host.name] for host in hosts if host.name not in bad}, bad
 
 
-@dataclass(frozen=True)
-class Looked:
-    """Answers of hosts about some data."""
-
-    good: Mapping[str, wire.StoreLooked]
-    bad: Mapping[str, HostError]
-
-    def has(self, name: str) -> bool:
-        return name in self.good and self.good[name].state is wire.StoreState.WHOLE
-
-
-def look(fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool) -> Looked:
+def look(fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool) -> Answers[wire.StoreLooked]:
     """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
-    answers = fleet.ask(
+    return fleet.ask(
         lambda session: wire.StoreLook(path=f"{session.host.workdir}/data/{digest}", thorough=thorough),
         timeout=_LOOK,
         hosts=[host.name for host in hosts],
     )
-    return Looked(answers.good, answers.bad)
 
 
 def checks(fleet: Fleet, hosts: Sequence[Host], data: Data) -> list[CheckReported]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
 
 from orchestrator import wire
 from orchestrator.errors import HostError, RunError
-from orchestrator.events import CodeSending, Noted, Phase, TreeSynced
+from orchestrator.events import Noted, Phase, TreeSynced
 from orchestrator.fleet import Session
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.phases import have
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, log, phase
 from orchestrator.planning.plan import is_builtin
-from orchestrator.sync import ChangedError, Contents, fetch, push, read_folder, read_tree
+from orchestrator.sync import ChangedError, Contents, Meter, fetch, push, read_folder, read_tree
 from orchestrator.sync.builtin import read_builtin
 
 _SHOWN = 3
@@ -219,30 +218,3 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
         items = [(run.fleet.sessions[name], tree) for name, absent in missing.items() if tree in absent]
         answers = run.fleet.each(items, lambda item: item[0].host.name, one)
         fail_on(run.bus, Phase.STAGE, answers.bad)
-
-
-_EVERY = 1.0  # seconds
-
-
-class Meter:
-    """Counts what many threads send; the first word comes after a second, so small trees say nothing."""
-
-    def __init__(self, emit: Callable[[CodeSending], None]) -> None:
-        self._emit = emit
-        self._lock = threading.Lock()
-        self._began = self._told = time.monotonic()
-        self._sent = self._total = 0
-
-    def expect(self, size: int) -> None:
-        with self._lock:
-            self._total += size
-
-    def add(self, size: int) -> None:
-        with self._lock:
-            self._sent += size
-            now = time.monotonic()
-            if now - self._told < _EVERY:
-                return
-            self._told = now
-            event = CodeSending(self._sent, max(self._sent, self._total), self._sent / (now - self._began))
-        self._emit(event)

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
+from orchestrator.events import CodeSending
 from orchestrator.sync import rsync
 from orchestrator.sync.contents import ChangedError, Contents
 from orchestrator.sync.conversation import Conversation, RequestWindow
@@ -20,15 +20,32 @@ RSYNC_FROM = 2_000_000  # bytes
 _TOGETHER = 1 << 20  # bytes of small pieces in one message
 _WINDOW = 4  # messages that are on their way to one host
 _FLYING = threading.Semaphore(32)  # and to all of them
+_TOLD = 1.0  # seconds between two words about it
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 
 
-class Progress(Protocol):
-    """Listens to how far it is; from the thread that sends."""
+class Meter:
+    """Counts what many threads send; the first word comes after a second, so small trees say nothing."""
 
-    def expect(self, size: int) -> None: ...
+    def __init__(self, emit: Callable[[CodeSending], None]) -> None:
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._began = self._told = time.monotonic()
+        self._sent = self._total = 0
 
-    def add(self, size: int) -> None: ...
+    def expect(self, size: int) -> None:
+        with self._lock:
+            self._total += size
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self._sent += size
+            now = time.monotonic()
+            if now - self._told < _TOLD:
+                return
+            self._told = now
+            event = CodeSending(self._sent, max(self._sent, self._total), self._sent / (now - self._began))
+        self._emit(event)
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,7 @@ def push(
     path: str,
     *,
     mutable: bool = False,
-    progress: Progress | None = None,
+    progress: Meter | None = None,
 ) -> Delivery:
     """Make `path` on a host what `contents` say; raise HostError, or ChangedError for all hosts.
 
