@@ -16,7 +16,6 @@ from orchestrator.planning.plan import is_builtin
 from orchestrator.program.invocation import script_of
 from orchestrator.ranges import fold
 
-SECONDS = 180.0  # that a host may take to answer
 _PAGE = "docs/lint.md"
 
 

@@ -20,6 +20,7 @@ from orchestrator.sync import ChangedError, Contents, Meter, fetch, push, read_f
 from orchestrator.sync.builtin import read_builtin
 
 _SHOWN = 3
+_LIMIT = 600.0  # seconds, for what a host needs and for the copy of a large tree
 
 
 def stage(run: Run, shared: Mapping[str, str]) -> None:
@@ -169,7 +170,7 @@ def _make_work(
             makes=session.host.name in hosts,
         ),
         hosts=dict.fromkeys([*hosts, *needs]),
-        timeout=have.SECONDS if needs else 60.0,
+        timeout=_LIMIT,
     )
     fail_on(run.bus, Phase.STAGE, answers.bad)
     have.check(run, {name: reply.had for name, reply in answers.good.items() if reply.had is not None})

@@ -39,7 +39,6 @@ _PATIENCE = 600.0
 _WINDOW = 4  # questions that are on their way at once
 _TOGETHER = 500  # files in one question
 _SHOWN = 8  # names
-_SPARE = 64 << 20  # bytes that stay free here
 _MOST_ROW = 64 << 10  # bytes; names and targets have 4,095 each, and escapes
 # git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
 _EXECUTED = ".git"
@@ -390,7 +389,7 @@ def _take(
 
 def _check_room(host: str, size: int, target: Path) -> None:
     free = shutil.disk_usage(target).free
-    if size and size + _SPARE > free:
+    if size > free:
         raise ClusterError(
             f"not enough room for {size / 1e6:,.0f} MB of {host}",
             why=f"{free / 1e6:,.0f} MB are free in {target.parent}",

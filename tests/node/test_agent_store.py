@@ -418,20 +418,6 @@ def test_a_link_in_the_way_is_not_followed(lab: Lab) -> None:
     assert names_in(outside) == []
 
 
-def test_a_peer_that_hangs_up_does_no_harm_to_who_serves_it(lab: Lab) -> None:
-    one = Receiver(lab, "a")
-    port = one.begin()["port"]
-    for _ in range(5):  # it asks, and is gone before the answer
-        with socket.create_connection(("127.0.0.1", port), 5) as plain:
-            stream = peers.context(KEY, server=False).wrap_socket(plain)
-            stream.sendall(struct.pack(">Q", 0))
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            stream.close()
-    one.give(range(11))
-    one.seal()
-    assert one.whole
-
-
 @pytest.mark.skipif(OLD_PYTHON is None, reason="there is no Python 3.8 on this machine")
 def test_an_old_python_takes_and_gives(lab: Lab) -> None:
     one, two, three = Receiver(lab, "a"), Receiver(lab, "b", python=OLD_PYTHON), Receiver(lab, "c")
@@ -463,16 +449,6 @@ def test_work_is_a_copy_of_the_trees_and_the_first_wins(lab: Lab) -> None:
     assert link(str(work / "link")) == "a"
     (work / "a").write_bytes(b"changed by the run")
     assert (tree(lab, "aa") / "a").read_bytes() == b"1"
-
-
-def test_work_is_made_once_and_nothing_in_it_is_touched_again(lab: Lab) -> None:
-    agent = lab.agent()
-    two_trees(lab, agent)
-    work = make(lab, agent, "aa")
-    (work / "a").unlink()
-    (work / "checkpoint").write_bytes(b"precious")
-    assert make(lab, lab.agent(), "aa", "bb") == work
-    assert read_all(work) == {"both": b"first", "sub/x": b"x", "checkpoint": b"precious"}
 
 
 def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:

@@ -213,17 +213,6 @@ def test_the_chiefs_backup_reaches_the_others(
     assert content(tmp_path / "other") == content(copy)
 
 
-def test_hosts_that_turn_out_to_share_a_folder_end_with_it_whole(
-    sessions: Callable[[int], Session], there: Path, tmp_path: Path
-) -> None:
-    known = {"chief": sessions(0)} | {f"host-{n}": sessions(n % 2) for n in range(4)}
-    remote = {"chief": str(there)} | {f"host-{n}": str(tmp_path / "shared") for n in range(4)}
-    carried = carry(known, "chief", remote, tmp_path / "copy", going_on=known)
-    assert not carried.failed
-    assert content(tmp_path / "shared") == content(there)
-    assert hidden(tmp_path) == []
-
-
 def test_a_backup_in_a_folder_of_all_hosts_stays_untouched(
     sessions: Callable[[int], Session], there: Path, tmp_path: Path
 ) -> None:
@@ -307,15 +296,3 @@ def test_what_a_host_removed_is_not_gone_on_from_elsewhere(
     assert hidden(tmp_path) == []
     assert (copy.exists(), seen(removed)) == (False, before)
     assert carry(known, "chief", remote, copy, going_on=known).origin is BackupOrigin.NOWHERE
-
-
-def test_a_replaced_host_that_is_back_without_its_folder_has_removed_nothing(
-    sessions: Callable[[int], Session], there: Path, tmp_path: Path
-) -> None:
-    known = {"chief": sessions(0), "other": sessions(1)}
-    remote = {"chief": str(there), "other": str(tmp_path / "other")}
-    carry(known, "chief", remote, tmp_path / "copy", going_on=known)
-    shutil.rmtree(there)
-    carried = carry(known, "chief", remote, tmp_path / "copy", going_on=["other"])
-    assert carried.origin is BackupOrigin.COPY
-    assert content(tmp_path / "other") == content(tmp_path / "copy")

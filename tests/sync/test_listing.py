@@ -157,12 +157,6 @@ def test_tracked_files_that_are_ignored_or_deleted(repository: Path) -> None:
     assert paths(read_tree(repository)) == [".gitignore", "a.py", "new.py", "tracked.log", "untracked-later"]
 
 
-def test_a_folder_inside_a_repository(repository: Path) -> None:
-    write(repository, "outside.py", "project/a.py", "project/b.log", "project/d/c.py")
-    (repository / ".gitignore").write_text("*.log\n")
-    assert paths(read_tree(repository / "project")) == ["a.py", "d/c.py"]
-
-
 def test_a_folder_that_its_repository_ignores(repository: Path) -> None:
     write(repository, "project/a.py", "project/b.log", "dotfile")
     (repository / ".gitignore").write_text("*\n")

@@ -134,11 +134,10 @@ def test_contents_that_were_not_asked_for_change_nothing(
         assert error.what in {UNASKED, GARBLED}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_more_than_the_disk_has_is_not_begun(home: Path, way: Callable[[Liar, Path], None]) -> None:
+def test_more_than_the_disk_has_is_not_begun(home: Path) -> None:
     liar = Liar([file("a", 1 << 50)])
     with pytest.raises(ClusterError, match="not enough room"):
-        way(liar, home)
+        into_pull(liar, home)
     assert "files_get" not in liar.asked
     assert (home / "target" / "mine").read_text() == "mine"
 
@@ -174,13 +173,6 @@ def test_a_folder_that_becomes_a_link_between_two_backups_leads_nowhere(home: Pa
 def test_a_hosts_modes_are_no_more_than_permissions_and_less_the_umask(home: Path) -> None:
     fetch(Liar([file("a", mode=0o6777)], {"a": b"x"}).session, "/there", home / "new")
     assert stat.S_IMODE((home / "new" / "a").stat().st_mode) == 0o755
-
-
-def test_a_pull_of_the_root_of_a_disk_stays_in_its_folder(home: Path) -> None:
-    liar = Liar([folder("d"), file("d/x")], {"d/x": b"x"}, root="/")
-    parts = pull.choose(liar.session, "/there", ["/"])
-    pull.take(liar.session, parts, home / "results", "run", lambda _: None)
-    assert (home / "results" / "d" / "x").is_file()
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,10 @@ SECRETS = [
     ".ssh/id_ed25519",
     ".ssh/config",
     ".aws/credentials",
-    ".gnupg/secring.gpg",
-    ".kube/config",
     ".config/gcloud/credentials.db",
     ".docker/config.json",
     ".netrc",
     ".git-credentials",
-    ".pypirc",
-    ".npmrc",
-    ".pgpass",
     ".env",
     ".env.production",
     "deep/down/.env",
@@ -37,8 +32,6 @@ ENVIRONMENTS = [".venv/bin/python", "node_modules/x/index.js", ".tox/py/x"]
 CACHES = [
     "__pycache__/a.pyc",
     ".mypy_cache/x",
-    ".ipynb_checkpoints/a.ipynb",
-    ".DS_Store",
     ".hg/store",
     "d/.svn/x",
 ]
@@ -83,12 +76,9 @@ def test_what_is_a_secret_or_a_machine_s_own_stays(root: Path) -> None:
     assert tree.left_out[".venv/"] is Reason.ENVIRONMENT
 
 
-@pytest.mark.parametrize("by_job", [False, True])
-def test_what_is_named_is_sent(root: Path, *, by_job: bool) -> None:
-    patterns = ["!.env", "!.aws/", "!/.docker/config.json"]
-    if not by_job:
-        (root / ".orchestrateignore").write_text("\n".join(patterns))
-    sent = paths(read_tree(root, patterns if by_job else []))
+def test_what_is_named_is_sent(root: Path) -> None:
+    (root / ".orchestrateignore").write_text("!.env\n!.aws/\n")
+    sent = paths(read_tree(root, ["!/.docker/config.json"]))
     wanted = {".env", "deep/down/.env", ".aws/credentials", ".docker/config.json"}
     assert set(sent) - {".orchestrateignore"} == {*SENT, *wanted}
 

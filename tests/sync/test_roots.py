@@ -42,16 +42,6 @@ def test_folders_of_the_system_are_refused(home: Path, place: str) -> None:
         find_root(Path(place), None, state(home))
 
 
-def test_a_state_folder_that_somebody_put_into_a_project_is_no_reason_to_refuse(home: Path) -> None:
-    project = home / "project"
-    assert find_root(project, None, project / ".state" / "orchestrate" / "runs") == CodeRoot(project)
-
-
-def test_without_git_it_is_the_current_folder(home: Path) -> None:
-    here = home / "project" / "train"
-    assert find_root(here, None, state(home)) == CodeRoot(here)
-
-
 def test_with_git_it_is_the_top_of_the_repository(home: Path) -> None:
     git(home / "project", "init", "-q")
     expected = CodeRoot(home / "project", "train", from_git=True)
@@ -82,17 +72,6 @@ def test_a_folder_that_was_named(home: Path) -> None:
         find_root(here, "../nothing", state(home))
     with pytest.raises(UsageError, match="cannot be sent as code"):
         find_root(here, "~", state(home))
-
-
-def test_links_that_lead_to_themselves_are_no_bug(home: Path) -> None:
-    """Of a state folder, of the folder that was named, and of a working folder on this machine."""
-    here = home / "project"
-    (home / "loop").symlink_to("loop")
-    assert find_root(here, None, home / "loop" / "orchestrate" / "runs") == CodeRoot(here)
-    with pytest.raises(UsageError, match="there is no folder"):
-        find_root(here, "../loop", state(home))
-    (here / "train" / "a.py").touch()
-    assert list_files(here, own=(home / "loop",)).paths == ["train/a.py"]
 
 
 def test_a_repository_that_git_does_not_open_is_no_plain_folder(tmp_path: Path) -> None:

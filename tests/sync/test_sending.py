@@ -93,19 +93,6 @@ def test_a_tree_arrives_as_it_is(session: Session, root: Path, workdir: str, way
     assert (again.bytes, again.reused) == (0, True)
 
 
-def test_what_any_tree_there_has_is_not_sent(
-    session: Session, root: Path, tmp_path: Path, workdir: str
-) -> None:
-    send(session, read_tree(root), workdir)
-    other = tmp_path / "another project"
-    other.mkdir()
-    (other / "train.py").write_text("pass")
-    send(session, read_tree(other), workdir)
-    assert send(session, edit(root), workdir).bytes < 230_000
-    (root / "package 1").rename(root / "moved")
-    assert send(session, read_tree(root), workdir).bytes == 0
-
-
 def test_a_tree_that_was_damaged_there_is_found_out(session: Session, root: Path, workdir: str) -> None:
     first = read_tree(root)
     send(session, first, workdir)

@@ -46,15 +46,6 @@ def test_its_pieces_are_its_files_end_to_end(folder: Path, tmp_path: Path) -> No
     assert [blob.size for blob in made.manifest.pieces[0]] == [4 << 20]
 
 
-def test_the_digest_is_that_of_names_and_contents_alone(folder: Path, tmp_path: Path) -> None:
-    first = read(folder, tmp_path / "cache")
-    os.utime(folder / "a", ns=(0, 0))
-    (folder / "a").chmod(0o600)
-    assert read(folder, tmp_path / "cache").digest == first.digest
-    (folder / "sub" / "empty").rename(folder / "sub" / "other")
-    assert read(folder, tmp_path / "cache").digest != first.digest
-
-
 def test_what_was_read_is_not_read_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,8 +115,8 @@ def test_a_file_that_is_seen_and_cannot_be_opened_is_named(
         read(folder, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("given", ["~nobody-of-that-name/images", f"/{'a' * 300}/images"])
-def test_a_path_that_no_machine_has_is_a_mistake_in_the_inventory(given: str) -> None:
+def test_a_path_that_no_machine_has_is_a_mistake_in_the_inventory() -> None:
+    given = f"/{'a' * 300}/images"
     inventory = parse(f'[[host]]\nssh = "a"\n[data]\npaths = ["{given}"]\n')
     with pytest.raises(UsageError, match="\\[data\\] names"):
         check_data(inventory)

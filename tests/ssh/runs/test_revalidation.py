@@ -57,6 +57,8 @@ def test_what_is_unchanged_is_not_validated_again(desk: Desk) -> None:
     changed = ("--validate", "changed")
 
     assert validated(desk) == names
+    files = sum(path.is_file() for path in desk.project.rglob("*"))
+    assert {event["files"] for event in desk.named("TreeSynced")} == {files}  # without worker_entry's
     assert validated(desk) == names, "a command of the user's own was taken as read unasked"
     assert validated(desk, *changed) == []
     (line,) = [line for line in said(desk) if "ago, unchanged" in line]
