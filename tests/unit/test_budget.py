@@ -34,39 +34,39 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(16, 2_120, 10_031),
+    "": Size(16, 2_119, 10_024),
     "checks": Size(5, 1_009, 6_821),
-    "cli": Size(34, 3_714, 24_080),
-    "config": Size(10, 1_380, 9_493),
+    "cli": Size(34, 3_689, 23_960),
+    "config": Size(10, 1_377, 9_461),
     "diagnosis": Size(7, 1_049, 7_579),
     "envs": Size(5, 599, 3_781),
     "export": Size(2, 295, 2_723),
     "fleet": Size(5, 872, 5_557),
     "frameworks": Size(5, 165, 843),
-    "launching": Size(9, 829, 5_247),
+    "launching": Size(9, 792, 4_980),
     "node": Size(2, 55, 345),
-    "node/base": Size(15, 1_276, 6_761),
-    "node/disk": Size(7, 531, 3_341),
+    "node/base": Size(15, 1_265, 6_710),
+    "node/disk": Size(7, 481, 2_984),
     "node/hook": Size(8, 662, 4_012),
     "node/look": Size(10, 1_221, 8_095),
     "node/serve": Size(8, 930, 5_861),
-    "node/stock": Size(10, 1_794, 13_193),
+    "node/stock": Size(10, 1_699, 12_377),
     "node/task": Size(17, 2_719, 18_101),
     "node/tidy": Size(3, 435, 3_157),
-    "phases": Size(28, 5_309, 40_999),
-    "planning": Size(8, 996, 6_557),
+    "phases": Size(28, 5_223, 40_174),
+    "planning": Size(7, 937, 6_086),
     "program": Size(8, 920, 6_720),
     "rehearsal": Size(4, 488, 2_761),
     "render": Size(19, 2_757, 21_304),
     "run": Size(13, 1_461, 10_427),
     "ssh": Size(9, 2_107, 14_098),
     "store": Size(13, 1_386, 8_398),
-    "sync": Size(17, 3_000, 20_299),
-    "tests": Size(344, 43_508, 324_847),
-    "wire": Size(15, 1_643, 7_541),
+    "sync": Size(13, 2_422, 16_155),
+    "tests": Size(342, 42_803, 317_907),
+    "wire": Size(15, 1_587, 7_177),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(312, 41_722, 278_125)
+TOTAL = Size(307, 40_721, 270_671)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
