@@ -19,13 +19,9 @@ def rows() -> Iterator[Row]:
     for name, op, what, status, words in (
         ("it is ready", "env_look", "result.update(ready=True, path='/' + words)", 0, "has its environment"),
         ("a machine for a shell", "env_look", "result['machine'] = 'x86_64; touch ' + CANARY", 3, PROTOCOL),
-        ("a machine that is an option", "env_look", "result['machine'] = '--target=/tmp'", 3, PROTOCOL),
-        ("a machine that is a path", "env_look", "result['machine'] = '../../x'", 3, PROTOCOL),
         ("another machine", "env_look", "result['machine'] = 'mips'", 3, "needs uv for mips"),
-        ("a libc that leads out", "env_look", "result['libc'] = '../../x'", 3, PROTOCOL),
         ("nested deep", "env_look", "text(b'[' * 300_000)\nheader = None", 3, PROTOCOL),
         ("a version for a shell", "env_find", "result['version'] = '3.11.2; touch ' + CANARY", 3, PROTOCOL),
-        ("a version of no digits", "env_find", "result['version'] = '\u0663.\u0661.\u0661'", 3, PROTOCOL),
         ("a relative interpreter", "env_find", "result['path'] = '--help'", 3, PROTOCOL),
     ):
         yield Row(f"{name} ({op})", Verb.SETUP, when(op, _WORDS + what), status, words)

@@ -71,18 +71,13 @@ _ADVICE = (
 _OK, _LOST = 0, 3
 LIES: dict[str, tuple[str, int, str]] = {
     "facts that are a list": (_facts("result = []"), _LOST, PROTOCOL),
-    "facts of other types": (_facts("result['disk'] = 7"), _LOST, PROTOCOL),
-    "addresses that are a text": (_facts("result['addresses'] = '10.0.0.1'"), _LOST, PROTOCOL),
     "addresses that are none": (_of("(words, '::%%', '300.1.2.3', '')"), _OK, ""),
-    "an address with a tail": (_of("('10.0.0.1%' + words, '10.0.0.1\\n')"), _OK, ""),
     "many addresses": (_of("(f'10.0.{n >> 8}.{n & 255}' for n in range(10**4))", "'e'"), _OK, ""),
     "GPUs of hostile words": (_facts("result['gpus'] = [{'index': 0, 'name': words}] * 9"), _OK, "9 x "),
-    "a GPU below zero": (_facts("result['gpus'] = [{'index': -1, 'name': 'x'}]"), _LOST, PROTOCOL),
     "more than it may print": (_prints("'[' * 10**6"), _OK, ""),
     "a python of hostile words": (_prints("'2.1 ' + words"), _OK, ""),
     "a python for a shell": (_prints("'2.1 /x; touch ' + CANARY"), _OK, ""),
     "a boot id of hostile words": (when("hello", f"{_WORDS}\nheader['hello']['boot_id'] = words"), _OK, ""),
-    "a hello of lists": (when("hello", "header['hello'] = []"), _LOST, PROTOCOL),
     "advice": (when("facts", _ADVICE), _LOST, "says: is old"),
     "gone": (when("facts", "leave()"), _LOST, "gpu-01"),
 }  # fmt: skip

@@ -121,14 +121,13 @@ def test_wheels_may_lie_in_the_logins_home(tmp_path: Path, wheels: Path) -> None
         assert agent.request("env_make", LOCK, **wanted)["made"]
 
 
-@pytest.mark.parametrize("lock", [b"other==2.0\n", b"small==9.0\n"])
 def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
-    tmp_path: Path, wheels: Path, lock: bytes
+    tmp_path: Path, wheels: Path
 ) -> None:
     """The controller resolved it, perhaps with an index of its own: it can send what it found."""
     wanted = {**fields(tmp_path, wheels), "wheels": None, "index": wheels.as_uri(), "ask_first": True}
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
-        agent.request("env_make", lock, **wanted)
+        agent.request("env_make", b"small==9.0\n", **wanted)
     assert caught.value.kind == "no-index"
     assert caught.value.why.count("No solution found") == 1, caught.value.why
     assert str(tmp_path) not in caught.value.why, "equal on each host, to be shown once"
@@ -136,18 +135,6 @@ def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
     of_others = b"other==2.0 ; sys_platform == 'win32'\nsmall==1.0\n"
     with AgentClient(tmp_path / "state") as agent:
         assert agent.request("env_make", of_others, **wanted)["made"]
-
-
-@pytest.mark.parametrize(("python", "installs"), [("3.99", 1), (">=3.99", 1), ("/no/python3", 0)])
-def test_where_a_python_is_missing_the_hint_names_the_uv_that_is_there(
-    tmp_path: Path, python: str, installs: int
-) -> None:
-    """Nobody has uv on the PATH there."""
-    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
-        agent.request("env_find", uv=str(uv.binary()), python=python)
-    command = f"`{shlex.quote(str(uv.binary()))} python install {shlex.quote(python)}`"
-    assert caught.value.hint.count(command) == installs
-    assert caught.value.hint.count(" python install ") == installs
 
 
 def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path) -> None:
@@ -159,43 +146,16 @@ def test_what_cannot_be_imported_is_no_environment(tmp_path: Path, wheels: Path)
     assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
 
 
-@pytest.mark.parametrize("verb", ["env_find", "env_make"])
-def test_a_uv_that_was_killed_is_no_missing_python_and_leaves_nothing(
-    tmp_path: Path, wheels: Path, verb: str
-) -> None:
+def test_a_uv_that_was_killed_is_no_missing_python_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
     killed = tmp_path / "uv"
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
-        agent.request(verb, LOCK, **fields(tmp_path, wheels, uv=str(killed), python=">=3.8"))
+        agent.request("env_make", LOCK, **fields(tmp_path, wheels, uv=str(killed)))
     assert caught.value.kind == "env"
     assert "uv was killed by SIGKILL" in caught.value.what
     assert "out-of-memory" in caught.value.why
     assert not list((tmp_path / "work dir").glob("envs/.making-*"))
-
-
-def test_an_import_that_was_killed_is_told_apart(tmp_path: Path, wheels: Path) -> None:
-    wheel(wheels, "numpy", "1.0", "import os; os.kill(os.getpid(), 9)\n")
-    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
-        agent.request("env_make", NUMPY, **fields(tmp_path, wheels))
-    assert "the import of what was installed was killed by SIGKILL" in caught.value.what
-    assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
-
-
-def test_a_package_that_is_nowhere_is_named(tmp_path: Path, wheels: Path) -> None:
-    with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError) as caught:
-        agent.request("env_make", b"missing==3.0\n", **fields(tmp_path, wheels))
-    assert "missing" in caught.value.why
-    assert os.listdir(tmp_path / "work dir" / "envs") == [".lock-0123456789abcdef"]
-
-
-def test_an_index_that_does_not_answer_is_told_apart(tmp_path: Path, wheels: Path) -> None:
-    wanted = dict(fields(tmp_path, wheels), wheels=None, index="http://127.0.0.1:9/simple")
-    client = AgentClient(tmp_path / "state", env={"UV_HTTP_RETRIES": "0"})
-    with client as agent, pytest.raises(AgentError) as caught:
-        agent.request("env_make", LOCK, **wanted)
-    assert caught.value.kind == "no-index"
-    assert 'via = "controller"' in caught.value.hint
 
 
 def test_an_index_that_does_not_answer_is_asked_once_where_there_is_another_way(
@@ -295,9 +255,10 @@ def test_a_python_that_is_not_there_gets_the_three_ways(tmp_path: Path, wheels: 
             agent.request("env_find", **fields(tmp_path, wheels, python="3.99"))
     assert caught.value.kind == "no-python"
     assert "`python` under [env]" in caught.value.hint
+    assert f"`{shlex.quote(str(uv.binary()))} python install 3.99`" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "/etc"])
+@pytest.mark.parametrize("name", ["../x", "/etc"])
 def test_a_name_that_is_a_path_is_refused(tmp_path: Path, wheels: Path, name: str) -> None:
     with AgentClient(tmp_path / "state") as agent, pytest.raises(AgentError):
         agent.request("env_make", LOCK, **fields(tmp_path, wheels, name=name))

@@ -58,7 +58,7 @@ def test_another_run_at_that_port_is_something_else(lab: Lab) -> None:
     assert look(a, port)["why"] == "answered by something else"
 
 
-@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.2\r\n", b"", b"\0" * 5000])
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.2\r\n", b""])
 def test_a_foreign_server_is_something_else(lab: Lab, greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -121,8 +121,6 @@ def test_sixty_targets_are_asked_at_once(lab: Lab) -> None:
     [
         ("exit 0", True),
         ("echo '2 packets transmitted, 0 received, 100% packet loss'; exit 1", False),
-        ("exit 2", None),
-        ("echo 'ping: permission denied (are you root?)'; exit 1", None),
         ("sleep 100", None),
     ],
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.desk import completing
 from orchestrator.names import RunId
 from orchestrator.store import RunFolder
 from tests.unit import plans
@@ -80,32 +81,49 @@ TYPED = [
 ]
 
 
-def judge(typed: str, offered: list[str]) -> None:
-    _, wanted, unwanted = next(row for row in TYPED if row[0] == typed)
-    assert wanted <= set(offered), typed
-    assert not unwanted & set(offered), typed
+@pytest.mark.parametrize(("typed", "wanted", "unwanted"), TYPED)
+def test_what_is_offered(
+    typed: str, wanted: set[str], unwanted: set[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell asks, without the start of a process."""
+    monkeypatch.chdir(place)
+    for name, value in environ(place).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    monkeypatch.setenv("_ARGCOMPLETE_STDOUT_FILENAME", str(place / "out"))
+    monkeypatch.setenv("COMP_LINE", typed)
+    monkeypatch.setenv("COMP_POINT", str(len(typed)))
+    monkeypatch.setattr("os._exit", ending)
+    with pytest.raises(EndedError):
+        completing.answer()
+    offered = {word.strip() for word in (place / "out").read_text().split("\x0b")}
+    assert wanted <= offered
+    assert not unwanted & offered
+
+
+class EndedError(Exception):
+    """The end of the process."""
+
+
+def ending(_status: int) -> None:
+    raise EndedError
 
 
 def test_bash(place: Path) -> None:
     script = "source <(orchestrate completion bash)\nCOMP_WORDBREAKS=$' \\t\\n\"\\'><=;|&(:'\n"
-    for typed, _, _ in TYPED:
-        script += (
-            f"COMP_LINE='{typed}'; COMP_POINT=${{#COMP_LINE}}; COMP_TYPE=9; COMPREPLY=()\n"
-            '_python_argcomplete orchestrate 2>/dev/null; echo "${COMPREPLY[*]-}" @end\n'
-        )
-    parts = " ".join(ask("bash", script, place)).split("@end")
-    for (typed, _, _), part in zip(TYPED, parts, strict=False):
-        judge(typed, part.split())
+    typed = "orchestrate exec --only gpu-01,g"
+    script += (
+        f"COMP_LINE='{typed}'; COMP_POINT=${{#COMP_LINE}}; COMP_TYPE=9; COMPREPLY=()\n"
+        '_python_argcomplete orchestrate 2>/dev/null; echo "${COMPREPLY[*]-}"\n'
+    )
+    assert "gpu-01,gpu-02" in ask("bash", script, place)
 
 
 def test_fish(place: Path) -> None:
+    # The word alone: fish shows what it is about behind a tab.
     script = "orchestrate completion fish | source\n"
-    for typed, _, _ in TYPED:
-        # The word alone: fish shows what it is about behind a tab.
-        script += f"for line in (complete -C '{typed}'); string split -f1 -- \\t $line; end; echo @end\n"
-    parts = " ".join(ask("fish", script, place)).split("@end")
-    for (typed, _, _), part in zip(TYPED, parts, strict=False):
-        judge(typed, part.split())
+    script += "for line in (complete -C 'orchestrate ta'); string split -f1 -- \\t $line; end\n"
+    assert ask("fish", script, place) == ["tail"]
 
 
 def test_zsh(place: Path) -> None:

@@ -73,7 +73,7 @@ def outcome(text: str | bytes) -> Inventory | UsageError:
         return error
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.text()
     | st.binary()
