@@ -6,27 +6,25 @@ import argparse
 import contextlib
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options
-from orchestrator.cli.desk.out import say
+from orchestrator.cli.desk.out import say, width
 from orchestrator.errors import ExitStatus, HostError, SeveralErrors
 from orchestrator.ranges import expand_all, fold
 from orchestrator.text import count, plain
 
 if TYPE_CHECKING:
-    from orchestrator.events import CheckReported, Stamped
+    from orchestrator.events import Stamped
     from orchestrator.fleet import Fleet
-    from orchestrator.model import Data, Inventory, RunPlan
+    from orchestrator.model import Inventory, RunPlan
     from orchestrator.phases.preflight import Findings
-    from orchestrator.store.bus import Bus
 
 SUMMARY = "check every host and every pair of hosts"
-_COLUMNS, _NAMED = 80, 8
+_NAMED = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    import dataclasses
+
     from orchestrator.cli.desk.asking import unconnected
     from orchestrator.cli.desk.inventory import load
     from orchestrator.eventjson import encode
     from orchestrator.events import Phase
     from orchestrator.launching.data import check_data
     from orchestrator.phases.context import report_failures
+    from orchestrator.phases.data import checks
     from orchestrator.phases.preflight import examine
     from orchestrator.planning.selection import narrow
     from orchestrator.render.progress import awaiting
@@ -61,20 +62,11 @@ def main(arguments: argparse.Namespace) -> int:
         report_failures(bus, Phase.CONNECT, unreachable)
         findings = examine(fleet, bus, planned, closely=True, on_step=step) if fleet.sessions else None
         if findings is not None and inventory.data is not None:
-            findings = _with_data(fleet, bus, planned, inventory.data, findings)
+            of_data = checks(fleet, planned.hosts, inventory.data)
+            for check in of_data:
+                bus.emit(check)
+            findings = dataclasses.replace(findings, checks=(*findings.checks, *of_data))
     return _conclude(arguments, planned, findings, unreachable)
-
-
-def _with_data(fleet: Fleet, bus: Bus, planned: RunPlan, data: Data, findings: Findings) -> Findings:
-    """The findings, and who lacks what of [data]."""
-    import dataclasses
-
-    from orchestrator.phases.data import checks
-
-    of_data = checks(fleet, planned.hosts, data)
-    for check in of_data:
-        bus.emit(check)
-    return dataclasses.replace(findings, checks=(*findings.checks, *of_data))
 
 
 def _connect(fleet: Fleet, planned: RunPlan, step: Callable[[str], None]) -> dict[str, HostError]:
@@ -98,6 +90,7 @@ def _conclude(
 ) -> int:
     """Show everything, the errors last; the exit status."""
     from orchestrator.checks.network import without
+    from orchestrator.events import CheckReported, Level
     from orchestrator.render import DisplayGoneError
     from orchestrator.render.errors import report, write
     from orchestrator.render.preflight import preflight_table
@@ -105,31 +98,22 @@ def _conclude(
 
     failed = {**unreachable, **(findings.failed if findings else {})}
     good = findings is not None and findings.good and not unreachable
-    checks = [*(findings.checks if findings else ()), *_unanswered(failed)]
-    pairs = findings.pairs if findings else ()
-    out = () if findings is None else without(planned.hosts, findings.checks, pairs, failed)
-    summary = _summary(arguments, len(planned.hosts), out, good=good)
-    names = [host.name for host in planned.hosts]
     if not arguments.json:
-        width = shutil.get_terminal_size((_COLUMNS, 24)).columns if sys.stdout.isatty() else None
+        out: tuple[str, ...] = ()
+        columns = width()
         if findings is not None:
+            out = without(planned.hosts, findings.checks, findings.pairs, failed)
+            # A row for hosts that do not answer, too; what is wrong with them is said in their own words.
+            rows = [CheckReported(name, "login", Level.FAIL, error.what) for name, error in failed.items()]
+            names = [host.name for host in planned.hosts]
+            table = preflight_table([*findings.checks, *rows], findings.pairs, columns, hosts=names)
             with contextlib.suppress(DisplayGoneError):  # `| head` has seen enough
-                write(map(plain, preflight_table(checks, pairs, width, hosts=names)), sys.stdout)
+                write(map(plain, table), sys.stdout)
         if failed:
             sys.stdout.flush()
-            report(SeveralErrors(failed.values()), sys.stderr, width if sys.stderr.isatty() else None)
-        say(*wrapped([summary], width))
+            report(SeveralErrors(failed.values()), sys.stderr, columns if sys.stderr.isatty() else None)
+        say(*wrapped([_summary(arguments, len(planned.hosts), out, good=good)], columns))
     return int(ExitStatus.OK if good else ExitStatus.CLUSTER)
-
-
-def _unanswered(failed: Mapping[str, HostError]) -> list[CheckReported]:
-    """A row of the table for hosts that do not answer; what is wrong with them is said in their own words."""
-    from orchestrator.events import CheckReported, Level
-
-    return [
-        CheckReported(name, "login", Level.FAIL, error.what, error.why, error.hint)
-        for name, error in failed.items()
-    ]
 
 
 def _summary(arguments: argparse.Namespace, total: int, out: tuple[str, ...], *, good: bool) -> str:

@@ -17,12 +17,11 @@ from ..base import lenient, procs, tcp, turnstile
 from ..base.fault import NodeError, reason
 from ..base.paths import Paths
 from ..serve.agent import Agent, Request
-from ..serve.loop import READ, WRITE
+from ..serve.loop import READ
 from ..task import leases
 
 _PEERS = 512  # connections at a time; more than that are no peers
-_PATIENCE = 30.0  # seconds for one of them
-_MOST = 1 << 20  # bytes of large packets
+_MOST = 1 << 16  # bytes of large packets: a buffer of the kernel takes them at once
 _LISTEN = "0A"
 
 
@@ -30,11 +29,11 @@ class Mesh:
     """The listeners of one preflight and the peers that are connected to them."""
 
     def __init__(self, agent: Agent, line: str, large: int) -> None:
-        self.loop = agent.loop
-        self.line = line.encode()
-        self.payload = os.urandom(large)  # no VPN on the way can compress it
-        self.open: dict[int, _Peer] = {}
+        self._loop = agent.loop
+        self._line = line.encode()
+        self._payload = os.urandom(large)  # no VPN on the way can compress it
         self._listeners: list[socket.socket] = []
+        self._peers: dict[int, socket.socket] = {}
         self._turns: list[int] = []
 
     def listen(self, port: int) -> bool:
@@ -58,74 +57,55 @@ class Mesh:
 
     def close(self) -> None:
         for listener in self._listeners:
-            self.loop.unwatch(listener.fileno())
+            self._loop.unwatch(listener.fileno())
             listener.close()
-        for peer in list(self.open.values()):
-            peer.reset()
+        for peer in list(self._peers.values()):
+            # Without TIME_WAIT on the port.
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._hang_up(peer)
         while self._turns:
             os.close(self._turns.pop())
 
     def _serve(self, listener: socket.socket) -> None:
         listener.setblocking(False)
         self._listeners.append(listener)
-        self.loop.watch(listener.fileno(), READ, lambda: self._accept(listener))
+        self._loop.watch(listener.fileno(), READ, lambda: self._greet(listener))
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _greet(self, listener: socket.socket) -> None:
+        """Send a peer all of it, which its buffer holds, and wait until it hangs up."""
         try:
-            connection, _ = listener.accept()
+            peer, _ = listener.accept()
         except OSError:
             return  # it went away in the queue
-        if len(self.open) >= _PEERS:
-            connection.close()
+        if len(self._peers) >= _PEERS:
+            peer.close()
             return
-        connection.setblocking(False)
-        peer = self.open[connection.fileno()] = _Peer(self, connection)
-        peer.greet()
-
-
-class _Peer:
-    """One connection, until the other side hangs up."""
-
-    def __init__(self, mesh: Mesh, connection: socket.socket) -> None:
-        self._mesh = mesh
-        self._socket = connection
-        self._unsent = mesh.payload
-        self._timer = mesh.loop.after(_PATIENCE, self.hang_up)
-
-    def greet(self) -> None:
+        peer.setblocking(False)
+        self._peers[peer.fileno()] = peer
+        self._loop.watch(peer.fileno(), READ, lambda: self._hear(peer))
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.send(self._mesh.line)  # in a packet of its own, which gets through anyway
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MOST)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.send(self._line)  # in a packet of its own, which gets through anyway
+            if self._payload:
+                peer.send(self._payload)
         except OSError:
-            self.hang_up()
-            return
-        self._go_on()
+            self._hang_up(peer)
 
-    def reset(self) -> None:
-        """Hang up without TIME_WAIT on the port."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.hang_up()
-
-    def hang_up(self) -> None:
-        self._timer.cancel()
-        if self._socket.fileno() >= 0 and self._mesh.open.pop(self._socket.fileno(), None) is not None:
-            self._mesh.loop.unwatch(self._socket.fileno())
-            self._socket.close()
-
-    def _go_on(self) -> None:
-        """Send what fits; hang up when the other side has."""
+    def _hear(self, peer: socket.socket) -> None:
         try:
-            if self._unsent:
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
-            elif not self._socket.recv(200):
-                self.hang_up()
+            if peer.recv(200):
                 return
         except BlockingIOError:
-            pass
-        except OSError:
-            self.hang_up()
             return
-        self._mesh.loop.watch(self._socket.fileno(), WRITE if self._unsent else READ, self._go_on)
+        except OSError:
+            pass
+        self._hang_up(peer)
+
+    def _hang_up(self, peer: socket.socket) -> None:
+        if self._peers.pop(peer.fileno(), None) is not None:
+            self._loop.unwatch(peer.fileno())
+            peer.close()
 
 
 def listen(agent: Agent, request: Request) -> dict[str, Any]:
