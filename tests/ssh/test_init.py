@@ -79,12 +79,6 @@ def test_an_environment_is_to_be_made_where_a_host_has_none(cluster: Cluster, tm
     assert [host.python for host in inventory.hosts] == ["python3", "python3"]
 
 
-def test_a_place_that_cannot_be_written(cluster: Cluster, tmp_path: Path) -> None:
-    done = init(cluster, tmp_path, "gpu-01", "--to", "none/hosts.toml")
-    assert done.returncode == 2
-    assert "cannot write none/hosts.toml" in done.stderr
-
-
 def test_it_never_writes_over_a_file(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     (folder / "hosts.toml").write_text("mine\n")
@@ -163,24 +157,6 @@ def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> No
     assert key not in known
 
 
-def test_without_names_and_without_anybody_to_ask(cluster: Cluster, tmp_path: Path) -> None:
-    done = init(cluster, tmp_path / "project")
-    assert done.returncode == 2
-    assert " 'gpu-[01-03]'` takes these" in done.stderr
-    assert not list((tmp_path / "project").iterdir())
-
-
-def test_slots_of_a_hostfile_of_which_some_are_named(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text("gpu-01 slots=2\ngpu-02\n127.0.0.1:1\n")
-    done = init(cluster, tmp_path / "project", "--hostfile", "../hosts", "gpu-[01-02]", "--no-preflight")
-    assert (done.returncode, done.stderr.count("next: orchestrate setup")) == (0, 1)
-    hosts = config.load(tmp_path / "project" / "hosts.toml").hosts
-    assert [(host.name, host.tasks, host.task_port) for host in hosts] == [
-        ("gpu-01", 2, int(PORT)),
-        ("gpu-02", 1, int(PORT) + 2),
-    ]
-
-
 def test_a_person_is_asked_which_hosts_and_once_for_all_keys(cluster: Cluster, tmp_path: Path) -> None:
     cluster.known_hosts.write_text("")
     folder = tmp_path / "project"
@@ -206,25 +182,6 @@ def test_a_person_is_asked_which_hosts_and_once_for_all_keys(cluster: Cluster, t
     os.close(terminal)
     assert len(cluster.known_hosts.read_text().splitlines()) == 2
     assert [host.name for host in config.load(folder / "hosts.toml").hosts] == ["gpu-01", "gpu-03"]
-
-
-def test_the_end_of_the_input_at_a_question_ends_it(cluster: Cluster, tmp_path: Path) -> None:
-    terminal, theirs = pty.openpty()
-    process = subprocess.Popen(
-        argv("--ssh-config", str(cluster.ssh_config)),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    until(terminal, "Enter takes all: ")
-    os.write(terminal, b"\x04")
-    assert process.wait(30) == 130
-    os.close(terminal)
-    assert not (tmp_path / "hosts.toml").exists()
 
 
 def until(terminal: int, words: str, seconds: float = 60) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.model import TaskId
 
 _LONGEST_NAME = 100  # characters
-_NO_TIME = "{!r} is not a time (a time is written 600 or 10m)"
+_TIME = "a time (a time is written 600 or 10m)"
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -40,7 +40,7 @@ def seconds(text: str) -> float:
     except ValueError:
         seconds = span(text)
     if not 0 <= seconds <= 365 * 24 * 3600:
-        raise argparse.ArgumentTypeError(_NO_TIME.format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} is not {_TIME}")
     return seconds
 
 
@@ -79,49 +79,37 @@ _TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def _amount(text: str, units: Mapping[str, int], bare: int | None) -> int | None:
-    """A number with one of the units, or with none where `bare` says what it counts then; 0 needs none."""
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
-    if not (number.isascii() and number.isdigit() and len(number) < 7):
-        return None
-    if not unit and bare is None and int(number):
-        return None
-    return int(number) * (units[unit] if unit else bare or 0)
+def _amount(text: str, units: Mapping[str, int], what: str) -> float:
+    """Read a number with one of the units; 0 needs none, nor any number where "" is one."""
+    match = re.fullmatch(r"([0-9]{1,6})([A-Za-z]?)", text)
+    unit = None if match is None else units.get(match[2], 0 if int(match[1]) == 0 and not match[2] else None)
+    if match is None or unit is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return float(int(match[1]) * unit)
 
 
 def age(text: str) -> float:
-    amount = _amount(text, _TIMES, None)
-    if amount is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age (an age is written 12h or 7d)")
-    return float(amount)
+    return _amount(text, _TIMES, "an age (an age is written 12h or 7d)")
 
 
 def span(text: str) -> float:
-    amount = _amount(text, _TIMES, 1)
-    if amount is None:
-        raise argparse.ArgumentTypeError(_NO_TIME.format(text))
-    return float(amount)
-
-
-def amount_of_bytes(text: str) -> int:
-    amount = _amount(text.removesuffix("B"), _SIZES, None)
-    if amount is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size (a size is written 500M or 20G)")
-    return amount
+    return _amount(text, {**_TIMES, "": 1}, _TIME)
 
 
 def rate(text: str) -> float:
     """Bytes per second; not 0."""
-    if not (amount := amount_of_bytes(text.removesuffix("/s"))):
+    amount = _amount(text.removesuffix("/s").removesuffix("B"), _SIZES, "a rate (a rate is written 20M)")
+    if not amount:
         raise argparse.ArgumentTypeError(f"{text!r} would send nothing (a rate is written 20M)")
-    return float(amount)
+    return amount
 
 
 def since(text: str) -> float:
     """A moment, in seconds since the epoch: so long ago, or a date (and time), local without a zone."""
-    ago = _amount(text, _TIMES, None)
-    if ago is not None:
-        return time.time() - ago
+    try:
+        return time.time() - _amount(text, _TIMES, "")
+    except argparse.ArgumentTypeError:
+        pass
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:
