@@ -12,14 +12,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from orchestrator.envs import uv
 from orchestrator.node.base.fault import NodeError
-from orchestrator.node.serve.agent import Agent, Request
+from orchestrator.node.serve.agent import Request
 from orchestrator.node.stock import envs
 from tests.node.agent_client import AgentClient, AgentError
 from tests.wheels import wheel
@@ -62,25 +61,6 @@ def test_an_environment_is_made_once_and_runs(tmp_path: Path, wheels: Path) -> N
         assert not agent.request("env_make", LOCK, **wanted)["made"]
     envs = tmp_path / "work dir" / "envs"
     assert sorted(os.listdir(envs)) == [".lock-0123456789abcdef", "0123456789abcdef"]
-
-
-@pytest.mark.parametrize(("number", "rest"), [(4.0, {"small"}), (3.99, set())])
-def test_what_is_imported_is_compiled_and_with_many_processors_the_rest(
-    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, number: float, rest: set[str]
-) -> None:
-    """Else each task would pay for it; what a login says about bytecode is for its own work."""
-    wheel(wheels, "numpy", "1.0", "from numpy_part import answer\n")
-    wheel(wheels, "numpy_part", "1.0", "answer = 42\n")
-    monkeypatch.setattr(envs, "_processors", lambda: number)
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
-    lock = LOCK + NUMPY + b"numpy_part==1.0\n"
-    request = Request(fields(tmp_path, wheels), lock)
-    agent = cast("Agent", SimpleNamespace(rooms={}, in_child=lambda _, work, **__: made.append(work())))
-    made: list[dict[str, Any]] = []
-    envs.make(agent, request)
-    compiled = {path.name.partition(".")[0] for path in Path(made[0]["path"]).rglob("*.pyc")}
-    assert compiled & {"small", "numpy", "numpy_part"} == {"numpy", "numpy_part"} | rest
 
 
 def test_what_an_index_serves_has_to_have_the_locks_hash(tmp_path: Path, wheels: Path) -> None:

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from ..base import lenient, trust
-from ..base.fault import NodeError, reason
+from ..base.fault import unwritable
 from ..base.paths import absolute, plain_name
 from ..disk.removing import remove
 from ..serve.agent import Agent, Request
@@ -28,7 +28,7 @@ def write(_agent: Agent, request: Request) -> dict[str, Any]:
         with open(os.path.join(folder, plain_name("host", request["host"])), "wb"):
             pass
     except OSError as error:
-        raise _unusable(request["workdir"], error) from None
+        raise unwritable(folder, error) from None
     return {}
 
 
@@ -41,7 +41,7 @@ def read(_agent: Agent, request: Request) -> dict[str, Any]:
     except FileNotFoundError:
         return {"hosts": []}
     except OSError as error:
-        raise _unusable(request["workdir"], error) from None
+        raise unwritable(folder, error) from None
 
 
 def clean(_agent: Agent, request: Request) -> dict[str, Any]:
@@ -68,12 +68,3 @@ def _forget_stale(folder: str) -> None:
 
 def _folder(request: Request) -> str:
     return os.path.join(absolute(request["workdir"]), ".share-" + plain_name("nonce", request["nonce"]))
-
-
-def _unusable(workdir: str, error: OSError) -> NodeError:
-    return NodeError(
-        "workdir",
-        f"the working folder {workdir} cannot be used",
-        reason(error),
-        "set `workdir` to a folder that this user may write",
-    )

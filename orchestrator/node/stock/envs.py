@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any, Iterator
 
-from ..base import locks, procs, trust
+from ..base import locks, trust
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard, listed, text
 from ..base.paths import absolute, free_bytes, plain_name
@@ -29,10 +29,6 @@ LOCK = "lock.txt"
 _SECONDS = 30.0  # for a Python to start, from a cold disk
 _WAIT = 1800.0  # seconds for another machine, or another launch, that makes the same environment
 _MINIMUM = 400e6  # bytes free; TensorFlow alone needs more
-# From so many processors on all of an environment is compiled when it is made: side by side that takes less
-# time than the import needs to compile what it reads, which is half of it. With fewer the rest is left to
-# whoever imports it first (of TensorFlow's environment: 12.5 s of a processor for all, 6 s for half).
-_MANY = 4
 # What is imported before an environment counts as made, by the distribution that brings it.
 _IMPORTS = {
     "tensorflow": "tensorflow",
@@ -99,8 +95,6 @@ def progress(agent: Agent, request: Request) -> dict[str, Any]:
     installed = sum(1 for _ in _distributions(making))
     if log.startswith(_IMPORTING):
         return {"step": "import", "done": 0}
-    if "\nInstalled " in log:
-        return {"step": "compile", "done": 0}
     if installed or os.path.isdir(os.path.join(making, _CACHE)):
         return {"step": "unpack", "done": installed}
     return {"step": "fetch", "done": _written(making)}
@@ -138,8 +132,6 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
         shape = ["--quiet", "--allow-existing", "--relocatable", "--no-project"]
         _step(request, making, ["venv", *shape, "--python", str(request["interpreter"]), making])
         install = ["pip", "install", "--no-deps", "--python", _python(making)]
-        if _processors() >= _MANY:
-            install.append("--compile-bytecode")
         if request.get("wheels"):  # checked when they were downloaded; what was built of a source has another
             install.append("--no-verify-hashes")
         # Where there is another way, a dead index is asked once, and not for a minute.
@@ -157,15 +149,6 @@ def _build(path: str, making: str, request: Request) -> dict[str, str]:
         discard(making + ".log")
         discard(making + ".pid")
     return versions
-
-
-def _processors() -> float:
-    """Count the processors that this login may use; of a container's quota a part, too."""
-    number = float(len(os.sched_getaffinity(0)))
-    quota = procs.text("/sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
-        number = min(number, int(quota[0]) / max(1, int(quota[1])))
-    return number
 
 
 def _sources(request: Request, making: str) -> list[str]:
