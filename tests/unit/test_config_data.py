@@ -14,10 +14,6 @@ from orchestrator.planning.environ import of_data
 HOST = '[[host]]\nssh = "a"\n'
 
 
-def test_without_the_table_data_is_the_users_own() -> None:
-    assert parse(HOST).data is None
-
-
 def test_original_files_make_their_set_a_wanted_one() -> None:
     made = parse(HOST + '[data]\nsets = ["mnist:3.0.1"]\nmnist = "a"\nfashion_mnist = "b"\n')
     assert made.data == Data(sets=("mnist:3.0.1", "fashion_mnist"), mnist="a", fashion_mnist="b")

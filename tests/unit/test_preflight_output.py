@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 
 import pytest
 
@@ -11,9 +10,7 @@ from orchestrator.checks.network import without
 from orchestrator.cli.preflight import _summary
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import Host, Role
-from orchestrator.render.errors import write
 from orchestrator.render.preflight import preflight_table
-from orchestrator.render.wrap import wrapped
 from tests.unit.test_checks import of_pairs
 
 NAMES = [f"gpu-{number:02}" for number in range(1, 65)]
@@ -41,30 +38,6 @@ def test_thirty_firewalls_of_sixty_four_hosts_are_one_error() -> None:
     assert len([line for line in lines if line.startswith("error")]) == 1
     assert all(len(line) <= 80 for line in lines)
     assert without(HOSTS, checks, pairs, ()) == tuple(sorted(closed))
-
-
-def test_a_command_in_a_hint_is_not_broken() -> None:
-    line = "  try: start sshd there, or set `port`; `ssh -v -F /home/vera/.ssh/config -p 1 vera@10.0.0.1`"
-    assert wrapped([line], 80) == [
-        "  try: start sshd there, or set `port`;",
-        "       `ssh -v -F /home/vera/.ssh/config -p 1 vera@10.0.0.1`",
-    ]
-
-
-def test_what_begins_a_block_has_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    table = preflight_table([CheckReported("gpu-01", "disk", Level.FAIL, "full", "why", "hint")], [], 80)
-    terminal, pipe = Terminal(), io.StringIO()
-    write(table, terminal)
-    write(table, pipe)
-    assert "\x1b[1;31merror:\x1b[0m gpu-01: disk: full\n" in terminal.getvalue()
-    assert pipe.getvalue() == "".join(f"{line}\n" for line in table)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_note_is_one_line_for_all_hosts_and_the_cell_says_it() -> None:
