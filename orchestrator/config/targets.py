@@ -26,20 +26,12 @@ class Destination:
 
 def read_target(given: str) -> Destination:
     """Take `user@host:port` apart; IPv6 as `[v6]:port` or bare. Raise Wrong."""
-    if "://" in given:
-        raise Wrong(f"must be written as for ssh, without {show(given.partition('://')[0] + '://')}")
-    login, at, place = given.rpartition("@")
-    if at and not login:
-        raise Wrong(f"has no user before the @: {show(given)}")
-    host, port = _split_port(place)
+    login, _, place = given.rpartition("@")
+    usual = re.fullmatch(r"(?:[^-@\s][^\s]*@)?[^-@\s][^@\s]*", given) and not re.search(r"://|,", given)
+    host, port = _split_port(place) if usual else ("", None)
     if not host:
-        raise Wrong(f"names no host: {show(given)}")
-    if given.startswith("-") or host.startswith("-"):
-        raise Wrong(f"must not start with a dash: {show(given)}")
-    if re.search(r"\s", given):
-        raise Wrong(f"must be one word as for ssh, not {show(given)}; options belong in ~/.ssh/config")
-    if "," in host.strip(","):
-        raise Wrong(f"names several hosts: {show(given)}; write a [[host]] for each, or a range")
+        what = f"is not one host as for ssh, such as train@gpu-01:2200: {show(given)}"
+        raise Wrong(f"{what}; options belong in ~/.ssh/config, and several hosts are a range, gpu-[01-04]")
     return Destination(host, login or None, port)
 
 
