@@ -105,7 +105,7 @@ ADDRESSES = (
     Row(
         "a loopback address",
         hosts={"h4": {"address": "127.0.0.1"}},
-        wanted=(("h4", "address", "127.0.0.1 is a loopback address", "10.77.0.4"),),
+        wanted=(("h4", "address", "127.0.0.1 means 127.0.0.1 on h[1-4]", "10.77.0.4"),),
     ),
     Row(
         "127.0.1.1 of the installer's /etc/hosts",
