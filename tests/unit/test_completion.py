@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.desk import completing
 from orchestrator.cli.main import main
 from orchestrator.names import RunId
 from orchestrator.store import RunFolder
+from tests import command
 from tests.unit import plans
 
 RUN = "20260102-030405-abcd"
@@ -62,31 +62,18 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("typed", "wanted", "unwanted"), TYPED)
-def test_what_is_offered(
-    typed: str, wanted: set[str], unwanted: set[str], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a shell asks, without the start of a process."""
-    monkeypatch.chdir(place)
-    for name, value in environ(place).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("_ARGCOMPLETE", "1")
-    monkeypatch.setenv("_ARGCOMPLETE_STDOUT_FILENAME", str(place / "out"))
-    monkeypatch.setenv("COMP_LINE", typed)
-    monkeypatch.setenv("COMP_POINT", str(len(typed)))
-    monkeypatch.setattr("os._exit", ending)
-    with pytest.raises(EndedError):
-        completing.answer()
+def test_what_is_offered(typed: str, wanted: set[str], unwanted: set[str], place: Path) -> None:
+    """As a shell asks, but for the start of a Python."""
+    question = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(place / "out"),
+        "COMP_LINE": typed,
+        "COMP_POINT": str(len(typed)),
+    }
+    assert command.run((), place, {**environ(place), **question}).returncode == 0
     offered = {word.strip() for word in (place / "out").read_text().split("\x0b")}
     assert wanted <= offered
     assert not unwanted & offered
-
-
-class EndedError(Exception):
-    """The end of the process."""
-
-
-def ending(_status: int) -> None:
-    raise EndedError
 
 
 def test_bash(place: Path) -> None:
