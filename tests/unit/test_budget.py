@@ -36,8 +36,8 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_119, 10_024),
     "checks": Size(5, 1_009, 6_821),
-    "cli": Size(34, 3_689, 23_960),
-    "config": Size(10, 1_377, 9_461),
+    "cli": Size(34, 3_661, 23_750),
+    "config": Size(10, 1_369, 9_421),
     "diagnosis": Size(7, 1_049, 7_579),
     "envs": Size(5, 599, 3_781),
     "export": Size(2, 295, 2_723),
@@ -48,9 +48,9 @@ BUDGET = {
     "node/base": Size(15, 1_265, 6_710),
     "node/disk": Size(7, 481, 2_984),
     "node/hook": Size(8, 662, 4_012),
-    "node/look": Size(10, 1_221, 8_095),
+    "node/look": Size(10, 1_082, 7_150),
     "node/serve": Size(8, 930, 5_861),
-    "node/stock": Size(10, 1_699, 12_377),
+    "node/stock": Size(10, 1_682, 12_255),
     "node/task": Size(17, 2_719, 18_101),
     "node/tidy": Size(3, 435, 3_157),
     "phases": Size(28, 5_223, 40_174),
@@ -62,11 +62,11 @@ BUDGET = {
     "ssh": Size(9, 2_107, 14_098),
     "store": Size(13, 1_386, 8_398),
     "sync": Size(13, 2_422, 16_155),
-    "tests": Size(342, 42_803, 317_907),
+    "tests": Size(342, 42_198, 313_347),
     "wire": Size(15, 1_587, 7_177),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(307, 40_721, 270_671)
+TOTAL = Size(307, 40_529, 269_354)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
