@@ -48,9 +48,14 @@ def _open_streams() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit status; errors become text on stderr."""
-    debug = "--debug" in _ours(argv)
+    debug = "--debug" in (
+        argv[: list(argv).index("--")] if "--" in argv else argv
+    )  # else it is the command's
     try:
-        return _flushed(_verb(argv))
+        status = _verb(argv)
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()  # here Ctrl-C still helps against a reader who waits
+        return status
     except OrchestrateError as error:
         if debug:
             _show_where()
@@ -100,15 +105,11 @@ def _verb(argv: Sequence[str]) -> int:
         arguments = parse(argv)
     except SystemExit as left:  # argparse has printed its help
         return int(left.code or 0)
-    _keep_logging_off_the_terminal()
+    import logging
+
+    # Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words.
+    logging.lastResort = logging.NullHandler()
     return verb(arguments.verb).main(arguments)
-
-
-def _flushed(status: int) -> int:
-    """The status, once what was printed is out: here Ctrl-C still helps against a reader who waits."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-    return status
 
 
 def _let_go() -> None:
@@ -124,15 +125,3 @@ def _show_where() -> None:
     from orchestrator.cli.desk.out import tell
 
     tell(*traceback.format_exc().removesuffix("\n").split("\n"))
-
-
-def _keep_logging_off_the_terminal() -> None:
-    """Warnings of ours and of libraries belong in a run's debug.log; here errors are said in our words."""
-    import logging
-
-    logging.lastResort = logging.NullHandler()
-
-
-def _ours(argv: Sequence[str]) -> Sequence[str]:
-    """The arguments before the user's command."""
-    return argv[: list(argv).index("--")] if "--" in argv else argv

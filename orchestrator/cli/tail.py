@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n",
         type=readings.lines,
         metavar="N",
-        help="of each log, begin with its last N lines (default: 100, with --since and --grep all)",
+        help="of each log, begin with its last N lines (default: 100, with --since all)",
     )
     parser.add_argument("--no-follow", action="store_true", help="print what is there now and return")
     parser.add_argument(
@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="only lines since then: 10m (ago), or a date",
     )
-    parser.add_argument("--grep", type=readings.pattern, metavar="REGEX", help="only lines that match")
     parser.add_argument(
         "--notes", action="store_true", help="how the run was started, too: notes, phases, hosts"
     )
@@ -62,8 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not ended and not arguments.no_follow:
         adopt(folder)  # does nothing when it has a keeper
     look = _look(arguments, wanted)
-    narrowed = arguments.since or arguments.grep
-    lines = arguments.n if arguments.n is not None else math.inf if narrowed else _LAST
+    lines = arguments.n if arguments.n is not None else math.inf if arguments.since else _LAST
     last = None if math.isinf(lines) else int(lines)
     behind = BEHIND if sys.stdout.isatty() and not arguments.json else None
     renderer = choose(sys.stdout, arguments.json, sys.stderr, look)
@@ -97,6 +95,5 @@ def _look(arguments: argparse.Namespace, wanted: set[str]) -> Look:
         timestamps=arguments.timestamps,
         wanted=lambda task: not wanted or task in wanted,
         since=arguments.since,
-        grep=arguments.grep,
         brief=not arguments.notes,
     )

@@ -25,6 +25,10 @@ from orchestrator.rehearsal import sshd
 from orchestrator.rehearsal.sshd import SshServer
 
 _WATCHER = Path(__file__).with_name("watcher.py")
+# Without the modules of this package, which take long to import.
+_WATCH = (
+    "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
+)
 _START_TIMEOUT = 30.0
 _TRIES = 5  # a free port can be taken by somebody else before sshd has it
 
@@ -129,27 +133,20 @@ class Cluster:
         keys.write_bytes(Path(f"{self.identity}.pub").read_bytes())
         addresses = [f"127.0.{number // 250}.{number % 250 + 2}" for number in range(self._count)]
         ports = sshd.free_ports(self._parts)
-        self.servers = tuple(
-            SshServer(
-                self.folder / f"sshd-{number + 1}",
-                tuple(addresses[number :: self._parts]),
-                port,
-                self._server_options(number + 1),
-            )
-            for number, port in enumerate(ports)
-        )
-        for server in self.servers:
-            sshd.write(server, keys)
+        servers = []
+        for number, port in enumerate(ports):
+            options = self._options
+            if self._homes:
+                home = self.folder / f"home-{number + 1}"
+                home.mkdir(mode=0o700)
+                options = {"SetEnv": f"HOME={home}", **options}
+            share = tuple(addresses[number :: self._parts])
+            servers.append(SshServer(self.folder / f"sshd-{number + 1}", share, port, options))
+            sshd.write(servers[-1], keys)
+        self.servers = tuple(servers)
         self.known_hosts.write_text("".join(server.known_hosts for server in self.servers), encoding="ascii")
         self.hosts = self._entries()
         self.ssh_config.write_text(self._ssh_config(), encoding="utf-8")
-
-    def _server_options(self, number: int) -> dict[str, str]:
-        if not self._homes:
-            return self._options
-        home = self.folder / f"home-{number}"
-        home.mkdir(mode=0o700)
-        return {"SetEnv": f"HOME={home}", **self._options}
 
     @property
     def _doors(self) -> list[tuple[str, int]]:
@@ -200,7 +197,7 @@ class Cluster:
     def _start(self) -> None:
         order = {"folder": str(self.folder), "commands": [server.argv for server in self.servers]}
         self._watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_WATCHER)],
+            [sys.executable, "-I", "-S", "-c", _WATCH, str(_WATCHER.parents[2]), str(_WATCHER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -239,29 +236,16 @@ class TaskPorts:
         for port in random.sample(_BASES, len(_BASES)):
             if len(self.first) == count:
                 return
-            if _is_free(port) and self._hold(port):
-                self.first.append(port)
+            try:
+                with socket.socket() as sock:
+                    sock.bind(("", port))  # on every address
+                self._held.append(turnstile.pass_through(_KIND, port))
+            except (OSError, turnstile.Taken):  # another cluster's tasks may bind it at any time
+                continue
+            self.first.append(port)
         raise ClusterError(f"there are no ports for the tasks of {count} hosts", hint="use fewer hosts")
 
     def close(self) -> None:
         for one in self._held:
             os.close(one)
         self._held.clear()
-
-    def _hold(self, port: int) -> bool:
-        """False when another cluster has it, whose tasks may bind it at any time."""
-        try:
-            self._held.append(turnstile.pass_through(_KIND, port))
-        except turnstile.Taken:
-            return False
-        return True
-
-
-def _is_free(port: int) -> bool:
-    """On every address."""
-    with socket.socket() as sock:
-        try:
-            sock.bind(("", port))
-        except OSError:
-            return False
-        return True

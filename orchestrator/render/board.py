@@ -111,15 +111,19 @@ def numbers(members: Sequence[tuple[TaskView, Vital | None]], now: float) -> dic
     rates = [task.steps_per_second for task in tasks if task.steps_per_second is not None]
     heard = [max(0.0, now - vital.heard) for vital in vitals]
     lost = [fit.diverged for fit in fits if fit.diverged]
+    busy = _between([one.gpu_busy for one in vitals], lambda percent: f"{percent:.0f} %")
     cells = {
         "epoch": _parts([(fit.epoch, fit.epochs) for _, fit in read]),
         "step": _parts([(task.step, None) for task in tasks] + [(fit.step, fit.steps) for fit in fits]),
         "loss": _between([*losses, *(fit.loss for fit in fits if fit.loss is not None)], _loss_word),
-        "steps/s": _between([*rates, *(fit.steps_per_second for fit in fits)], _rate_word),
+        "steps/s": _between(
+            [*rates, *(fit.steps_per_second for fit in fits)],
+            lambda rate: f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}",
+        ),
         "last word": _between(heard, _ago),
         "CPU": _between([one.cpu for one in vitals], lambda busy: f"{100 * busy:.0f} %"),
         "memory": _between([one.memory for one in vitals], size),
-        "GPU": _gpu(vitals),
+        "GPU": " ".join(filter(None, (busy, _between([one.gpu_memory for one in vitals], size)))),
     }
     shown = {name: (text, "") for name, text in cells.items() if text}
     if lost:
@@ -134,19 +138,9 @@ def _loss_word(loss: float) -> str:
     return f"{loss:.4f}" if loss == 0 or 0.001 <= abs(loss) < 1e6 else f"{loss:.3e}"
 
 
-def _rate_word(rate: float) -> str:
-    return f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}"
-
-
 def _ago(seconds: float) -> str:
     """Word a time in whole seconds, so that the eye is not drawn to it."""
     return f"{int(seconds)} s" if seconds < 9.95 else duration(seconds)
-
-
-def _gpu(vitals: Sequence[Vital]) -> str:
-    busy = _between([one.gpu_busy for one in vitals], lambda percent: f"{percent:.0f} %")
-    memory = _between([one.gpu_memory for one in vitals], size)
-    return " ".join(filter(None, (busy, memory)))
 
 
 def _parts(values: Iterable[tuple[int | None, int | None]]) -> str:

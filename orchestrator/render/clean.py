@@ -45,21 +45,21 @@ class Cleaning:
 def lines(done: Cleaning, *, json: bool, width: int | None = None) -> list[str]:
     if json:
         return [msgspec.json.encode(utf8(line)).decode() for line in _facts(done)]
-    return [*_found(done), *_table(done, width), *_end(done)]
+    # What is worth a line of its own; hosts that say the same share it.
+    said = [(host, (text,)) for host, reply in done.hosts.items() for text in _texts(reply, done.dry)]
+    found = [f"{fold.names(hosts)}: {texts[0]}" for hosts, texts in fold.alike(said)]
+    found += [f"run {run} is alive: it is left alone" for run in sorted(done.alive)]
+    # A row per host: what is left of ended runs, and how much of each kind of folder there is and went.
+    rows = [(host, tuple(_cells(reply, done.dry))) for host, reply in done.hosts.items()]
+    cells = [[fold.names(hosts), *cells] for hosts, cells in fold.alike(rows)]
+    head = ["host", "processes", *_KINDS]
+    rows_of_hosts = table(head, cells, width, ("envs", "data", "code", "work"))
+    return [*found, *(["", *rows_of_hosts] if cells else []), *_end(done)]
 
 
 def _left(reply: wire.Cleaned) -> bool:
     failed = any(kind.failed for kind in reply.folders.each())
     return bool(reply.orphans or reply.trouble or failed)
-
-
-def _found(done: Cleaning) -> Iterator[str]:
-    """Yield what is worth a line of its own; hosts that say the same share it."""
-    said = [(host, (text,)) for host, reply in done.hosts.items() for text in _texts(reply, done.dry)]
-    for hosts, texts in fold.alike(said):
-        yield f"{fold.names(hosts)}: {texts[0]}"
-    for run in sorted(done.alive):
-        yield f"run {run} is alive: it is left alone"
 
 
 def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
@@ -73,15 +73,6 @@ def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
 
 def _process(process: wire.Orphan) -> str:
     return f"{process.argv0 or '?'} pid {process.pid}, of {process.task} of run {process.run}"
-
-
-def _table(done: Cleaning, width: int | None) -> list[str]:
-    """A row per host: what is left of ended runs, and how much of each kind of folder there is and went."""
-    if not done.hosts:
-        return []
-    rows = [(host, tuple(_cells(reply, done.dry))) for host, reply in done.hosts.items()]
-    cells = [[fold.names(hosts), *cells] for hosts, cells in fold.alike(rows)]
-    return ["", *table(["host", "processes", *_KINDS], cells, width, ("envs", "data", "code", "work"))]
 
 
 def _cells(reply: wire.Cleaned, dry: bool) -> Iterator[str]:

@@ -19,7 +19,7 @@ def alike(said: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, 
     times = Counter(texts for _, texts in said)
     groups: dict[tuple[str, ...], tuple[list[str], tuple[str, ...]]] = {}
     for host, texts in said:
-        key = texts if times[texts] > 1 else tuple(_nameless(host, text) for text in texts)
+        key = texts if times[texts] > 1 else tuple("\0".join(parted(host, text)) for text in texts)
         hosts, _ = groups.setdefault(key, ([], texts))
         if host not in hosts:
             hosts.append(host)
@@ -34,7 +34,3 @@ def names(hosts: Iterable[str]) -> str:
 def parted(host: str, text: str) -> list[str]:
     """Split a text at the places where it names the host."""
     return re.split(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text) if host else [text]
-
-
-def _nameless(host: str, text: str) -> str:
-    return "\0".join(parted(host, text))

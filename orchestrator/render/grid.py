@@ -1,18 +1,14 @@
 """Columns below each other, cut into several blocks where the terminal is too narrow. Pure.
 
-Rich lays out a block. Which columns make one is ours: rich would fold a table that is too wide inside its
-words, and neither a host's name nor a finding can be read, searched or copied then.
+Rich would fold a table that is too wide inside its words, and neither a host's name nor a finding can be
+read, searched or copied then.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from orchestrator.render.wrap import GAP, fitting, shortened
 from orchestrator.text import plain
@@ -49,12 +45,15 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     if not rows:
         return []
     columns = [[plain(row[place]).expandtabs() for row in rows] for place in range(len(rows[0]))]
-    widths = [max(cell_len(cell) for cell in column) for column in columns]
+    widths = [max(map(cell_len, column)) for column in columns]
+    cells = [
+        [cell + " " * (room + GAP - cell_len(cell)) for cell in column]
+        for column, room in zip(columns, widths, strict=True)
+    ]
     lines: list[str] = []
     for block in _blocks(widths, width):
-        if lines:
-            lines.append("")
-        lines += _lines([columns[place] for place in block], sum(widths) + GAP * len(widths))
+        lines += [""] if lines else []
+        lines += ["".join(cells[place][row] for place in block).rstrip() for row in range(len(rows))]
     return lines
 
 
@@ -69,16 +68,3 @@ def _blocks(widths: list[int], width: int | None) -> list[list[int]]:
         blocks[-1].append(place)
         used += GAP + widths[place]
     return blocks
-
-
-def _lines(columns: list[list[str]], width: int) -> list[str]:
-    """One block, laid out by rich as bare text with room for everything."""
-    table = Table.grid(padding=(0, GAP, 0, 0))
-    for _ in columns:
-        table.add_column(no_wrap=True, overflow="ignore")
-    for row in zip(*columns, strict=True):
-        table.add_row(*map(Text, row))
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]

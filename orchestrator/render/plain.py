@@ -9,7 +9,6 @@ unless it is asked for: who counts or compares lines counts each task's.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -39,16 +38,12 @@ class Look:
     timestamps: bool = False
     wanted: Callable[[str], bool] = lambda _task: True  # which tasks' lines
     since: float = 0.0  # seconds since the epoch; older lines are left out
-    grep: re.Pattern[str] | None = None  # lines without it are left out
     brief: bool = False  # of the run's start one line is said
     view: View = field(default_factory=View)  # what happened before, and is not news
 
     def leaves_out(self, stamped: Stamped) -> bool:
         """Return True for a line that nobody asked for; only lines are left out."""
-        line = stamped.event
-        if not isinstance(line, LogLine):
-            return False
-        return stamped.at < self.since or (self.grep is not None and not self.grep.search(line.text))
+        return stamped.at < self.since and isinstance(stamped.event, LogLine)
 
 
 def when(seconds: float) -> str:
@@ -101,8 +96,9 @@ class Plain:
         self._look = look
         self._colour = colours(stderr)
         self._folding = Folding(look.fold or Fold.NONE, look.wanted)
-        narrowed = look.since or look.grep or look.timestamps
-        self.takes_blocks = not narrowed and look.fold is not Fold.SIMILAR  # the short way of most lines
+        self.takes_blocks = not (
+            look.since or look.timestamps or look.fold is Fold.SIMILAR
+        )  # the short way of most lines
         self._view = look.view
         self._prefixes = Prefixes()
         self._prefixes.learn(self._view)

@@ -17,7 +17,11 @@ def problems(checks: Sequence[CheckReported]) -> list[str]:
     """The blocks, failures last: they are what one looks for first."""
     said: list[str] = []
     for level, word in ((Level.WARN, "warning"), (Level.FAIL, "error")):
-        of_level = [(check.host, _texts(check)) for check in checks if check.level is level]
+        of_level = [
+            (check.host, (check.check, check.found, check.why, check.hint))
+            for check in checks
+            if check.level is level
+        ]
         for hosts, found in grouped(fold.alike(of_level)).items():
             said += _blocks(fold.names(hosts), found, word)
     return said
@@ -31,7 +35,3 @@ def _blocks(names: str, found: Sequence[tuple[str, ...]], word: str) -> list[str
     for slug, what, why, hint in found:
         lines += [f"  {line}" for line in block(what, why, hint, word=slug)]
     return lines
-
-
-def _texts(check: CheckReported) -> tuple[str, ...]:
-    return check.check, check.found, check.why, check.hint

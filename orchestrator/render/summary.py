@@ -35,6 +35,8 @@ def summary(view: View) -> list[str]:
     missing = (f"{task}: {size(lost)} of its log were lost on the node" for task, lost in losses)
     rows = [f"  {row}" for row in (*ends(view), *missing)] if started else []
     where = f"logs: {ended.folder}/logs" if started else f"more: {ended.folder}/debug.log"
+    hosts = fold.names(ended.unproven)
+    unproven = f"{hosts}: no answer; whether anything of the run is left there is unknown"
     said = [
         head,
         *rows,
@@ -42,7 +44,7 @@ def summary(view: View) -> list[str]:
         *cause(view, ended),
         *([f"not started again: {ended.given_up}"] if ended.given_up else []),
         *(line for text in ended.warnings for line in block(text, word="warning")),
-        *_unproven(ended),
+        *(block(unproven, hint=ended.hint, word="warning") if ended.unproven else ()),
         *([where] if ended.folder else []),
     ]
     return [plain(line) for line in said]
@@ -93,14 +95,6 @@ def cause(view: View, ended: RunEnded) -> list[str]:
     if ended.outcome is Outcome.SUCCEEDED:
         return [*block(ended.cause, ended.why, word="warning"), *hint]
     return [*block(ended.cause, ended.why), *shown, *hint]
-
-
-def _unproven(ended: RunEnded) -> list[str]:
-    """The hosts where something may be left."""
-    if not ended.unproven:
-        return []
-    what = f"{fold.names(ended.unproven)}: no answer; whether anything of the run is left there is unknown"
-    return block(what, hint=ended.hint, word="warning")
 
 
 def _said(view: View, ended: RunEnded) -> bool:

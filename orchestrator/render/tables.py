@@ -28,6 +28,7 @@ _DAMAGED = "cannot be read"
 _OUTCOMES = {"cluster": "not started"}
 _HOSTS = 30  # characters of the hosts
 _WIDE = 10_000  # cells, where nobody counts them
+# `ann@laptop, pid 4242`: how a keeper introduces itself to the nodes.
 _KEEPER = re.compile(r"(.{1,100})@(.{1,255}), pid (\d{1,10})")
 
 NodeTasks: TypeAlias = Mapping[tuple[str, str], tuple[str, wire.TaskStatus]]  # (attempt, task) -> host, state
@@ -91,34 +92,34 @@ def status_table(
     newest = max((int(attempt) for attempt, _ in states if attempt.isdigit()), default=0)
     tasks = [
         *(_task_facts(spec, view, states, unreachable, vitals) for spec in plan.tasks),
-        *(_left_facts(label, *state) for label, state in states.items() if _is_left(label, state[1], newest)),
+        # What is alive in something else: a validation, or a host that was replaced while it was lost.
+        *(
+            {"task": task, "host": host, "attempt": attempt, "state": node.state.state, "pid": node.state.pid}
+            | {"exit_code": None, "exit_signal": None, "said": ""}
+            for (attempt, task), (host, node) in states.items()
+            if node.alive and attempt != str(newest)
+        ),
     ]
-    run = {**_run_facts(RunRow(plan, view, kept or bool(keeper))), "keeper": _keeper(keeper)}
+    run = {**_run_facts(RunRow(plan, view, kept or bool(keeper))), "keeper": None}
+    if match := _KEEPER.fullmatch(keeper):
+        run["keeper"] = {"host": match[2], "user": match[1], "pid": int(match[3])}
     run["unreachable"] = dict(unreachable)
     if json:
-        return [msgspec.json.encode(utf8({**run, "tasks": [_bare(task) for task in tasks]})).decode()]
+        for task in tasks:  # without words; None is the attempt of a validation
+            del task["said"]
+            task["attempt"] = int(task["attempt"]) if task["attempt"].isdigit() else None
+        return [msgspec.json.encode(utf8({**run, "tasks": tasks})).decode()]
     elsewhere = f"kept by {keeper}" if keeper else "no keeper"
     who = "kept by a process of this machine" if kept else elsewhere
     named = f" ({plan.name})" if plan.name else ""
     head = f"run {plan.run}{named}: {run['state']}" + ("" if view.ended else f", {who}")
     lines = [_line(task, view, vitals, now) for task in tasks]
     rows = ["".join(text for text, _ in row).rstrip() for row in board_rows(lines, (width or _WIDE) - 2)]
-    shown = [f"  {plain(line)}" for line in (*rows, *_hang(view))]
+    if view.hang is not None and not view.ended:
+        rows.append(hanging(view.hang))
+        rows += [f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else []
+    shown = [f"  {plain(line)}" for line in rows]
     return [plain(head), *shown, *(cause(view, view.ended) if view.ended else ())]
-
-
-def _keeper(who: str) -> dict[str, Any] | None:
-    """Read `ann@laptop, pid 4242`, as a keeper introduces itself to the nodes."""
-    if not (match := _KEEPER.fullmatch(who)):
-        return None
-    return {"host": match[2], "user": match[1], "pid": int(match[3])}
-
-
-def _bare(task: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a task without words, and its attempt as a number; None for a validation."""
-    attempt = task["attempt"]
-    facts = {name: value for name, value in task.items() if name != "said"}
-    return {**facts, "attempt": int(attempt) if attempt.isdigit() else None}
 
 
 def _line(task: dict[str, Any], view: View, vitals: Vitals, now: float) -> BoardLine:
@@ -129,13 +130,6 @@ def _line(task: dict[str, Any], view: View, vitals: Vitals, now: float) -> Board
     if task["said"] or task["state"] != wire.TaskPhase.RUNNING or seen is None:
         return BoardLine({**named, **attempt_of(task["attempt"])}, (plain(task["said"]), ""))
     return BoardLine({**named, **attempt_of(task["attempt"]), **numbers([(seen, vital)], now)})
-
-
-def _hang(view: View) -> list[str]:
-    """Word what is suspected while the run continues, and what the stacks showed then."""
-    if view.hang is None or view.ended:
-        return []
-    return [hanging(view.hang), *([f"{view.stacks.found} ({view.stacks.file})"] if view.stacks else [])]
 
 
 def _run_facts(row: RunRow) -> dict[str, Any]:
@@ -255,20 +249,6 @@ def _forgotten(exited: TaskExited | None) -> dict[str, Any]:
     end = {"exit_code": exited.code, "exit_signal": exited.signal}
     how = _end_words(exited.code, exited.signal)
     return {**end, "state": "lost" if exited.lost else "exited", "said": exited.lost or how}
-
-
-def _is_left(label: tuple[str, str], node: wire.TaskStatus, newest: int) -> bool:
-    """Return True for what is alive in something else than the newest attempt.
-
-    That is a validation, perhaps without its keeper, or a host that was replaced while it was lost.
-    """
-    return node.alive and not (label[0].isdigit() and int(label[0]) == newest)
-
-
-def _left_facts(label: tuple[str, str], host: str, node: wire.TaskStatus) -> dict[str, Any]:
-    attempt, task = label
-    known = {"task": task, "host": host, "attempt": attempt, "state": node.state.state, "pid": node.state.pid}
-    return {**known, "exit_code": None, "exit_signal": None, "said": ""}
 
 
 def _end_words(code: int | None, signal: int | None) -> str:

@@ -159,7 +159,11 @@ def reported(task: TaskId, line: bytes) -> Event | None:
         case Last.RESULT:
             return TaskReported(str(task), Last.RESULT, {k: v for k, v in record.items() if k != "kind"})
         case Last.ERROR:
-            return TaskReported(str(task), Last.ERROR, _bounded(Raised.parse(record)))
+            return TaskReported(
+                str(task),
+                Last.ERROR,
+                {key: value for key, value in asdict(Raised.parse(record)).items() if value},
+            )
     return None
 
 
@@ -181,11 +185,6 @@ def last_error(report: bytes) -> Raised | None:
         if record.get("kind") == Last.ERROR:
             return Raised.parse(record)
     return None
-
-
-def _bounded(error: Raised) -> dict[str, Any]:
-    """Return the part of an error that the events of a run keep."""
-    return {key: value for key, value in asdict(error).items() if value}
 
 
 def _bytes(value: object) -> int:

@@ -48,7 +48,7 @@ class Validations:
                 with contextlib.suppress(OSError):
                     if not 0 <= time.time() - entry.lstat().st_mtime < DAY:
                         entry.unlink()
-            self._path(host, subject).touch()
+            self._path(host, subject).touch(0o600)
 
     def forget(self, host: Host) -> None:
         """Forget all validations of a host; raise OSError when one cannot be removed."""

@@ -33,8 +33,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "hostile words": (_HOSTILE_WORDS, "refused by me"),
 }
 
-_MANY = 5  # kinds for each operation,
-_SLOW = 2  # and of those that take seconds
+_MANY = 2  # kinds for each operation,
+_SLOW = 1  # and of those that take seconds
 _HARMLESS = {"share_write", "share_read", "share_clean"}  # who refuses that is told by another check
 _OPS: Mapping[Verb, tuple[str, ...]] = {
     Verb.PREFLIGHT: ("facts", "listen", "probe", "share_write", "share_read", "share_clean", "unlisten"),

@@ -288,17 +288,6 @@ def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
     assert all((place / "mine").exists() for place in places)
 
 
-def test_a_state_that_is_a_working_folder_too_stays(lab: Lab) -> None:
-    """`workdir` and `state` are one folder: what a task wrote is never removed as its log."""
-    agent = lab.agent()
-    folder = ended_run(lab, agent, "run-a", days=50)
-    (folder / "work").mkdir()
-    (folder / "work" / "ckpt-1").touch()
-    age(folder, 50 * 86_400)
-    assert went(clean(lab, agent), "state") == []
-    assert (folder / "work" / "ckpt-1").exists()
-
-
 # --- a launch at the same moment ---
 
 

@@ -68,16 +68,6 @@ def test_equal_answers_are_shown_once(inventory: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("gpu-[01-03]: one $HOME; *\n", "", 0)
 
 
-def test_the_status_is_the_highest_and_stdin_is_empty(inventory: Path) -> None:
-    code = 'cat; case "$SSH_CONNECTION" in *" 127.0.0.3 "*) exit 255 ;; *) exit 2 ;; esac'
-    done = orchestrate(inventory, "--", "sh", "-c", code)
-    assert done.returncode == 255
-    assert sorted(done.stderr.splitlines()) == [
-        "gpu-02: ended with status 255",  # of no signal
-        "gpu-[01,03]: ended with status 2",
-    ]
-
-
 def test_a_host_that_cannot_be_reached_is_an_error_beside_the_others(inventory: Path, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.toml"
     hosts.write_text(

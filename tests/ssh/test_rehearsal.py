@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.connectors import connectors
-from orchestrator.rehearsal import Cluster, cluster, sshd
+from orchestrator.rehearsal import Cluster, cluster
 from tests.polling import poll
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -106,17 +106,6 @@ def test_the_ssh_program_can_use_it_and_what_ends_there_is_no_zombie() -> None:
             [*argv, "sleep 0.1 >/dev/null 2>&1 & echo $!"], capture_output=True, check=True
         )
         until(lambda: not Path(f"/proc/{int(orphan.stdout)}").exists())
-
-
-def test_a_taken_port_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.2", 0)) as taken:
-        ports, free_ports = [[taken.getsockname()[1]]], sshd.free_ports
-        monkeypatch.setattr(sshd, "free_ports", lambda count: ports.pop() if ports else free_ports(count))
-        with Cluster(1, homes=True) as cluster:
-            assert cluster.servers[0].port != taken.getsockname()[1]
-            assert not ports
 
 
 def test_clusters_beside_each_other_share_no_task_port(monkeypatch: pytest.MonkeyPatch) -> None:

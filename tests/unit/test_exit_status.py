@@ -78,22 +78,6 @@ def test_a_folder_that_was_removed_under_the_shell_is_said(tmp_path: Path, line:
     assert done.stderr.startswith('error: the current folder has been removed\n  try: `cd "$PWD"`')
 
 
-def test_a_reader_who_has_gone_is_no_failure(tmp_path: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-c", "from orchestrator.cli.main import run; run()", "--help"],
-        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
-        stdout=write,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 _CODE = "from orchestrator.cli.main import run; run()"
 
 
@@ -133,20 +117,6 @@ def test_debug_shows_where_and_leaves_the_status(tmp_path: Path) -> None:
     assert done.returncode == ExitStatus.USAGE
     assert "Traceback" in done.stderr
     assert "\nerror: there is no none.toml\n" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        (b"launch", b"--", b"train.py", b"\xff"),
-        (b"\xff",),
-    ],
-)
-def test_an_argument_that_is_no_text_is_refused(tmp_path: Path, words: tuple[bytes, ...]) -> None:
-    done = orchestrate(*words, state=tmp_path)
-    assert done.returncode == ExitStatus.USAGE
-    assert done.stderr.startswith("error: an argument is not UTF-8: ")
-    assert "\\udcff" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])

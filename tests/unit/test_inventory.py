@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -100,14 +98,6 @@ def test_a_link_that_leads_nowhere_is_named(
     assert caught.value.why == f"it names {names}"
 
 
-def test_the_message_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"there is no hosts\.toml") as caught:
-        inventory.load(None)
-    assert caught.value.why == f"it was looked for in {tmp_path} and every folder above it"
-    assert not inventory.is_there(None)
-
-
 @pytest.mark.parametrize(
     ("words", "hosts"),
     [
@@ -141,13 +131,6 @@ def test_this_machine_has_an_address_that_its_tasks_find() -> None:
     assert (host.is_local, host.address) == (True, "127.0.0.1")
     mixed = {host.name: host.address for host in inventory.load("local,192.0.2.1").hosts}
     assert mixed == {"local": socket.gethostname(), "192.0.2.1": "192.0.2.1"}
-
-
-def test_as_a_module(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "orchestrator", "--version"]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("orchestrate ")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ import pytest
 from rich.text import Text
 
 from orchestrator import events as ev
-from orchestrator.events import Event, Outcome, Phase, Stamped
-from orchestrator.model import Fold
-from orchestrator.render import Look, choose
+from orchestrator.events import Event, Outcome, Stamped
+from orchestrator.render import choose
 from orchestrator.render import live as live_module
 from orchestrator.render.live import Live, _Terminal
 from orchestrator.render.sink import DisplayGoneError, Sink
@@ -120,31 +119,6 @@ def log(number: int) -> ev.LogLine:
     return ev.LogLine("worker/0", "gpu-01", f"line {number}", 0.0)
 
 
-def test_lines_scroll_by_and_the_region_stays_below(terminal: Terminal) -> None:
-    display = Live(terminal.stream)
-    show(display, PLAN, ev.PhaseStarted(Phase.FOLLOW, 2), *STARTED, log(1))
-    show(display, ev.TaskProgressed("worker/1", 7, 0.5, None))
-    lines = terminal.wait_for(
-        lambda lines: any(" 7  0.5000" in line for line in lines) and "worker/0 gpu-01 | line 1" in lines
-    )
-    assert lines[:2] == [
-        "run r1: 2 tasks on 2 hosts: the built-in training program",
-        "worker/0 gpu-01 | line 1",
-    ]
-    assert [line.split("  ")[0] for line in lines[2:]] == [lines[2], "task", "worker/0", "worker/1"]
-    assert lines[2].startswith("\u2500\u2500 run r1 running: 2 tasks, ")
-    show(display, log(2), END)
-    display.close()
-    lines = terminal.wait_for(lambda lines: "logs: /runs/r1/logs" in lines and not lines[-1])
-    assert lines[1:5] == [
-        "worker/0 gpu-01 | line 1",
-        "worker/0 gpu-01 | line 2",
-        "",
-        "run r1 succeeded after 5.0 s",
-    ]
-    display.close()  # the region is gone, the prompt begins on a line of its own
-
-
 def test_no_colour_means_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     display = Live(terminal.stream)
@@ -204,21 +178,6 @@ def test_a_terminal_gets_the_live_display(terminal: Terminal, monkeypatch: pytes
         assert not isinstance(choose(terminal.stream, json=False, stderr=terminal.stream), Live)
 
 
-def test_what_has_not_changed_is_not_drawn_again(terminal: Terminal) -> None:
-    drawn = _Terminal(terminal.stream)
-    drawn.start()
-    drawn.measure()
-    drawn.draw([Text("a")], [Text("r1"), Text("r2")])
-    terminal.wait_for(lambda lines: lines == ["a", "r1", "r2"])
-    before = terminal.raw
-    drawn.draw([], [Text("r1"), Text("r2")])
-    drawn.draw([Text("b")], [Text("r1")])
-    terminal.wait_for(lambda lines: lines[:3] == ["a", "b", "r1"] and not any(lines[3:]))
-    assert terminal.raw.removeprefix(before).count("r2") == 0
-    drawn.stop([Text("c")])
-    terminal.wait_for(lambda lines: lines[:3] == ["a", "b", "c"] and not any(lines[3:]))
-
-
 def test_a_frame_is_one_write(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     monkeypatch.setattr(Sink, "write", lambda _, text: written.append(text))
@@ -242,15 +201,6 @@ def test_after_a_resize_wrapped_rows_are_taken_away_too(terminal: Terminal) -> N
     drawn.draw([], [Text("z")])
     terminal.wait_for(lambda _: terminal.raw.endswith("z"))
     assert terminal.raw.removeprefix(before).count("\x1b[1A") == 2  # the rows took three lines
-
-
-def test_the_size_is_the_terminal_s_own(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "33")
-    terminal.resize(120, 50)
-    drawn = _Terminal(terminal.stream)
-    assert drawn.measure() == (120, 50)
-    terminal.resize(0, 0)
-    assert drawn.measure() == (80, 24)
 
 
 def test_lines_of_several_tasks_are_folded_on_a_terminal(
@@ -277,16 +227,4 @@ def test_lines_of_several_tasks_are_folded_on_a_terminal(
         "worker/1 gpu-02 | ValueError: x",
         "worker/[0-1]    | TensorFlow's notes: 2 lines; tail --raw shows them",
         "worker/0 gpu-01 | the last",
-    ]
-
-
-def test_every_line_with_its_time_where_that_is_asked_for(terminal: Terminal) -> None:
-    display = Live(terminal.stream, Look(fold=Fold.NONE, timestamps=True))
-    show(display, PLAN, *STARTED)
-    show(display, ev.LogLine("worker/0", "gpu-01", "a", 3.25), ev.LogLine("worker/1", "gpu-02", "a", 0.0))
-    display.close()
-    lines = terminal.wait_for(lambda lines: any("gpu-02 | a" in line for line in lines))
-    assert lines[1:3] == [
-        f"{time.strftime('%H:%M:%S', time.localtime(3))}.250 worker/0 gpu-01 | a",
-        "             worker/1 gpu-02 | a",
     ]

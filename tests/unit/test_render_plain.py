@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -151,32 +149,6 @@ def test_an_end_is_worded_by_how_it_came(how: dict[str, object], words: str) -> 
     assert err.startswith(f"worker/0 gpu-01: {words} after 41 s")
 
 
-def test_text_of_others_cannot_move_the_cursor_either() -> None:
-    _, err = shown(
-        ev.HostFailed(
-            "gpu-01", Phase.CONNECT, "noise", "has \x1b[2Jthings", "line\nof \x1b]0;t\x07login", ""
-        ),
-        ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=1.0),
-        ev.HostLost("gpu-01", "bad\x1b[Hword"),
-        ev.RunEnded("r1", Outcome.FAILED, 1, 1.0, "bad\x1b[H host", "", ("\x1b[31mred",), "/r", "do\nthat"),
-    )
-    assert err.splitlines() == [
-        "error: gpu-01 has things",
-        "  why: line",
-        "       of login",
-        "connect: failed after 1.0 s",
-        "gpu-01: no word from it (badword); its tasks may well continue",
-        "",
-        "run r1 failed after 1.0 s",
-        "error: bad host",
-        "  its last lines:",
-        "    | red",
-        "  try: do",
-        "       that",
-        "more: /r/debug.log",
-    ]
-
-
 def test_a_run_that_cannot_start_is_told_by_its_hosts_and_only_once() -> None:
     def refused(host: str) -> ev.HostFailed:
         return ev.HostFailed(host, Phase.CONNECT, "auth", "refused the login", "no key", f"ssh {host}")
@@ -266,30 +238,6 @@ Sink(sys.stdout).write("x" * 1_000_000)
     assert len(done.stdout) == 1_000_000
 
 
-def test_a_stop_is_no_error_and_says_where_nothing_is_proven() -> None:
-    again = "when it answers: orchestrate stop r1"
-    ended = ev.RunEnded(
-        "r1",
-        Outcome.STOPPED,
-        130,
-        9.0,
-        "stopped by the user",
-        "",
-        (),
-        "",
-        again,
-        unproven=("gpu-01", "gpu-02"),
-    )
-    _, err = shown(ev.StopRequested(ev.StopBy.USER, "", 0.0), ended)
-    assert err.splitlines() == [
-        "stopping the tasks: a user asked for it (KILL at once)",
-        "",
-        "run r1 was stopped after 9.0 s",
-        "warning: gpu-[01-02]: no answer; whether anything of the run is left there is unknown",
-        "  try: when it answers: orchestrate stop r1",
-    ]
-
-
 def test_a_hang_is_told_with_what_was_found() -> None:
     _, err = shown(
         ev.HangSuspected(ev.HangKind.SILENT, ("worker/0", "worker/1"), 600.0),
@@ -338,56 +286,3 @@ def test_a_pipe_gets_every_line_of_every_task_unless_folding_is_asked_for() -> N
         "worker/[0-1]    | Epoch 1/3",
         "worker/[0-1]    | TensorFlow's notes: 2 lines; tail --raw shows them",
     ]
-
-
-def test_a_held_line_comes_when_its_moment_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 5.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    out = io.StringIO()
-    renderer = Plain(out, io.StringIO(), Look(fold=Fold.SIMILAR))
-    for event in (*TWO, LINES[2]):
-        renderer.handle(Stamped(1.0, event))
-    renderer.tick()
-    assert out.getvalue() == ""
-    now += 1.0
-    renderer.tick()
-    assert out.getvalue() == "worker/0 gpu-01 | Epoch 1/3\n"
-
-
-def test_only_the_lines_that_are_asked_for() -> None:
-    lines = [
-        ev.LogLine("worker/0", "gpu-01", text, at) for at, text in ((1.0, "a1"), (2.0, "b1"), (3.0, "a2"))
-    ]
-    assert looked(Look(grep=re.compile("a.")), *lines) == ["worker/0 gpu-01 | a1", "worker/0 gpu-01 | a2"]
-    assert looked(Look(since=2.0), *lines) == ["worker/0 gpu-01 | b1", "worker/0 gpu-01 | a2"]
-    out = io.StringIO()
-    renderer = Jsonl(out, Look(since=2.0, grep=re.compile("a")))
-    for event in (*TWO, *lines):
-        renderer.handle(Stamped(event.sent if isinstance(event, ev.LogLine) else 0.0, event))
-    assert [decode(line.encode()).event for line in out.getvalue().splitlines()] == [*TWO, lines[2]]
-
-
-class Writes(io.StringIO):
-    """Keeps each write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.each: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.each.append(text)
-        return len(text)
-
-
-def test_lines_of_a_burst_are_written_together_and_before_what_is_said_after_them() -> None:
-    both = Writes()
-    renderer = Plain(both, both)
-    exited = ev.TaskExited("worker/0", "gpu-01", "1", 0, None, "", 2.0, 3.0, stopped=False)
-    for event in (*TWO, *LINES[2:], exited, LINES[3]):
-        renderer.handle(Stamped(1.0, event))
-    assert both.each[-2] == "worker/0 gpu-01 | Epoch 1/3\nworker/1 gpu-2  | Epoch 1/3\n"
-    assert "worker/0 gpu-01: finished" in both.each[-1]
-    renderer.tick()
-    assert both.each[-1] == "worker/1 gpu-2  | Epoch 1/3\n"
-    renderer.handle(Stamped(1.0, ev.LogLine("worker/0", "gpu-01", "x" * 40_000, 1.0)))
-    assert both.each[-1].endswith("x\n")  # no burst grows without end

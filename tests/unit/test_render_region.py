@@ -117,19 +117,6 @@ def test_the_phase_has_a_bar_and_says_whom_it_waits_for(
     assert drawn(after(plan(3), *events), now) == lines
 
 
-def test_how_far_the_environments_are() -> None:
-    steps = [
-        ev.EnvironmentStepped("gpu-01", "installs", 20, 40),
-        ev.EnvironmentStepped("gpu-02", "installs", 10, 40),
-        ev.EnvironmentStepped("gpu-03", "gets Python 3.12", 0, 0),
-    ]
-    assert drawn(after(plan(3), ev.PhaseStarted(Phase.SETUP, 3), *steps)) == [
-        "run r1 setup, 0 s",
-        f"setup     [{'=' * 6}{' ' * 18}]",
-        "  gpu-[01-02] installs; gpu-03 gets Python 3.12",
-    ]
-
-
 def test_who_is_at_which_step_of_the_validation() -> None:
     view = after(plan(4), ev.PhaseStarted(Phase.VALIDATE, 4), ev.HostValidated("gpu-01", "d", 1, 1, 1))
     said = {"worker/1": "step 12", "worker/2": "", "worker/3": ""}
@@ -166,17 +153,6 @@ def test_tasks_are_rows() -> None:
     ]
 
 
-def test_words_that_do_not_fit_are_left_out_whole() -> None:
-    rows = drawn(RUNNING, 104.0, width=50)
-    assert rows[2:] == [
-        "worker/0  ended     exited with 3 after 2.0 s",
-        "worker/1  ready     5 tasks",
-        "worker/2  training  1,240     0.1235     41.2",
-        "worker/3  training      7  1.000e-07",
-        "worker/4  unknown   no word for 4.0 s\u2026",
-    ]
-
-
 def keras(task: int) -> Vital:
     fit = Fit(3, 8, 12 + task, 20, 0.0678 + task / 1000, "", 5.4)
     return Vital(98.0 - task, fit, cpu=1.8, memory=690_000_000, gpu_memory=10_000_000_000, gpu_busy=92)
@@ -202,13 +178,6 @@ def test_a_script_that_reports_nothing_is_read_from_keras_lines() -> None:
     ]
 
 
-def test_a_later_attempt_is_named() -> None:
-    again = [ev.TaskStarted("worker/0", "gpu-01", "3", 1)]
-    rows = drawn(after(plan(1), *again, ev.TaskProgressed("worker/0", 1, None, None)))
-    assert rows[1] == "task      host    state     attempt  step"
-    assert rows[2] == "worker/0  gpu-01  training        3     1"
-
-
 def test_more_tasks_than_rows_are_folded_by_state() -> None:
     view = after(
         plan(64),
@@ -226,22 +195,6 @@ def test_more_tasks_than_rows_are_folded_by_state() -> None:
         "worker/[60-63]  started                                         3..4 s  94..98 %",
     ]
     assert len(drawn(view, height=2)) == 2
-
-
-def test_many_tasks_that_failed_are_named() -> None:
-    ends = [
-        ev.TaskExited(f"worker/{i}", f"gpu-{i + 1:02}", "1", i % 2, None, "", 2.0, 0.0, stopped=False)
-        for i in range(20)
-    ]
-    rows = drawn(after(plan(20), *started(20), *ends), height=8, width=79)
-    assert rows[1] == "worker/[0-19]  20 tasks  ended  worker/[1,3,5,7,9,11,13,15,17,19] failed"
-
-
-def test_a_hang_is_shown_until_it_passes() -> None:
-    suspected = ev.HangSuspected(ev.HangKind.SILENT, ("worker/0", "worker/1"), 60.0)
-    running = (plan(2), *started(2), ev.PhaseStarted(Phase.FOLLOW, 2))
-    assert drawn(after(*running, suspected))[1] == "silent, perhaps hanging: worker/[0-1]"
-    assert "hanging" not in "".join(drawn(after(*running, suspected, ev.HangPassed(1.0))))
 
 
 def test_nobody_is_heard_of() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import events as ev
 from orchestrator import wire
-from orchestrator.events import CheckReported, FailureKind, Level, Outcome, PairReported, Phase, Stamped
+from orchestrator.events import CheckReported, Level, Outcome, PairReported, Phase, Stamped
 from orchestrator.model import Completion, Host, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.render.grid import grid
 from orchestrator.render.preflight import host_table, pairs_line, preflight_table
@@ -243,31 +243,6 @@ def test_what_lives_on_a_host_that_was_replaced_is_shown() -> None:
     assert [(task["host"], task["pid"]) for task in json.loads(facts)["tasks"]][-1] == ("gpu-09", 9)
 
 
-def test_status_shows_the_verdict_again() -> None:
-    ended = msgspec.structs.replace(
-        ENDED,
-        kind=ev.FailureKind.OUT_OF_MEMORY,
-        cause_host="gpu-02",
-        last_lines=("Epoch 3",),
-        hint="a smaller batch",
-    )
-    lines = status_table(plan(), view(ended), {}, {}, kept=False, json=False)
-    assert lines[-4:] == [
-        "error: worker/1 failed",
-        "  its last lines:",
-        "    | Epoch 3",
-        "  try: a smaller batch",
-    ]
-    assert "failed: out-of-memory" in runs_table([RunRow(plan(), view(ended), kept=False)], json=False)[1]
-    (line,) = status_table(plan(), view(ended), {}, {}, kept=False, json=True)
-    facts = json.loads(line)
-    assert (facts["kind"], facts["cause_host"], facts["last_lines"]) == (
-        "out-of-memory",
-        "gpu-02",
-        ["Epoch 3"],
-    )
-
-
 def test_status_as_json_is_one_object() -> None:
     (line,) = status_table(
         plan(), view(ENDED), node("exited", exit_signal=9), {"gpu-02": "x"},
@@ -281,8 +256,3 @@ def test_status_as_json_is_one_object() -> None:
         ("worker/0", "exited", 9),
         ("worker/1", "unknown", None),
     ]
-
-
-def test_a_run_that_was_never_started_has_no_kind_beside_that() -> None:
-    ended = msgspec.structs.replace(ENDED, outcome=Outcome.CLUSTER, kind=FailureKind.START)
-    assert "  not started  " in runs_table([RunRow(plan(), view(ended), kept=False)], json=False)[1]

@@ -20,12 +20,10 @@ from orchestrator.events import (
 )
 from orchestrator.model import Completion, Host, Order, RunPlan
 from orchestrator.names import RunId
-from orchestrator.node.task.output import RECORD
-from orchestrator.store import RunFolder, RunReader, find, new_run_id
+from orchestrator.store import RunFolder, RunReader, find
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
-from orchestrator.store.prune import prune
 from orchestrator.store.tail import last_lines
 from orchestrator.store.validations import Validations
 
@@ -56,14 +54,6 @@ def seen(reader: RunReader) -> list[str]:
         stamped.event.text if isinstance(stamped.event, LogLine) else type(stamped.event).__name__
         for stamped in reader.poll()
     ]
-
-
-def test_a_root_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("")
-    for look in (find, lambda _, root: prune([], [], older=0, dry=True, root=root)):
-        with pytest.raises(UsageError, match="where this machine keeps its runs") as refused:
-            look(None, tmp_path / "runs")
-        assert refused.value.why == "Not a directory"
 
 
 def test_lines_come_after_the_start_and_before_the_exit(folder: RunFolder) -> None:
@@ -177,64 +167,6 @@ def test_a_resumed_stream_leaves_no_double_and_no_hole(folder: RunFolder) -> Non
         again.add_log(20, b"x", [])
 
 
-def test_who_reads_between_two_writes_finds_the_time_of_every_byte(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader that polls before each write of the mirror shows no line without its node's time."""
-    EventLog(folder)(Stamped(1.0, STARTED))
-    mirror, reader = Mirror(folder, "1", "worker-0"), RunReader(folder)
-    seen: list[LogLine] = []
-    written = os.write
-
-    def watched(fd: int, data: memoryview) -> int:
-        count = written(fd, data)
-        seen.extend(one.event for one in reader.poll() if isinstance(one.event, LogLine))
-        return count
-
-    monkeypatch.setattr(os, "write", watched)
-    for number in range(3):
-        mirror.add_log(4 * number, b"one\n", [(4 * number, 10**9 * (5 + number))])
-    assert [line.sent for line in seen] == [5.0, 6.0, 7.0]
-
-
-def test_half_a_time_that_a_killed_keeper_left_spoils_no_other(folder: RunFolder) -> None:
-    Mirror(folder, "1", "worker-0").add_log(0, b"one\n", [(0, 10**9)])
-    with folder.times("1", "worker-0").open("ab") as file:
-        file.write(RECORD.pack(4, 2 * 10**9)[:5])  # on a full disk, or as the power failed
-    Mirror(folder, "1", "worker-0").add_log(4, b"two\nthree\n", [(4, 2 * 10**9), (8, 3 * 10**9)])
-    assert list(RECORD.iter_unpack(folder.times("1", "worker-0").read_bytes())) == [
-        (0, 10**9),
-        (4, 2 * 10**9),
-        (8, 3 * 10**9),
-    ]
-
-
-def test_a_hole_leaves_no_time(folder: RunFolder) -> None:
-    mirror = Mirror(folder, "1", "worker-0")
-    with pytest.raises(ValueError, match="hole"):
-        mirror.add_log(1, b"one\n", [(1, 5)])
-    assert folder.times("1", "worker-0").read_bytes() == b""
-
-
-def test_a_mirror_that_cannot_be_written_yet_is_tried_again(folder: RunFolder) -> None:
-    elsewhere = folder.path.with_name("elsewhere")
-    folder.path.rename(elsewhere)
-    mirror = Mirror(folder, "1", "worker-0")
-    for _ in range(2):
-        with pytest.raises(OSError, match="No such file"):
-            mirror.add_log(0, b"one\n", [(0, 1)])
-        with pytest.raises(OSError, match="No such file"):
-            mirror.add_report(0, b"{}\n")
-        assert (mirror.log_size, mirror.report_size) == (0, 0)
-    elsewhere.rename(folder.path)
-    mirror.add_log(0, b"one\n", [(0, 1)])
-    mirror.add_report(0, b"{}\n")
-    assert (mirror.log_size, mirror.report_size) == (4, 3)
-    assert folder.log("1", "worker-0").read_bytes() == b"one\n"
-    assert folder.times("1", "worker-0").stat().st_size == 16
-    mirror.close()
-
-
 def test_one_keeper_at_a_time(folder: RunFolder) -> None:
     lock = folder.take_lock()
     assert lock is not None
@@ -291,14 +223,6 @@ def test_of_a_line_longer_than_what_is_looked_at_the_end_is_shown(tmp_path: Path
     assert last_lines(path, 3) == (" step 19999",)
     path.write_bytes(path.read_bytes() + b"\ndone\n")
     assert last_lines(path, 3) == ("done",)
-
-
-def test_run_ids_sort_by_their_time() -> None:
-    began = 1_795_277_350.0
-    times = [began + step * 0.0015 for step in range(2000)]
-    ids = [new_run_id(when) for when in times]
-    assert ids == sorted(ids)
-    assert len(set(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "of an open umask before"])

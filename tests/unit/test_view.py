@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from orchestrator import events as ev
-from orchestrator.events import Event, Level, Phase, Stamped
+from orchestrator.events import Event, Phase, Stamped
 from orchestrator.run.view import HostState, View, apply, replay
 
 PLAN = ev.RunPlanned(
@@ -58,17 +58,6 @@ def test_a_hang_is_known_until_it_passes_or_the_tasks_start_again() -> None:
     assert again.stacks is None
 
 
-def test_progress_keeps_what_a_report_leaves_out() -> None:
-    view = after(
-        PLAN,
-        STARTED[0],
-        ev.TaskProgressed("worker/0", 5, 0.5, 10.0),
-        ev.TaskProgressed("worker/0", 6, None, None),
-    )
-    task = view.tasks["worker/0"]
-    assert (task.step, task.loss, task.steps_per_second) == (6, 0.5, 10.0)
-
-
 def test_a_restart_begins_afresh_and_forgets_the_stop() -> None:
     first = after(
         PLAN,
@@ -95,18 +84,6 @@ def test_phases_begin_and_end() -> None:
     assert [(p.phase, p.ok, p.seconds) for p in view.phases] == [
         ("connect", True, 0.5),
         ("preflight", False, 1.0),
-    ]
-
-
-def test_a_host_keeps_what_was_found_before_the_run_was_planned() -> None:
-    check = ev.CheckReported("gpu-01", "python", Level.OK, "3.11.2")
-    view = after(
-        ev.HostConnected("gpu-01", 0.1), check, PLAN, ev.HostFailed("gpu-02", Phase.STAGE, "x", "w", "y", "h")
-    )
-    assert view.hosts["gpu-01"].checks == (check,)
-    assert [view.hosts[name].state for name in ("gpu-01", "gpu-02")] == [
-        HostState.CONNECTED,
-        HostState.FAILED,
     ]
 
 

@@ -118,13 +118,6 @@ def since(text: str) -> float:
         ) from error
 
 
-def pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
-
-
 def lines(text: str) -> float:
     if text == "all":
         return math.inf

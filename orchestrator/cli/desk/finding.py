@@ -36,7 +36,10 @@ def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) ->
     over must not end one that was launched before it.
     Raise UsageError when nobody knows such a run, or several are meant.
     """
-    folder = _newest(runs(), to_stop=to_stop) if wanted is None else _meant(wanted, to_stop=to_stop)
+    if wanted is None:
+        folder = _newest(runs(), to_stop=to_stop)
+    elif (folder := find(wanted)) is not None and not matches_run(folder.run, wanted):
+        folder = _newest(named(wanted), to_stop=to_stop)
     path = inventories.locate(hosts)
     if folder is not None:
         try:
@@ -60,10 +63,10 @@ def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) ->
         raise _unknown(wanted, f"and the hosts of {path} know none either{but}")
     # A node may tell of runs whose ids begin with the one that is meant: the whole id means that one.
     matching = [one for one in matching if one.plan.run == wanted] or matching
-    named = [one for one in matching if one.plan.name == wanted]
-    if wanted is not None and not named and len(matching) > 1:
+    of_name = [one for one in matching if one.plan.name == wanted]
+    if wanted is not None and not of_name and len(matching) > 1:
         raise ambiguous(wanted, [one.plan.run for one in matching])
-    return _take(_choose(named or matching, to_stop=to_stop), inventory, found)
+    return _take(_choose(of_name or matching, to_stop=to_stop), inventory, found)
 
 
 def _take(known: Known, inventory: Inventory, found: Discovery) -> RunFolder:
@@ -75,13 +78,6 @@ def _take(known: Known, inventory: Inventory, found: Discovery) -> RunFolder:
     folder = RunFolder(runs_root(), RunId(plan.run))
     folder.create(plan)
     return folder
-
-
-def _meant(wanted: str, *, to_stop: bool) -> RunFolder | None:
-    found = find(wanted)
-    if found is None or matches_run(found.run, wanted):
-        return found
-    return _newest(named(wanted), to_stop=to_stop)
 
 
 def _newest(candidates: Iterable[RunFolder], *, to_stop: bool) -> RunFolder | None:

@@ -16,15 +16,10 @@ from orchestrator.cli.desk.interrupts import Interrupts
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus, RunError
 from orchestrator.events import (
-    HostConnected,
-    HostFailed,
     LogLine,
-    PhaseEnded,
-    PhaseStarted,
     RunAdopted,
     RunEnded,
     RunLeft,
-    RunPlanned,
     Stamped,
     StopBy,
     StopRequested,
@@ -42,12 +37,11 @@ _ASK_EVERY = 5.0  # seconds between two words to the keeper that somebody looks 
 _LOOK_EVERY = 0.5  # seconds between two looks at what they use
 _STALE = 20.0  # seconds after which that tells nothing any more
 _PATIENCE = 2  # requests to stop that a keeper may leave without an effect before the viewer leaves it alone
-_MOST_KEEPERS = 3  # that come to nothing
+_MOST_KEEPERS = 5  # one after the other, each gone within _SHORT_LIFE
+_SHORT_LIFE = 10.0  # seconds
 
 
 BEHIND = 8 << 20  # bytes of one log that a terminal may be behind before lines are dropped
-# What a keeper says that has only begun: one after the other may say so, and come to nothing.
-_OF_A_START = (RunAdopted, RunPlanned, PhaseStarted, PhaseEnded, HostConnected, HostFailed, StopRequested)
 
 
 def follow(folder: RunFolder, arguments: argparse.Namespace, interrupts: Interrupts) -> int:
@@ -128,7 +122,8 @@ class _Watch:
     _full: str = ""  # why what was to be shown could not be written
     _left: Stamped | None = None
     _stopped: bool = False  # by a user, whoever that is
-    _keepers: int = 0  # that were started one after the other, and came to nothing
+    _keepers: int = 0  # that were started one after the other
+    _adopted: float = -math.inf  # when the last one was
     _asked: float = -math.inf  # when the keeper was last told that somebody looks at the tasks
     _measured: float = -math.inf
 
@@ -209,7 +204,6 @@ class _Watch:
         for stamped in self.reader.poll():
             drawn = True
             if isinstance(stamped.event, LogLine):  # most of them are
-                self._keepers = 0
                 self._show(stamped)
             else:
                 self._hear(stamped)
@@ -228,8 +222,6 @@ class _Watch:
             self._stopped |= event.by is StopBy.USER
         if isinstance(event, RunEnded):
             self._status = event.status
-        if not isinstance(event, _OF_A_START):
-            self._keepers = 0
         self._show(stamped)
 
     def _show(self, stamped: Stamped) -> None:
@@ -237,13 +229,16 @@ class _Watch:
 
     def _replace_keeper(self) -> None:
         """Raise RunError when keepers come to nothing."""
+        if time.monotonic() - self._adopted > _SHORT_LIFE:
+            self._keepers = 0
         if self._keepers >= _MOST_KEEPERS:
             raise RunError(
                 f"run {self.folder.run} cannot be kept",
                 why=f"{self._keepers} keepers ended before they could do anything",
                 hint=f"see {self.folder.debug_log}",
             )
-        self._keepers += self.adopt()
+        if self.adopt():
+            self._keepers, self._adopted = self._keepers + 1, time.monotonic()
 
     def _say_that_it_goes_on(self) -> None:
         self._close()  # the board first: it would be taken away over our words

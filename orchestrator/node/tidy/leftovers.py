@@ -53,7 +53,11 @@ def clean(agent: Agent, request: Request) -> dict[str, Any]:
 
 def alive(paths: Paths) -> frozenset[str]:
     """The runs with a task that lives here, or with a keeper."""
-    return frozenset(run for run in paths.runs() if is_kept(paths, run) or _lives(paths, run))
+    return frozenset(
+        run
+        for run in paths.runs()
+        if is_kept(paths, run) or any(control.is_locked(folder) for folder in paths.tasks(run))
+    )
 
 
 def is_kept(paths: Paths, run: str) -> bool:
@@ -226,7 +230,3 @@ def _holders() -> list[dict[str, Any]] | None:
         for pid, memory, name in rows
         if pid.isdigit()
     ]
-
-
-def _lives(paths: Paths, run: str) -> bool:
-    return any(control.is_locked(folder) for folder in paths.tasks(run))
