@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_119, 10_024),
     "checks": Size(5, 1_009, 6_821),
-    "cli": Size(34, 3_661, 23_750),
+    "cli": Size(34, 3_631, 23_609),
     "config": Size(10, 1_369, 9_421),
     "diagnosis": Size(7, 1_049, 7_579),
     "envs": Size(5, 599, 3_781),
@@ -52,21 +52,21 @@ BUDGET = {
     "node/serve": Size(8, 930, 5_861),
     "node/stock": Size(10, 1_682, 12_255),
     "node/task": Size(17, 2_719, 18_101),
-    "node/tidy": Size(3, 435, 3_157),
+    "node/tidy": Size(3, 435, 3_136),
     "phases": Size(28, 5_223, 40_174),
     "planning": Size(7, 937, 6_086),
     "program": Size(8, 920, 6_720),
-    "rehearsal": Size(4, 488, 2_761),
-    "render": Size(19, 2_757, 21_304),
-    "run": Size(13, 1_461, 10_427),
+    "rehearsal": Size(4, 427, 2_503),
+    "render": Size(19, 2_694, 20_837),
+    "run": Size(13, 1_460, 10_407),
     "ssh": Size(9, 2_107, 14_098),
     "store": Size(13, 1_386, 8_398),
     "sync": Size(13, 2_422, 16_155),
-    "tests": Size(342, 42_198, 313_347),
+    "tests": Size(342, 41_595, 308_551),
     "wire": Size(15, 1_587, 7_177),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(307, 40_529, 269_354)
+TOTAL = Size(307, 40_374, 268_448)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
