@@ -49,9 +49,9 @@ class EventLog:
             return False
         return True
 
-    def finish(self, patience: float = 600.0) -> None:
+    def finish(self) -> None:
         """No event will come any more: wait for room for the last ones."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + 600.0
         while not self.flush() and time.monotonic() < deadline:
             time.sleep(1.0)
         os.close(self._fd)
