@@ -119,7 +119,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert done.returncode == 0, done.stderr
     yield folder
     ports.close()
-    remove(folder)  # an agent that has just been left may still write what it compiled
+    remove(folder)  # an agent that has just been left may still write
 
 
 @pytest.fixture

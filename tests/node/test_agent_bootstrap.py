@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shutil
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from orchestrator.node.serve import bootstrap, frames
-from tests import compiled
+from orchestrator.node.serve import bootstrap
 from tests.node.agent_client import OLD_PYTHON, Silence
 from tests.node.lab import Lab
 from tests.node.test_agent_store import make_tree
@@ -91,71 +88,6 @@ def test_hello_tells_who_and_where(lab: Lab) -> None:
     assert hello["state_error"] is None
     found = lab.state.stat()
     assert hello["state_place"] == f"{found.st_dev}:{found.st_ino}"
-
-
-def cache(lab: Lab) -> list[Path]:
-    return list((lab.state / "code").glob("*"))
-
-
-def test_compiled_code_is_kept_for_the_next_start(lab: Lab) -> None:
-    lab.agent().close()
-    (kept,) = cache(lab)
-    before = kept.stat()
-    lab.agent().close()
-    assert cache(lab) == [kept]
-    assert kept.stat().st_mtime_ns == before.st_mtime_ns  # nothing new was compiled
-    agent = lab.agent()
-    agent.request("keep", run=lab.run, who="me", plan="{}")
-    agent.close()
-    assert kept.stat().st_size > before.st_size
-
-
-def test_what_tests_keep_for_agents_is_what_they_would_keep(lab: Lab) -> None:
-    kept = compiled.put(lab.state)
-    before = kept.stat()
-    agent = lab.agent()
-    agent.request("keep", run=lab.run, who="me", plan="{}")
-    agent.close()
-    assert cache(lab) == [kept]
-    after = kept.stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_a_start_from_kept_code_does_not_unpack_what_was_sent(lab: Lab) -> None:
-    lab.agent().close()
-    loader, _, digest = bootstrap._parts()
-    settings = json.dumps({"state": str(lab.state)}).encode()
-    sizes = f"{len(settings)} 3 {digest}\n".encode()
-    sent = b"".join((b"%d\n" % len(loader), loader, sizes, settings, b"???"))
-    started = subprocess.run(bootstrap.argv(sys.executable), input=sent, capture_output=True, check=False)
-    assert (frames.MARKER in started.stdout, started.stderr) == (True, b"")
-
-
-@pytest.mark.parametrize("damage", [b"", b"garbage", b"\0" * 100_000])
-def test_damaged_compiled_code_is_not_used(lab: Lab, damage: bytes) -> None:
-    lab.agent().close()
-    (kept,) = cache(lab)
-    kept.write_bytes(damage)
-    assert lab.agent().request("ping")
-
-
-def test_a_half_written_end_of_compiled_code_is_not_used(lab: Lab) -> None:
-    lab.agent().close()
-    (kept,) = cache(lab)
-    kept.write_bytes(kept.read_bytes()[:-10] + b"\0" * 10)
-    assert lab.agent().request("ping")
-
-
-def test_code_in_a_folder_that_others_may_write_is_never_run(lab: Lab) -> None:
-    lab.agent().close()
-    (kept,) = cache(lab)
-    kept.write_bytes(b"\xff" * 4 + b"would raise if it were read as code")
-    lab.state.chmod(0o777)
-    agent = lab.agent()
-    assert agent.hello["state_error"]["kind"] == "state"
-    agent.close()
-    assert kept.read_bytes().startswith(b"\xff" * 4)  # nor written
-    lab.state.chmod(0o700)
 
 
 def test_connections_that_begin_at_once_make_what_they_send_once() -> None:

@@ -11,7 +11,6 @@ Nothing more may be written before the marker was seen: the bytes would be lost 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import threading
 import zlib
@@ -43,26 +42,21 @@ def payload(config: Mapping[str, Any]) -> bytes:
     """Everything that goes to stdin before the marker comes back."""
     settings = json.dumps(dict(config)).encode()
     with _making:  # a cache alone would have every connection that begins at once make them
-        loader, bundle, digest = _parts()
-    sizes = f"{len(settings)} {len(bundle)} {digest}\n".encode()
+        loader, bundle = _parts()
+    sizes = b"%d %d\n" % (len(settings), len(bundle))
     return b"".join((b"%d\n" % len(loader), loader, sizes, settings, bundle))
 
 
 @functools.cache
-def _parts() -> tuple[bytes, bytes, str]:
-    """The loader's source; what runs behind it as {module: source}, compressed; and that one's digest."""
+def _parts() -> tuple[bytes, bytes]:
+    """Return the loader's source, and what runs behind it: {module: source}, compressed."""
     folder = resources.files(__name__.rsplit(".", 2)[0])
     sources = {
         _module(name): item.read_text(encoding="utf-8")
         for name, item in _files(folder)
         if name.endswith(".py") and name not in _STAYS_HERE
     }
-    plain = json.dumps(dict(sorted(sources.items()))).encode()
-    return (
-        (folder / "serve" / "loader.py").read_bytes(),
-        zlib.compress(plain),
-        hashlib.sha256(plain).hexdigest()[:16],
-    )
+    return (folder / "serve" / "loader.py").read_bytes(), zlib.compress(json.dumps(sources).encode())
 
 
 def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:

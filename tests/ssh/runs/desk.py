@@ -19,7 +19,7 @@ from orchestrator.rehearsal import Cluster
 from orchestrator.rehearsal.sshd import SshServer
 from orchestrator.store import RunFolder
 from orchestrator.timings import VARIABLE
-from tests import command, compiled
+from tests import command
 from tests.polling import poll
 from tests.processes import opened
 
@@ -128,9 +128,6 @@ class Desk:
         self.config = self.folder / "config"
         self.hosts = self.folder / "hosts.toml"
         self.project.mkdir(parents=True)
-        for host in self.cluster.hosts:
-            if host.state and not Path(host.state).exists():
-                compiled.put(Path(host.state))
         self.write_hosts(self.cluster.hosts)
 
     def write_hosts(self, hosts: Sequence[Host], job: str = "", **changes: str) -> None:
