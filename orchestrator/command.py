@@ -101,10 +101,6 @@ class PipeLink:
         """Return the client's own error, told by its status and its last words on stderr."""
         return self._explain(status, words)
 
-    def stalled(self) -> str:
-        """Return nothing: pipes lose nothing."""
-        return ""
-
     def close(self) -> None:
         """Close every channel, as a cut connection would."""
         with self._lock:

@@ -11,7 +11,7 @@ from orchestrator.errors import HostError
 from orchestrator.model import Host, Way
 from orchestrator.ssh import openssh
 from orchestrator.ssh.openssh import OnlyOpenSSHError
-from orchestrator.ssh.resolve import IMPORTING, resolve, ssh_binary
+from orchestrator.ssh.resolve import resolve
 from orchestrator.transport import Connector, Link
 
 if TYPE_CHECKING:
@@ -68,19 +68,16 @@ class _Table:
             try:
                 return self._over_paramiko().connect(host, timeout)
             except OnlyOpenSSHError as error:
-                if host.via is Way.PARAMIKO or ssh_binary() is None:
+                if host.via is Way.PARAMIKO:
                     raise
                 beyond = error.needs
-        if host.via is Way.PARAMIKO or ssh_binary() is None:
-            raise HostError(
-                host.name,
+        if host.via is Way.PARAMIKO:
+            what, why = (
                 "cannot be connected to as ssh_config asks",
-                kind="config",
-                why=f"only OpenSSH's own client can follow {beyond}",
-                hint='take `via = "paramiko"` out of hosts.toml'
-                if host.via is Way.PARAMIKO
-                else "install openssh-client on this machine",
+                f"only OpenSSH's own client can follow {beyond}",
             )
+            hint = 'take `via = "paramiko"` out of hosts.toml'
+            raise HostError(host.name, what, kind="config", why=why, hint=hint)
         return self._over_openssh(host, beyond)
 
     def _over_openssh(self, host: Host, remark: str) -> Link:
@@ -99,11 +96,9 @@ class _Table:
     def _over_paramiko(self) -> Connector:
         with self._making:
             if self._paramiko is None:
-                with IMPORTING:
-                    if ssh_binary() is not None:
-                        # paramiko would run `Match exec` with it, which ssh_config's own reader does: 0.1 s.
-                        sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]
-                    from orchestrator.ssh.connect import SshConnector  # noqa: PLC0415 - paramiko takes 0.2 s
+                # paramiko would run `Match exec` with it, which `ssh -G` does: 0.1 s less of each start.
+                sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]
+                from orchestrator.ssh.connect import SshConnector  # noqa: PLC0415 - paramiko takes 0.2 s
 
                 self._paramiko = SshConnector(self._secrets)
             return self._paramiko

@@ -20,7 +20,7 @@ class Timings:
     beat: float = 5.0  # between an agent's heartbeats
     silence: float = 20.0  # without a byte from a host until it counts as lost
     hello: float = 20.0  # until our agent has answered a login: heavy rc files, loaded machines
-    latecomers: float = 1.0  # until it is said which hosts a launch waits for
+    latecomers: float = 3.0  # until it is said which hosts a launch waits for
     host_return: float = 30.0  # in which a host that was lost in a phase may come back
     stop_unreachable: float = 30.0  # that a stop waits for a host that is lost, beyond the grace
     stop_impatient: float = 10.0  # the same, of a user who asked twice, or where nothing is known to live

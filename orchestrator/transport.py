@@ -47,9 +47,6 @@ class Link(Protocol):
     def explain(self, status: int | None, words: bytes) -> HostError | None:
         """Return the error of the way there, told by how a channel ended; None where the far end ended it."""
 
-    def stalled(self) -> str:
-        """Name what keeps our data from arriving, as far as this machine can tell; "" for nothing."""
-
     def close(self) -> None:
         """Cut the connection and with it every channel. Idempotent; wakes blocked readers."""
 

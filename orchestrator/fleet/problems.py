@@ -11,21 +11,21 @@ from orchestrator.wire import Failure, printable
 # What a node may call its own trouble; any other word of it is not ours, and nothing is chosen by it.
 _OF_NODES = frozenset(
     {
-        *{"agent", "bug", "busy", "changed", "files", "machine", "orphan", "port", "start"},
         *{
+            "agent",
+            "bug",
+            "busy",
+            "changed",
             "data",
             "env",
-            Trouble.INCOMPLETE,
-            Trouble.NO_INDEX,
-            "piece",
+            "files",
+            "machine",
             "no-python",
-            "state",
-            "stopped",
-            "task",
-            "timeout",
-            "usage",
-            "workdir",
+            "orphan",
+            "piece",
         },
+        *{"port", "start", "state", "stopped", "task", "timeout", "usage", "workdir"},
+        *{Trouble.INCOMPLETE, Trouble.NO_INDEX},
     }
 )
 
@@ -91,55 +91,38 @@ def noise(stdout: bytes, stderr: bytes) -> str:
 
 # --- a host that lets us in and does not run our agent, told by what its login printed ---
 
-_NOT_FOUND = re.compile(r"not found|No such file")
-_TOO_OLD = re.compile(r"SyntaxError|unknown option:? -I", re.IGNORECASE)
-_NO_PROCESS = re.compile(
-    r"Resource temporarily unavailable|Cannot allocate memory|fork: |can't start new thread"
-)
-_PASSWORD = re.compile(r"password has expired|password change required|password is expired", re.IGNORECASE)
-_TOO_MANY = re.compile(r"too many logins", re.IGNORECASE)
-_CLOSED = re.compile(r"account is currently not available|account has expired", re.IGNORECASE)
+_OF_THE_LOGIN: tuple[tuple[str, str, str, str], ...] = (
+    (r"password (has |is )?expired|password change required", "account",
+     "wants a new password of that account first", "`{login}` in a terminal, and set a new password there"),
+    (r"account is currently not available|account has expired", "account",
+     "logs in, but may run no command there", "give the account a login shell there (`chsh`), or set `user`"),
+    (r"too many logins", "account", "has too many logins of that account",
+     "raise maxlogins in /etc/security/limits.conf there, or end other sessions of that user"),
+    (r"Resource temporarily unavailable|Cannot allocate memory|fork: |can't start new thread", "no-process",
+     "cannot start a process for us",
+     "compare `ulimit -u` with `ps -u` of that user there; see /etc/security/limits.conf"),
+    (r"SyntaxError|unknown option:? -I", "old-python", "has a {python} older than 3.8",
+     "set `agent_python` in hosts.toml to a Python of 3.8 or newer"),
+)  # fmt: skip
 
 
-def no_agent(host: Host, words: str, status: int | None, stalled: str) -> HostError:
-    """The error for what the login printed and ended with; `stalled` is the link's own complaint."""
-
-    def error(kind: str, what: str, why: str, hint: str) -> HostError:
-        return HostError(host.name, what, kind=kind, why=why, hint=hint)
-
-    python = host.agent_python
-    if stalled:
-        return error(
-            "timeout",
-            "answers, but only in small packets",
-            stalled,
-            f"`ping -M do -s 1400 {host.address}`: if that gets no answer, lower the MTU (VPN, tunnel)",
-        )
-    if _PASSWORD.search(words):
-        hint = f"`{host.by_hand()}` in a terminal, and set a new password there"
-        return error("account", "wants a new password of that account first", words, hint)
-    if _CLOSED.search(words):
-        hint = "give the account a login shell there (`chsh`), or set `user` to another one"
-        return error("account", "logs in, but may run no command there", words, hint)
-    if _TOO_MANY.search(words):
-        hint = "raise maxlogins in /etc/security/limits.conf there, or end other sessions of that user"
-        return error("account", "has too many logins of that account", words, hint)
-    if _NO_PROCESS.search(words):
-        hint = "compare `ulimit -u` with `ps -u` of that user there, and look into /etc/security/limits.conf"
-        return error("no-process", "cannot start a process for us", words, hint)
+def no_agent(host: Host, words: str, status: int | None) -> HostError:
+    """The error for what the login printed and ended with."""
+    python, login = host.agent_python, host.by_hand()
     named = not words or python.rpartition("/")[2] in words  # a start-up file may miss something else
-    if named and (status == 127 or _NOT_FOUND.search(words)):
+    if named and (status == 127 or re.search(r"not found|No such file", words)):
+        why = words or f"the login shell ended with status {status}"
         hint = "install python3 (3.8 or newer), or set `agent_python` in hosts.toml"
-        return error(
-            "no-python", f"has no {python}", words or f"the login shell ended with status {status}", hint
-        )
-    if _TOO_OLD.search(words):
-        hint = "set `agent_python` in hosts.toml to a Python of 3.8 or newer"
-        return error("old-python", f"has a {python} older than 3.8", words, hint)
-    return error(
-        "no-agent",
+        return HostError(host.name, f"has no {python}", kind="no-python", why=why, hint=hint)
+    for pattern, kind, what, hint in _OF_THE_LOGIN:
+        if re.search(pattern, words, re.IGNORECASE):
+            advice = hint.format(login=login)
+            return HostError(host.name, what.format(python=python), kind=kind, why=words, hint=advice)
+    return HostError(
+        host.name,
         "logs in, but does not run our agent",
-        words or f"the login ended with status {status} and printed nothing",
-        f"`{host.by_hand(python, '-V')}` has to answer at once: look for a ForceCommand there, "
-        "or a start-up file (.bashrc) that is slow or asks something",
+        kind="no-agent",
+        why=words or f"the login ended with status {status} and printed nothing",
+        hint=f"`{host.by_hand(python, '-V')}` has to answer at once: look for a ForceCommand there, "
+        "a start-up file (.bashrc) that is slow or asks something, or a way that loses large packets (MTU)",
     )

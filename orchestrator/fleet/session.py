@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import problems
-from orchestrator.fleet.backlog import Backlog
 from orchestrator.model import Host
 from orchestrator.node.serve import bootstrap, frames
 from orchestrator.timings import DEFAULT
@@ -30,6 +29,35 @@ AGENT_IDLE = 120.0  # seconds without a word from us after which an agent leaves
 _READ = 262_144
 _FRAME_SECONDS = 30.0  # that a frame may take to come whole,
 _SLOWEST = 10_000.0  # and bytes per second of a large one
+
+
+ROOM = 32 << 20  # bytes of one host that nobody has looked at, with which its reader waits for us
+MOST = 256 << 20  # bytes, with which a host is let go of: answers are awaited behind them
+_FRAME = 1024  # bytes that a frame takes beside its payload
+_LOOK = 0.05
+
+
+class Backlog:
+    """Counts the frames of one session between its reader and whoever takes them."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._changed = threading.Condition()
+
+    def add(self, payload: bytes) -> None:
+        with self._changed:
+            self.size += len(payload) + _FRAME
+
+    def take(self, payload: bytes) -> None:
+        with self._changed:
+            self.size -= len(payload) + _FRAME
+            self._changed.notify_all()
+
+    def wait(self, urgent: Callable[[], bool]) -> None:
+        """Until there is room again, or reading on is `urgent`."""
+        while self.size > ROOM and not urgent():
+            with self._changed:
+                self._changed.wait(_LOOK)
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -109,7 +137,7 @@ class Session:
             hello = self._greeted.result(timeout)
         except FutureTimeoutError:
             why = f"no answer from our agent within {timeout:.0f} s"
-            error = problems.no_agent(self.host, why, None, self.link.stalled())
+            error = problems.no_agent(self.host, why, None)
             self.close()
             raise error from None
         # The hello was stamped when the agent was up, which is close to now, not to the beginning.
@@ -222,7 +250,7 @@ class Session:
         for header, payload in self._stream.feed(data):
             self._frame_since = 0.0
             self._dispatch(header, payload)
-            if self.backlog.too_much:  # an honest one may: its tasks' words wait on its disk
+            if self.backlog.size > MOST:  # an honest one may: its tasks' words wait on its disk
                 self.give_up("it sends faster than this machine takes it in")
                 return
             self.backlog.wait(self._urgent)
@@ -313,9 +341,8 @@ class Session:
         if not self._greeted.done():
             words, status = channel.stderr_tail(), channel.wait(2.0)
             said = problems.noise(self._stream.noise, words)
-            error = self.link.explain(status, channel.stderr_tail() or words) or problems.no_agent(
-                self.host, said, status, self.link.stalled()
-            )
+            error = self.link.explain(status, channel.stderr_tail() or words)
+            error = error or problems.no_agent(self.host, said, status)
             settle(self._greeted, error=error)
         self._finish(lambda: problems.lost(self.host, "the connection was closed"))
 

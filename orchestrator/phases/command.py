@@ -14,8 +14,7 @@ from typing import TypeAlias
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
-from orchestrator.fleet.backlog import Backlog
-from orchestrator.fleet.session import Cancelled, Session
+from orchestrator.fleet.session import Backlog, Cancelled, Session
 from orchestrator.model import Host
 from orchestrator.transport import Connector
 

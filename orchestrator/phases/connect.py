@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from itertools import islice
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -22,12 +19,11 @@ from orchestrator.frameworks import alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan, Way
 from orchestrator.names import is_run
-from orchestrator.phases.context import Emit, Run, fail_on
+from orchestrator.phases.context import Run, fail_on
 from orchestrator.planning.seal import seal
 from orchestrator.ranges import fold
-from orchestrator.run import latecomers, restarts
+from orchestrator.run import restarts
 
-_SHOWN = 8  # hosts whose ports are named
 _OTHER_PORTS = 40  # how many times the next ports are tried before giving up
 _MOMENT = 1.0  # seconds in which the agents of a run that has just ended let go of its ports
 _LOOK = 0.1
@@ -40,8 +36,20 @@ def open_sessions(run: Run, hosts: Sequence[Host] | None = None) -> dict[str, Ho
     def on_open(session: Session, seconds: float) -> None:
         run.bus.emit(HostConnected(session.host.name, seconds, session.clock_offset))
 
-    with RollCall([host.name for host in wanted], run.bus.emit, run.timings.latecomers) as roll_call:
-        bad = run.fleet.connect(wanted, on_open, roll_call.answered)
+    awaited = {host.name: None for host in wanted}
+
+    def name_awaited() -> None:
+        if awaited:
+            run.bus.emit(Noted(f"waiting for {fold(list(awaited))}"))
+
+    timer = threading.Timer(run.timings.latecomers, name_awaited)
+    timer.daemon = True
+    timer.start()
+    try:
+        bad = run.fleet.connect(wanted, on_open, lambda name: awaited.pop(name, None))
+    finally:
+        timer.cancel()
+        timer.join()
     opened = [run.fleet.sessions[host.name] for host in wanted if host.name in run.fleet.sessions]
     for remark, names in grouped((one.link.remark, one.host.name) for one in opened).items():
         if remark:
@@ -139,14 +147,13 @@ def lease(run: Run, *, move: bool = True) -> None:
         answers = _ask_for_ports(run, 0.0 if may_move else _MOMENT)
         bad = dict(answers.bad)
         moved: dict[str, int] = {}
-        held: dict[str, list[wire.Conflict]] = {}
         for name, reply in answers.good.items():
             conflicts = _of_others(run, reply)
             if conflicts and may_move:
                 moved[name] = min(spec.port for spec in run.plan.tasks_on(name)) + 10 + shift
             elif conflicts:
-                held[name] = conflicts
-        fail_on(run.bus, Phase.CONNECT, {**bad, **_held(held)})
+                bad[name] = _held(name, conflicts)
+        fail_on(run.bus, Phase.CONNECT, bad)
         if not moved:
             run.leased = dict(run.fleet.sessions)
             return
@@ -178,74 +185,19 @@ def _wanted(run: Run, session: Session) -> wire.Lease:
     return wire.Lease(run=run.id, owner=run.plan.owner, ports=ports)
 
 
-def _held(held: Mapping[str, list[wire.Conflict]]) -> dict[str, HostError]:
-    """Return who holds the ports; the same words for all hosts on which one run does."""
-    holders = grouped((conflicts[0].run or conflicts[0].words, name) for name, conflicts in held.items())
-    return {
-        name: _held_on(name, {one: held[one] for one in names})
-        for names in holders.values()
-        for name in names
-    }
-
-
-def _held_on(name: str, alike: Mapping[str, list[wire.Conflict]]) -> HostError:
-    first = next(iter(alike.values()))[0]
-    ports = {name: ", ".join(str(one.port) for one in conflicts) for name, conflicts in alike.items()}
-    same = len(set(ports.values())) == 1
-    which = f"task port {ports[name]}" if same else "its task ports"
-    where = "" if same else ", ".join(f"{listed} on {host}" for host, listed in islice(ports.items(), _SHOWN))
-    where += ", ..." if where and len(ports) > _SHOWN else ""
+def _held(name: str, conflicts: Sequence[wire.Conflict]) -> HostError:
+    """Return who holds a host's ports."""
+    first, ports = conflicts[0], ", ".join(str(conflict.port) for conflict in conflicts)
     if first.run is None:
-        what = f"has {which} taken by {first.words}"
-        return HostError(name, what, kind="lease", why=where, hint="launch with --other-ports")
-    since = min((one.since for conflicts in alike.values() for one in conflicts if one.since), default=None)
-    when = f" since {time.strftime('%H:%M:%S', time.localtime(since))}" if since else ""
+        what = f"has task port {ports} taken by {first.words}"
+        return HostError(name, what, kind="lease", hint="launch with --other-ports")
+    since = min((conflict.since for conflict in conflicts if conflict.since), default=None)
+    when = f", and holds it since {time.strftime('%H:%M:%S', time.localtime(since))}" if since else ""
     stop = f"`orchestrate stop {first.run}`, or launch" if is_run(first.run) else "launch"  # a node's word
     return HostError(
         name,
-        f"has {which} taken by run {first.run}",
+        f"has task port {ports} taken by run {first.run}",
         kind="lease",
-        why=f"{first.owner} launched it; it holds {where or 'the port'}{when}",
+        why=f"{first.owner} launched it{when}",
         hint=f"{stop} with --other-ports",
     )
-
-
-_LOOK = 0.1  # seconds between two looks
-
-
-class RollCall:
-    """A context manager around the connecting; `answered` is called from any thread for each host."""
-
-    def __init__(self, hosts: Sequence[str], emit: Emit, first: float) -> None:
-        self._left = dict.fromkeys(hosts)
-        self._emit = emit
-        self._first = first
-        self._began = time.monotonic()
-        self._last_answer: float | None = None
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="roll-call", daemon=True)
-
-    def answered(self, host: str) -> None:
-        """Note that a host has answered, or that it is known why it does not."""
-        with self._lock:
-            self._left.pop(host, None)
-            self._last_answer = time.monotonic() - self._began
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(min(_LOOK, self._first)):
-            with self._lock:
-                left, last_answer = tuple(self._left), self._last_answer
-            if left and latecomers.due(time.monotonic() - self._began, self._first, last_answer):
-                self._emit(Noted(latecomers.words(left)))
-                return

@@ -19,18 +19,10 @@ from orchestrator.errors import HostError
 from orchestrator.model import Host
 from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy
 from orchestrator.ssh.keys import Keyring, Login, LoginRefused, Secrets
-from orchestrator.ssh.link import SshLink, Transport, cut, stalled
+from orchestrator.ssh.link import SshLink, Transport, cut
 from orchestrator.ssh.openssh import OnlyOpenSSHError
-from orchestrator.ssh.problems import (
-    ConnectTimeout,
-    HungUp,
-    LargePackets,
-    NoBanner,
-    NothingAllowed,
-    NoWayOn,
-    explain,
-)
-from orchestrator.ssh.resolve import ALGORITHMS, Deadline, Target, resolve
+from orchestrator.ssh.problems import HungUp, NoBanner, NothingAllowed, explain
+from orchestrator.ssh.resolve import ALGORITHMS, Target, resolve
 
 # Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -47,6 +39,22 @@ _KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr")
 _SIGNED_BY = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 _SIGNATURES: tuple[str, ...] = paramiko.Transport._preferred_pubkeys  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When to give up, and after how long that is."""
+
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        return self.began + self.seconds - time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return self.left < 0.05
 
 
 @dataclass(frozen=True)
@@ -154,33 +162,40 @@ class _Attempt:
     def line(self, keyring: Keyring, known: KnownHosts) -> Line:
         """Connect and log in, from here or from the bastion."""
         client = paramiko.SSHClient()
-        client.set_missing_host_key_policy(Policy(self._target, known))
-        left = max(0.1, self._deadline.left)
-        user_keys = self._target.algorithms.user_keys
-        ruled_out = [name for name in _SIGNATURES if user_keys and name not in user_keys]
         try:
-            client.connect(
-                self._target.hostname,
-                self._target.port,
-                sock=self._reach(),
-                auth_strategy=Login(self._target, keyring),  # type: ignore[arg-type]
-                transport_factory=partial(self._make_transport, known.types(self._target)),
-                timeout=left,
-                banner_timeout=left,
-                auth_timeout=left,
-                channel_timeout=left,
-                disabled_algorithms={"pubkeys": ruled_out},
-            )
+            self._connect(client, keyring, known)
         except Exception as error:
             cause = self._cause(error)
             self._give_up(client)
             raise cause from error
-        transport = self._transport
+        transport = client.get_transport()
         assert transport is not None
         transport.set_keepalive(_KEEPALIVE)
         transport.sock.settimeout(_WAKE)
         transport.channel_timeout = _CHANNEL_TIMEOUT
         return Line(transport, partial(self._give_up, client))
+
+    def _connect(self, client: paramiko.SSHClient, keyring: Keyring, known: KnownHosts) -> None:
+        """Have a client verify, log in and negotiate as we want it."""
+        target, user_keys = self._target, self._target.algorithms.user_keys
+        client.set_missing_host_key_policy(Policy(target, known))
+        sock = self._reach()
+        left = max(0.1, self._deadline.left)
+        client.connect(
+            target.hostname,
+            target.port,
+            target.user,
+            sock=sock,
+            timeout=left,
+            banner_timeout=left,
+            auth_timeout=left,
+            channel_timeout=left,
+            auth_strategy=Login(target, keyring),  # type: ignore[arg-type]  # by its method
+            transport_factory=partial(self._make_transport, known.types(target)),
+            disabled_algorithms={
+                "pubkeys": [name for name in _SIGNATURES if user_keys and name not in user_keys]
+            },
+        )
 
     def _reach(self) -> socket.socket | paramiko.Channel:
         """Return something connected to the target's SSH port."""
@@ -193,7 +208,9 @@ class _Attempt:
             self._socket = through.transport.open_channel("direct-tcpip", end, ("127.0.0.1", 0), timeout=left)
         except paramiko.SSHException as error:
             if through.transport.is_active() and self._deadline.over:
-                raise NoWayOn(target.jumps[-1], self._deadline.seconds) from error
+                raise TimeoutError(
+                    f"{target.jumps[-1].alias} got no answer from it in {left:.0f} s"
+                ) from error
             raise
         return self._socket
 
@@ -219,21 +236,10 @@ class _Attempt:
         if self._transport is not None and not self._transport.remote_version:
             if "Indecipherable" in str(error):
                 return NoBanner("what answers there speaks another protocol")
-            return (
-                NoBanner(f"no banner within {seconds:.0f} s")
-                if late
-                else HungUp("it hung up before its banner")
-            )
+            hung_up = HungUp("it hung up before its banner")
+            return NoBanner(f"no banner within {seconds:.0f} s") if late else hung_up
         if late and self._transport is not None:
-            lost = stalled(self._socket)
-            if not lost and not self._transport.offered:
-                lost = "its larger packets get lost on the way (MTU), or its sshd hangs"
-            if lost:
-                return LargePackets(
-                    f"no key exchange or login within {seconds:.0f} s after its banner: {lost}"
-                )
-        if late and not isinstance(error, OSError):
-            return ConnectTimeout("the key exchange or the login", seconds)
+            return TimeoutError(f"no key exchange or login within {seconds:.0f} s after its banner")
         return error
 
     def _make_transport(self, known: tuple[str, ...], sock: Any, **options: Any) -> paramiko.Transport:
@@ -266,7 +272,7 @@ def _tcp(target: Target, deadline: Deadline) -> socket.socket:
         sock = socket.socket(family, kind, proto)
         try:
             if share <= 0:
-                raise ConnectTimeout("connecting", deadline.seconds)
+                raise TimeoutError(f"connecting took more than {deadline.seconds:.0f} s")
             sock.settimeout(share)
             sock.connect(address)
             _tune(sock)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
 import re
 import threading
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import paramiko
 
-from orchestrator.ssh.resolve import Strict, Target
+from orchestrator.ssh.resolve import Target
 
 _NOT_PLAIN = re.compile(r"[*?!|]")
 
@@ -68,58 +67,52 @@ class HostKeyRefused(paramiko.SSHException):
         self.needs = needs  # of OpenSSH, which may accept it
 
 
-class _Index:
-    """Lines by the names that they say; only lines with patterns or hashes are asked one by one."""
-
-    def __init__(self, keys: Sequence[KnownKey]) -> None:
-        self._keys = keys
-        self._by_name: dict[str, list[int]] = {}
-        self._others: list[int] = []
-        for number, key in enumerate(keys):
-            if any(_NOT_PLAIN.search(pattern) for pattern in key.patterns):
-                self._others.append(number)
-            else:
-                for name in key.patterns:
-                    self._by_name.setdefault(name, []).append(number)
-
-    def about(self, names: Sequence[str]) -> tuple[KnownKey, ...]:
-        """Return the lines that speak of one of these names, in their order."""
-        numbers = {number for name in names for number in self._by_name.get(name, ())}
-        numbers.update(
-            number for number in self._others if any(self._keys[number].covers(name) for name in names)
-        )
-        return tuple(self._keys[number] for number in sorted(numbers))
-
-
 class KnownHosts:
     """The known_hosts files of all targets, each read once. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[tuple[Path, ...], _Index] = {}
+        self._loaded: dict[Path, dict[str, list[KnownKey]]] = {}
 
-    def lines_about(self, target: Target) -> tuple[KnownKey, ...]:
+    def lines_about(self, target: Target) -> list[KnownKey]:
         """Return the lines that speak of this target, by one of its names."""
-        files = (*target.user_known_hosts, *target.global_known_hosts)
+        files, names = (*target.user_known_hosts, *target.global_known_hosts), target.key_names
         with self._lock:
-            if files not in self._loaded:
-                self._loaded[files] = _Index(load(files))
-            return self._loaded[files].about(target.key_names)
+            self._loaded.update((file, _by_name(load(file))) for file in files if file not in self._loaded)
+            near = [
+                key for file in files for name in (*names, "") for key in self._loaded[file].get(name, ())
+            ]
+        return [key for key in near if any(key.covers(name) for name in names)]
 
     def types(self, target: Target) -> tuple[str, ...]:
         """Return the types of the keys that are known for this target."""
         return tuple(dict.fromkeys(key.type for key in self.lines_about(target) if not key.marker))
 
     def remember(self, target: Target, blob: bytes) -> None:
-        """Write a new key to the first user file, as `accept-new` promises."""
+        """Write a new key to the first user file, as `accept-new` promises; /dev/null keeps nothing."""
         if not target.user_known_hosts:
             return
-        name = target.key_names[0]
-        shown = _hash(name, os.urandom(20)) if target.hash_known_hosts else name
-        line = f"{shown} {key_type(blob)} {base64.b64encode(blob).decode()}\n"
+        file = target.user_known_hosts[0]
         with self._lock:
-            _append(target.user_known_hosts[0], line)
-            self._loaded.clear()
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.touch(mode=0o600)
+            if file.is_file():
+                end = "\n" if file.stat().st_size and not file.read_bytes().endswith(b"\n") else ""
+                with file.open("a") as stream:
+                    stream.write(
+                        f"{end}{target.key_names[0]} {key_type(blob)} {base64.b64encode(blob).decode()}\n"
+                    )
+            self._loaded.pop(file, None)
+
+
+def _by_name(keys: Iterable[KnownKey]) -> dict[str, list[KnownKey]]:
+    """Return the lines by the names that they say; "" for those with patterns or hashes, which are asked."""
+    table: dict[str, list[KnownKey]] = {}
+    for key in keys:
+        plain = not any(_NOT_PLAIN.search(pattern) for pattern in key.patterns)
+        for name in key.patterns if plain else ("",):
+            table.setdefault(name, []).append(key)
+    return table
 
 
 class Policy(paramiko.MissingHostKeyPolicy):
@@ -134,14 +127,15 @@ class Policy(paramiko.MissingHostKeyPolicy):
         target, blob = self._target, key.asbytes()
         lines = self._known.lines_about(target)
         verdict = judge(lines, target.key_names, blob)
-        needs = next(
-            (f"{line.marker} in {line.where}" for line in lines if line.marker == "@cert-authority"), ""
-        )
+        authorities = [
+            f"@cert-authority in {line.where}" for line in lines if line.marker == "@cert-authority"
+        ]
+        needs = "".join(authorities[:1])
         if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
             needs = f"RequiredRSASize {target.rsa_bits} in ssh_config"
         elif verdict.trust is Trust.KNOWN:
             return
-        elif verdict.trust is Trust.UNKNOWN and not needs and target.strict is Strict.ACCEPT_NEW:
+        elif verdict.trust is Trust.UNKNOWN and not needs and target.accept_new:
             self._known.remember(target, blob)
             return
         raise HostKeyRefused(verdict, blob, target, needs)
@@ -150,21 +144,17 @@ class Policy(paramiko.MissingHostKeyPolicy):
 def parse(text: str, source: str = "known_hosts") -> tuple[KnownKey, ...]:
     """Return all lines that make sense; comments, blank and broken lines are passed over."""
     lines = enumerate(text.split("\n"), start=1)
-    keys = (_parse_line(line.strip(), f"{source}:{number}") for number, line in lines)
+    keys = (_parse_line(line.split(), f"{source}:{number}") for number, line in lines)
     return tuple(key for key in keys if key is not None)
 
 
-def _parse_line(line: str, where: str) -> KnownKey | None:
-    if not line or line.startswith("#"):
-        return None
-    words = line.split()
-    marker = words.pop(0) if words[0].startswith("@") else ""
-    if len(words) < 3 or marker not in {"", "@revoked", "@cert-authority"}:
+def _parse_line(words: list[str], where: str) -> KnownKey | None:
+    marker = words.pop(0) if words and words[0].startswith("@") else ""
+    if len(words) < 3 or marker not in {"", "@revoked", "@cert-authority"} or words[0].startswith("#"):
         return None
     blob = _decode(words[2])
     # The blob says its own type first; a line that contradicts itself is a broken line.
-    own_type = len(words[1]).to_bytes(4, "big") + words[1].encode("utf-8", "replace")
-    if blob is None or not blob.startswith(own_type):
+    if not blob or key_type(blob) != words[1]:
         return None
     names = (words[0],) if words[0].startswith("|") else tuple(words[0].lower().split(","))
     return KnownKey(marker, names, words[1], blob, where)
@@ -200,30 +190,12 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def load(files: Sequence[Path]) -> tuple[KnownKey, ...]:
-    """Return the keys of all files that can be read; a FIFO, which would be waited for, is none."""
-    keys: list[KnownKey] = []
-    for file in files:
-        try:
-            text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else ""
-        except OSError:
-            continue
-        keys += parse(text, str(file))
-    return tuple(keys)
-
-
-def _append(file: Path, line: str) -> None:
-    """Append a line; the folder is made if it is missing."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.touch(mode=0o600)
-    if not file.is_file():
-        return  # /dev/null keeps nothing
-    with file.open("ab+") as stream:
-        if stream.tell():
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                line = "\n" + line
-        stream.write(line.encode())
+def load(file: Path) -> tuple[KnownKey, ...]:
+    """Return the keys of a file; none of one that cannot be read, or of a FIFO, which would be waited for."""
+    try:
+        return parse(file.read_bytes().decode("utf-8", "replace"), str(file)) if file.is_file() else ()
+    except OSError:
+        return ()
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -238,8 +210,8 @@ def _matches(pattern: str, name: str) -> bool:
 @cache
 def _hashed(pattern: str) -> tuple[bytes, bytes]:
     """Return the salt and the digest of `|1|salt|digest`; both empty for a broken one."""
-    parts = [_decode(part) or b"" for part in pattern.split("|")[2:]]
-    return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else (b"", b"")
+    parts = [_decode(part) for part in pattern.split("|")[2:]]
+    return (parts[0], parts[1]) if len(parts) == 2 else (b"", b"")
 
 
 @cache
@@ -249,13 +221,9 @@ def _wildcards(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(signs.get(char, re.escape(char)) for char in pattern), re.DOTALL)
 
 
-def _hash(name: str, salt: bytes) -> str:
-    digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
-    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
-
-
-def _decode(text: str) -> bytes | None:
+def _decode(text: str) -> bytes:
+    """Decode base64; b"" for what is none."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        return None
+        return b""

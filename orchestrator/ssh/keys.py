@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,27 +12,18 @@ from pathlib import Path
 from typing import TypeAlias
 
 import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentSSH
 from paramiko.message import Message
 
 from orchestrator.ssh.resolve import Target, reason
+from orchestrator.text import plain
 
 Ask: TypeAlias = Callable[[str], str]  # a prompt -> what was typed, without echo
 
 _AGENT_TIMEOUT = 60.0  # an agent may ask its owner to confirm
-_CERTIFIED = "-cert-v01@openssh.com"
 _MOST = 200  # characters of what a host says
-_CLASSES: dict[str, type[paramiko.PKey]] = {
-    "ssh-ed25519": paramiko.Ed25519Key,
-    "ssh-rsa": paramiko.RSAKey,
-    "ecdsa-sha2-nistp256": paramiko.ECDSAKey,
-    "ecdsa-sha2-nistp384": paramiko.ECDSAKey,
-    "ecdsa-sha2-nistp521": paramiko.ECDSAKey,
-    "RSA": paramiko.RSAKey,
-    "EC": paramiko.ECDSAKey,
-}
-_PEM = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----(.*?)-----END", re.DOTALL)
-_MAGIC = b"openssh-key-v1\0"
+_CERTIFIED = b"-cert-v01@openssh.com"
 
 
 @dataclass(frozen=True)
@@ -59,78 +48,37 @@ class Loaded:
 
 def load(path: Path, passphrase: str | None = None) -> Loaded:
     """Load a private key; as for `ssh`, one that others can read is none."""
-    beside = _public_line(_text(Path(f"{path}.pub")))
+    public = _public_half(path) or _public_half(Path(f"{path}.pub"))
     try:
         about = path.stat()
-        text = path.read_text(encoding="utf-8", errors="replace")
+        if about.st_uid == os.getuid() and about.st_mode & 0o077 and _public_half(path) is None:
+            mode = f"{about.st_mode & 0o777:04o}"
+            problem = f"can be read by others (mode {mode}), and is not used, as with ssh: chmod 600 {path}"
+            return Loaded(path, None, problem, public=public)
+        key = paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
     except OSError as error:
-        return Loaded(path, None, f"cannot be read: {reason(error)}", public=beside)
-    kind, encrypted, public = sniff(text)
-    if not kind and (public := _public_line(text)):
-        return Loaded(path, None, "is a public key, and no agent holds its private half", public=public)
-    public = public or beside
-    if about.st_uid == os.getuid() and about.st_mode & 0o077:
-        mode = f"{about.st_mode & 0o777:04o}"
-        problem = f"can be read by others (mode {mode}), and is not used, as with ssh: chmod 600 {path}"
-        return Loaded(path, None, problem, public=public)
-    if kind not in _CLASSES:
-        what = f"a key of type {kind}" if kind else ""
-        problem = f"is {what}, which only the ssh program can use" if kind else "is not a private key"
-        return Loaded(path, None, problem, public=public, needs=what and f"{path}, {what}")
-    if encrypted and passphrase is None:
-        return Loaded(path, None, "is encrypted", locked=True, public=public)
-    needs = f"the certificate of {path}" if Path(f"{path}-cert.pub").is_file() else ""
-    try:
-        key = _CLASSES[kind].from_private_key_file(str(path), passphrase)
-    except Exception as error:  # paramiko and cryptography raise anything for a bad file
-        if encrypted:
-            return Loaded(path, None, "does not open with that passphrase", locked=True, public=public)
         return Loaded(path, None, f"cannot be read: {reason(error)}", public=public)
-    return Loaded(path, key, public=public, needs=needs)
+    except (TypeError, paramiko.PasswordRequiredException):  # cryptography's word for it, and paramiko's
+        return Loaded(path, None, "is encrypted", locked=True, public=public)
+    except (paramiko.pkey.UnknownKeyType, paramiko.SSHException, UnsupportedAlgorithm):
+        problem = "is of a type that only the ssh program can use"
+        return Loaded(path, None, problem, public=public, needs=f"{path}")
+    except Exception as error:  # anything, for a bad file
+        problem = (
+            "does not open with that passphrase" if passphrase else f"is no private key: {reason(error)}"
+        )
+        return Loaded(path, None, problem, locked=bool(passphrase), public=public)
+    return Loaded(path, key, public=public or key.asbytes())
 
 
-def sniff(text: str) -> tuple[str, bool, bytes | None]:
-    """Tell a key file's type ("" when it is no key), its lock, and its public half if that shows."""
-    match = _PEM.search(text)
-    if match is None:
-        return "", False, None
-    label, body = match[1].strip(), match[2]
-    if label != "OPENSSH":
-        return label or "PKCS8", "ENCRYPTED" in label or "4,ENCRYPTED" in body, None
+def _public_half(path: Path) -> bytes | None:
+    """Return the key in a file that begins as `ssh-ed25519 AAAA...`; None for any other file."""
     try:
-        data = base64.b64decode("".join(body.split()))
-        if not data.startswith(_MAGIC):
-            return "", False, None
-        cipher, rest = _string(data[len(_MAGIC) :])
-        _, rest = _string(rest)  # kdf
-        _, rest = _string(rest)  # its options
-        public, _ = _string(rest[4:])  # after the number of keys
-        return _string(public)[0].decode("ascii"), cipher != b"none", public
-    except (struct.error, ValueError):
-        return "", False, None
-
-
-def _string(data: bytes) -> tuple[bytes, bytes]:
-    (length,) = struct.unpack_from(">I", data)
-    if length > len(data) - 4:
-        raise ValueError("truncated")
-    return data[4 : 4 + length], data[4 + length :]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    except OSError:
-        return ""
-
-
-def _public_line(text: str) -> bytes | None:
-    try:
-        kind, encoded = text.split()[:2]
+        kind, encoded = path.read_text(encoding="utf-8", errors="replace").split()[:2]
         blob = base64.b64decode(encoded, validate=True)
-        return blob if _string(blob)[0] == kind.encode() else None
-    except (ValueError, struct.error):
+    except (OSError, ValueError):
         return None
+    return blob if blob[4 : 4 + int.from_bytes(blob[:4], "big")] == kind.encode() else None
 
 
 class Keyring:
@@ -203,7 +151,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_certificate(key: paramiko.AgentKey) -> bool:
-    return _CERTIFIED.encode() in bytes(key.blob)[:60]
+    return _CERTIFIED in bytes(key.blob)[:60]
 
 
 class SharedAgent(AgentSSH):
@@ -235,21 +183,12 @@ def _connect_agent(address: str) -> SharedAgent | None:
 
 
 class LoginRefused(paramiko.AuthenticationException):
-    """Every key was tried; what was offered, what could not be, and what the host would take."""
+    """The host took none of our keys: `offered` are their names, `unusable` the files that hold none."""
 
-    def __init__(
-        self,
-        offered: list[str],
-        unusable: list[Loaded],
-        allowed: list[str],
-        ended: str | None = None,
-        needs: str = "",
-    ) -> None:
-        super().__init__("no offer was accepted")
+    def __init__(self, offered: list[str], unusable: list[Loaded], words: str, needs: str = "") -> None:
+        super().__init__(words)
         self.offered = offered
         self.unusable = unusable
-        self.allowed = allowed
-        self.ended = ended  # what the host said as it ended the connection over it; None: it stayed
         self.needs = needs  # of OpenSSH, which may get in
 
 
@@ -264,10 +203,14 @@ class Login:
         """Log in or raise; `LoginRefused` when the host listened and said no to everything."""
         offered: list[str] = []
         allowed: list[str] = []
+        words = ""
         for label, key in self._keyring.offers(self._target):
             offered.append(label)
             try:
-                further = transport.auth_publickey(self._target.user, key)
+                allowed = list(transport.auth_publickey(self._target.user, key))
+                if not allowed:
+                    return
+                break  # the key was one of two factors
             except paramiko.BadAuthenticationType as error:
                 allowed = list(error.allowed_types)
                 break
@@ -275,12 +218,8 @@ class Login:
                 if "timeout" in str(error):
                     raise TimeoutError("no answer to the login") from error
                 if not transport.is_active():  # the host had enough
-                    raise self._refused(offered, allowed, ended=_last_words(transport)) from None
-                continue
-            if not further:
-                return
-            allowed = list(further)  # the key was one of two factors
-            break
+                    words = f"it hung up: {plain(getattr(transport, 'farewell', ''))[-_MOST:]}"
+                    break
         if not offered:
             try:
                 transport.auth_none(self._target.user)
@@ -288,20 +227,13 @@ class Login:
                 allowed = list(error.allowed_types)
             else:
                 return
-        raise self._refused(offered, allowed)
-
-    def _refused(self, offered: list[str], allowed: list[str], ended: str | None = None) -> LoginRefused:
+        if allowed and "publickey" not in allowed:
+            words = f"it takes only {' or '.join(name[:100] for name in allowed[:8])}"
         held = {bytes(key.blob) for key in self._keyring.agent_keys(self._target.agent)}
-        unusable = [file for file in self._keyring.files(self._target) if file.public not in held]
+        unusable = [
+            file for file in self._keyring.files(self._target) if file.problem and file.public not in held
+        ]
         needs = self._keyring.needs(self._target)
         if self._target.kerberos and any("gssapi" in name for name in allowed):
             needs = needs or "GSSAPIAuthentication in ssh_config"
-        return LoginRefused(offered, [file for file in unusable if file.problem], allowed, ended, needs)
-
-
-def _last_words(transport: paramiko.Transport) -> str:
-    """Return what the host said as it hung up, else what it has people read at their login."""
-    shown: bytes | None = getattr(transport.auth_handler, "banner", None)
-    banner = (shown or b"").decode("utf-8", "replace")
-    words = " ".join((getattr(transport, "farewell", "") or banner).split())
-    return "".join(char if char.isprintable() else "?" for char in words[-_MOST:])
+        raise LoginRefused(offered, unusable, words, needs)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,7 +61,8 @@ class SshLink:
         except Exception as error:
             channel.close()
             if self._transport.is_active():
-                raise self._explain(NoCommand("the channel was closed")) from error
+                why = "sshd closes the channel when a command is to run: no process is left for that user"
+                raise self._explain(NoCommand(why)) from error
             raise self._lost() from error
         return SshChannel(channel, self._lost)
 
@@ -72,10 +72,6 @@ class SshLink:
         """Return nothing: a channel exists only on a connection that was made."""
         del status, words
         return None
-
-    def stalled(self) -> str:
-        """Return what the kernel says of packets of ours that nobody acknowledges; "" while all is well."""
-        return stalled(self._transport.sock)
 
     def close(self) -> None:
         """Cut the connection and with it every channel."""
@@ -221,7 +217,6 @@ def _with_room(handler: Callable[[Any, paramiko.Message], None]) -> Callable[[An
 class Transport(paramiko.Transport):
     """A transport whose channels send through a gate each; it remembers the far end's last words."""
 
-    offered = False  # its key exchange began
     farewell = ""  # why the far end ended the connection, in its words
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -234,11 +229,6 @@ class Transport(paramiko.Transport):
     def _parse_disconnect(self, message: paramiko.Message) -> None:
         message.get_int()
         self.farewell = message.get_text()
-
-    def _really_parse_kex_init(self, *args: Any, **options: Any) -> Any:
-        parsed = super()._really_parse_kex_init(*args, **options)  # type: ignore[misc]
-        self.offered = True
-        return parsed
 
     def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
         channel = super().open_channel(*args, **options)
@@ -271,21 +261,3 @@ class Gate:
             self._shut = closes
             with contextlib.suppress(*_GONE if no_error else ()):
                 self._transport._send_user_message(message)  # noqa: SLF001 - the way of all channels
-
-
-def stalled(sock: object) -> str:
-    """Return what the kernel says of packets of ours that nobody acknowledges; "" while all is well.
-
-    It knows a TCP connection of our own, on Linux.
-    """
-    if not isinstance(sock, socket.socket) or sock.family not in {socket.AF_INET, socket.AF_INET6}:
-        return ""
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-    except (AttributeError, OSError):
-        return ""
-    # struct tcp_info of the kernel: eight bytes (retransmits is the third), then numbers of four.
-    tries, size, waiting = info[2], *struct.unpack_from("=I", info, 16), *struct.unpack_from("=I", info, 24)
-    if not (tries and waiting):
-        return ""
-    return f"{waiting} packets of ours, of {size} bytes at most, are sent again and again and never arrive"

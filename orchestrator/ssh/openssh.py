@@ -17,7 +17,6 @@ from pathlib import Path
 
 from orchestrator.errors import HostError, Trouble
 from orchestrator.model import Host
-from orchestrator.ssh.resolve import ssh_binary
 from orchestrator.text import plain
 
 
@@ -69,7 +68,7 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
 def command(host: Host, *options: str, masters: Path | None = None) -> list[str]:
     """Return the words of an ssh that asks nobody and forwards nothing; the host is the last of them."""
     given = {"-F": host.ssh_config, "-l": host.user, "-p": host.port, "-i": host.identity}
-    words = [ssh_binary() or "ssh", "-T"]
+    words = ["ssh", "-T"]
     words += [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
     for flag, asked in given.items():
         if asked is not None:
@@ -127,15 +126,6 @@ def close_masters(folder: Path) -> None:
     """End the connections in a folder of `open_masters`, and remove it."""
     for socket in folder.glob("*"):
         with contextlib.suppress(OSError):
-            words = [
-                ssh_binary() or "ssh",
-                "-F",
-                "/dev/null",
-                "-O",
-                "exit",
-                "-o",
-                f"ControlPath={socket}",
-                "x",
-            ]
+            words = ["ssh", "-F", "/dev/null", "-O", "exit", "-o", f"ControlPath={socket}", "x"]
             subprocess.run(words, capture_output=True, check=False, timeout=5)
     shutil.rmtree(folder, ignore_errors=True)

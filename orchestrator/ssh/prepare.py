@@ -11,7 +11,7 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host, Way
 from orchestrator.ssh.keys import Ask, Keyring, Secrets, load
 from orchestrator.ssh.openssh import open_masters
-from orchestrator.ssh.resolve import Target, resolve, ssh_binary
+from orchestrator.ssh.resolve import Target, resolve
 
 _TRIES = 3
 
@@ -34,7 +34,7 @@ def prepare(
         if host.via is Way.OPENSSH
         or (host.via is Way.AUTO and host.name in targets and targets[host.name].beyond)
     ]
-    masters = open_masters(over_openssh, tell) if over_openssh and ssh_binary() else None
+    masters = open_masters(over_openssh, tell) if over_openssh else None
     names = {host.name for host in over_openssh}
     ours = [part for name, target in targets.items() if name not in names for part in (*target.jumps, target)]
     return Secrets(

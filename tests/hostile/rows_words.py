@@ -30,20 +30,14 @@ def _hello() -> Iterator[Row]:
         Verb.PREFLIGHT,
         "hello",
         ("without fields", f"{hello} = {{}}", 3, PROTOCOL),
-        ("a list", f"{hello} = []", 3, PROTOCOL),
         ("another protocol", f"{hello}['protocol'] = 2", 3, "version 2 of our protocol"),
         ("from the year 10^20", f"{hello}['time_ns'] = 10**38", 3, PROTOCOL),
-        ("from before time", f"{hello}['time_ns'] = -1", 3, PROTOCOL),
-        ("from 2262", f"{hello}['time_ns'] = 2**63 - 1", 0, "clock"),
         ("a state folder that is no path", f"{hello}['state'] = '../../x'", 3, PROTOCOL),
         ("no state folder, in hostile words", f"{hello}['state'] = None\n{_REFUSED}", 3, "wiped"),
         ("a user of hostile words", f"{hello}['user'] = words", 0, ""),
-        ("a boot id of lists", f"{hello}['boot_id'] = [[]]", 3, PROTOCOL),
         ("a python of a megabyte", f"{hello}['python'] = words * 1000", 3, "our agent needs"),
-        ("a python of odd digits", f"{hello}['python'] = '3.\u00b2.\u0663'", 3, ""),
         ("twice", "say(header)", 3, PROTOCOL),
         ("and gone", "say(header)\nleave()", 3, "error: liar "),  # lost, or closed: who is faster
-        ("of a megabyte and more", f"{hello}['python'] = 'x' * 2**21", 3, PROTOCOL),
     )
 
 
@@ -54,28 +48,19 @@ def _preflight() -> Iterator[Row]:
     yield from _of(
         Verb.PREFLIGHT,
         "facts",
-        ("no packages", "result['packages'] = {}", 0, ""),
         ("packages of hostile words", "result['packages'] = {words: words, 'tensorflow': words}", 0, ""),
         ("100,000 packages", "result['packages'] = {str(n): words for n in range(10**5)}", 3, PROTOCOL),
-        ("a tensorflow 1e999", "result['packages']['tensorflow'] = '9' * 900 + '.1e999'", 0, ""),
-        ("a tensorflow of no digits", "result['packages']['tensorflow'] = '2.\u00b2.\u0663'", 0, ""),
-        ("all the room there is", "result['disk']['workdir']['free'] = 2**62", 0, ""),
         ("room below zero", "result['disk']['workdir']['free'] = -1", 3, PROTOCOL),
         ("ports of hostile words", "result['answers']['port'] = words", 0, ""),
-        ("ports backwards", "result['answers']['port'] = '65535 0'", 0, ""),
-        ("an answer nobody asked for", "result['answers']['x'] = words", 3, PROTOCOL),
         ("answers of hostile words", "result['answers'] = dict.fromkeys(result['answers'], words * 30)", 0, ""),
         ("a setup of hostile words", "result['setup'] = words; result['packages'] = {}", 0, ""),
         ("addresses that are none", "result['addresses'] = [{'name': words, 'ip': ip} for ip in (words, '::%%', '300.1.2.3', '')]", 0, ""),
-        ("1,000 GPUs", "result['gpus'] = [{'index': 2**53, 'name': words}] * 1000", 0, ""),
         ("a python of hostile words", "result['python'].update(ok=False, error=words * 30)", 3, "python"),
-        ("an R nobody asked for", "result['r'] = {'version': words, 'reticulate': None, 'jsonlite': words, 'error': words}", 0, ""),
         ("a workdir of hostile words", "result['disk']['workdir'].update(writable=False, error=words)", 3, "workdir"),
     )  # fmt: skip
     yield from _of(
         Verb.PREFLIGHT,
         "listen",
-        ("other ports", "result = {'listening': [22], 'busy': []}", 3, PROTOCOL),
         ("no port", "result = {'listening': [], 'busy': []}", 3, PROTOCOL),
         (
             "a port held by hostile words",
@@ -95,15 +80,12 @@ def _preflight() -> Iterator[Row]:
         "probe",
         ("of other hosts", "for one in result['results']: one['host'] = 'x'", 3, PROTOCOL),
         ("of no host", "result['results'] = []", 3, PROTOCOL),
-        ("one too many", "result['results'] *= 2", 3, PROTOCOL),
-        ("infinite times", "for one in result['results']: one['tcp_ms'] = 1e308", 3, PROTOCOL),
         ("the other not reached, in hostile words", _UNREACHED, 3, "reach"),
     )
     yield from _of(
         Verb.PREFLIGHT,
         "share_read",
         ("a disk shared with the other", "result['hosts'] = ['good', 'liar', words]", 0, ""),
-        ("a disk shared with 100,000", "result['hosts'] = [words] * 30_000", 3, PROTOCOL),
     )
 
 
@@ -121,7 +103,6 @@ def _launch() -> Iterator[Row]:
             3,
             "for another keeper",
         ),
-        ("kept by nobody", "result = {'granted': False, 'holder': None}", 3, "somebody"),
     )
     yield from _of(
         launch,
@@ -133,12 +114,7 @@ def _launch() -> Iterator[Row]:
         launch,
         "work_make",
         ("a relative folder", "result['work'] = '../../x'", 3, PROTOCOL),
-        ("trees that nobody asked for", "result['missing'] = ['ab' * 32]", 3, PROTOCOL),
         ("a tree named by a path", "result['missing'] = ['../../x']", 3, PROTOCOL),
-        ("nothing of what it has", "result['had'] = None", 3, PROTOCOL),
-        ("paths that nobody asked for", "result['had']['paths'] = [0]", 3, PROTOCOL),
-        ("a place before all paths", "result['had']['paths'] = [-1]", 3, PROTOCOL),
-        ("a program or not", "result['had']['program'] = words", 3, PROTOCOL),
     )
     hostile, never = f"{_ESCAPES}\nresult['work'] = '/' + words", "result['missing'] = ask['digests']"
     for name, lie, status, told in (
@@ -154,33 +130,24 @@ def _launch() -> Iterator[Row]:
     yield from _of(
         launch,
         "start",
-        ("a pid below zero", "result = {'pid': -1}", 1, PROTOCOL),
-        ("a pid of 2^40", "result = {'pid': 2**40}", 1, PROTOCOL),
-        ("the pid of init", "result = {'pid': 1}", 0, ""),
     )
     yield from _of(
         launch,
         "follow",
         ("tasks that nobody asked for", "result = {'missing': ['worker/0']}", 1, PROTOCOL),
-        ("a task named by a path", "result = {'missing': ['../../x']}", 1, PROTOCOL),
         ("its task is not there", "result = {'missing': ['worker/1']}", 1, "knows nothing of it"),
     )
     yield from _of(
         launch,
         "sweep",
         ("hostile words killed", "result['killed'] = [{'pid': 1, 'argv0': words}] * 100", 0, ""),
-        ("the other's task lives", "result['alive'] = ['worker/0']", 0, ""),
         ("a path lives", "result['alive'] = ['../../x']", 0, "liar: no answer"),
     )
     send = "result.update(missing=ask['digests'], made=False)"
     for name, begun, status, words in (
         ("pieces beyond the last one", "'bits': 'f' * 99, 'incoming': '/x'", 3, PROTOCOL),
-        ("a tree that is there and is not", "'present': True, 'incoming': '/x'", 3, PROTOCOL),
-        ("a tree that was made and is not there", "'made': True, 'incoming': '/x'", 3, PROTOCOL),
         ("a folder made of a tree that was not", "'incoming': '/x', 'work': WORK", 3, PROTOCOL),
-        ("a folder that lacks what nobody asked for", "'present': True, 'made': True, 'work': {**WORK, 'missing': ['77' * 32]}", 3, PROTOCOL),
         ("a folder for a shell with its tree", "'present': True, 'made': True, 'work': {**WORK, 'work': '/x; touch ' + CANARY}", 1, "liar"),
-        ("a folder that is no path", "'present': True, 'made': True, 'work': {**WORK, 'work': 7}", 3, PROTOCOL),
         ("an incoming folder that is an option", "'incoming': '--rsh=touch ' + CANARY", 3, PROTOCOL),
         ("a folder for a shell", "'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')', 'base': '/y'", 3, "liar"),
         ("a base for a shell", "'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),
@@ -206,34 +173,19 @@ def _news() -> Iterator[Row]:
 
     for name, op, what, status, words in (
         ("a hole", "log", extra("log", "'offset': 10**9, 'times': []", "b'x'"), 1, PROTOCOL),
-        ("before the beginning", "log", extra("log", "'offset': -1, 'times': []"), 1, PROTOCOL),
-        ("far away", "log", extra("log", "'offset': 2**63, 'times': []"), 1, PROTOCOL),
         ("of the other's task", "log", "header['task'] = 'worker/0'", 1, PROTOCOL),
-        ("of a path", "log", "header['task'] = '../../x'", 1, PROTOCOL),
         ("of an attempt that is a path", "log", "header['attempt'] = '../../x'", 1, PROTOCOL),
-        ("of another attempt", "log", "header['attempt'] = '7'", 0, ""),
         ("of hostile words", "log", "payload = words.encode('utf-8', 'replace') + b'\\xff\\xfe\\n'", 0, ""),
-        ("from the year 10^10", "log", "header['times'] = [[0, 2**64]]", 1, PROTOCOL),
         ("times that go backwards", "log", "header['times'] = [[9, 2**63 - 1], [0, 0], [2**62, 5]]", 0, ""),
         ("twice, and other words", "log", extra("log", "'offset': 0, 'times': []", "b'no\\n'"), 0, ""),
         ("a line of 10 MB", "log", _LONG_LINE, 0, ""),
-        ("of no kind", "log", extra("?", "'offset': 0"), 1, PROTOCOL),
         ("a step of 10^99", "log", extra("report", "'offset': 0", "b'{\"step\": ' + b'9' * 99 + b'}\\n'"), 0, ""),
         ("nested deep", "log", extra("report", "'offset': 0", "b'[' * 60000 + b'\\n'"), 0, ""),
-        ("no number", "log", extra("report", "'offset': 0", "b'{\"step\": NaN, \"loss\": 1e999}\\n'"), 0, ""),
         ("fields of other types", "log", extra("report", "'offset': 0", _ODD_REPORT), 0, ""),
-        ("a report with a hole", "log", extra("report", "'offset': 5", "b'x'"), 1, PROTOCOL),
-        ("an end of no number", "state", state("'state': 'exited', 'exit_code': 'x'"), 1, PROTOCOL),
         ("an end of 2^40", "state", state("'state': 'exited', 'exit_code': 2**40"), 1, PROTOCOL),
-        ("no such state", "state", state("'state': '../../x'"), 1, PROTOCOL),
         ("hostile words", "state", state("'state': 'lost', 'message': words * 50"), 1, "is lost"),
-        ("never started", "state", state("'state': 'unstarted', 'message': words"), 1, "worker/1"),
         ("ended before it began", "state", state("'state': 'exited', 'exit_code': 3, 'started_ns': 2**62, 'ended_ns': 0"), 1, "exited with 3"),
-        ("ended in 2262", "state", state("'state': 'exited', 'exit_code': 3, 'ended_ns': 2**63 - 1, 'seconds': 1e12"), 1, "exited with 3"),
-        ("ended by signal 255", "state", state("'state': 'exited', 'exit_code': None, 'exit_signal': 255"), 1, "worker/1"),
-        ("ended by nothing", "state", "header['state'] = {'state': 'exited'}", 1, "worker/1"),
         ("gaps of 2^62", "state", state("'gaps': [{'bytes': 2**62, 'why': words}] * 1000"), 0, "bytes of its log were lost"),
-        ("gaps of a negative size", "state", state("'gaps': [{'bytes': -5}]"), 1, PROTOCOL),
         ("killed for memory 2^53 times", "state", state("'state': 'exited', 'exit_code': None, 'exit_signal': 9, 'oom': {'kills': 2**53, 'limit': 2**62}"), 1, "memory"),
     ):  # fmt: skip
         yield from _of(Verb.LAUNCH, op, (name, what, status, words))
@@ -253,15 +205,11 @@ def _looks() -> Iterator[Row]:
         "states",
         ("another run", "result['runs'][0]['run'] = 'x'", 0, PROTOCOL),
         ("a run named by a path", "result['runs'][0]['run'] = '../../x'", 0, PROTOCOL),
-        ("a run twice", "result['runs'] *= 2", 0, PROTOCOL),
         ("an attempt that is a path", f"{for_mine}mine['tasks'][0]['attempt'] = '/etc'", 0, PROTOCOL),
-        ("an attempt of 10^99", f"{for_mine}mine['tasks'][0]['attempt'] = '9' * 99", 0, PROTOCOL),
         ("the other's task has ended", f"{for_mine}mine['tasks'] += [{{**mine['tasks'][0], 'task': 'worker/0', 'alive': False, 'state': {{'state': 'exited', 'exit_code': 42}}}}]", 0, ""),
         ("a keeper of hostile words", f"{for_mine}mine['keeper'] = {{'who': words, 'alive': True}}", 0, ""),
-        ("10,000 tasks", f"{for_mine}mine['tasks'] *= 10**4", 0, ""),
         ("a message of hostile words", f"{for_mine}mine['tasks'][0]['state'] = {{'state': 'lost', 'message': words * 50}}", 0, ""),
         ("a plan of 20 MB", f"{for_mine}mine['plan'] = 'x' * (20 << 20)", 0, LOST),
-        ("no plan", f"{for_mine}mine['plan'] = 7", 0, PROTOCOL),
     )  # fmt: skip
     one = "result['tasks'][0]['processes'][0]"
     yield from _of(
@@ -269,18 +217,14 @@ def _looks() -> Iterator[Row]:
         "stacks",
         ("hostile words", f"{one}.update(argv0=words, state=words, why=words, how=words, text=words * 99)", 0, ""),
         ("a dump of brackets", f"{one}.update(python=True, text='File \"' * 10**5 + '(' * 10**5)", 0, ""),
-        ("a dump of lines", f"{one}.update(python=True, text='Thread 1\\n  File \"a\", line 1, in b\\n' * 20_000)", 0, ""),
         ("a line of 10^4000", f"{one}.update(python=True, text='Thread 0x1 (most recent call first):\\n  File \"a\", line ' + '9' * 5000 + ' in b')", 0, ""),
         ("the other's task", "result['tasks'][0]['task'] = 'worker/0'", 0, ""),
         ("a task that is a path", "result['tasks'][0]['task'] = '../../x'", 3, PROTOCOL),
-        ("a pid below zero", f"{one}['pid'] = -1", 3, PROTOCOL),
-        ("10,000 processes", f"result['tasks'][0]['processes'] = [{one}] * 10**4", 0, ""),
     )  # fmt: skip
     yield from _of(
         Verb.EXEC,
         "exec",
         ("status 256", "result['status'] = 256", 3, PROTOCOL),
-        ("status -1", "result['status'] = -1", 3, PROTOCOL),
         ("hostile words", "result.update(status=1, error=words, left=[words] * 99)", 1, ""),
         ("more of it after the end", "say(header)\nheader = {'exec': 'out'}\npayload = b'x'", 0, ""),
     )
@@ -288,7 +232,6 @@ def _looks() -> Iterator[Row]:
         Verb.EXEC,
         "out",
         ("of no stream", "header['exec'] = '../../x'", 3, PROTOCOL),
-        ("of a stream that is a list", "header['exec'] = []", 3, PROTOCOL),
         ("of hostile words", "payload = words.encode('utf-8', 'replace') + b'\\xff\\n'", 0, ""),
         ("of 1 MB at once", "payload = b'x' * 2**20", 3, PROTOCOL),
         ("of 64 MB", "for _ in range(1000): say(header, b'x' * 65000 + b'\\n')", 0, ""),
@@ -297,17 +240,12 @@ def _looks() -> Iterator[Row]:
         Verb.CLEAN,
         "clean_look",
         ("runs that are paths", "result['alive'] = ['../../x']", 3, PROTOCOL),
-        ("10,000 runs", "result['known'] = [f'20260101-000000-{n:04}' for n in range(10**4)]", 0, ""),
-        ("all runs are over", "result = {'alive': [], 'known': []}", 0, ""),
     )
     kind = "result['folders']['code']"
     yield from _of(
         Verb.CLEAN,
         "clean",
         ("folders of hostile words", f"{kind}.update(count=1, gone=[{{'name': words, 'bytes': 1, 'idle': 1.0}}], failed=[words])", 1, ""),
-        ("2^62 bytes gone", f"{kind}.update(count=2**53, bytes=2**62, gone=[{{'name': 'x', 'bytes': 2**62, 'idle': -1e18}}] * 99)", 0, ""),
         ("a count below zero", f"{kind}['count'] = -1", 3, PROTOCOL),
-        ("killed hostile words", "result['killed'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words}] * 9", 0, ""),
-        ("left hostile words", "result['orphans'] = [{'pid': 1, 'argv0': words, 'run': words, 'task': words}] * 9", 1, ""),
         ("trouble in hostile words", "result['trouble'] = [{'what': words, 'why': words, 'kind': 'lost', 'hint': words}]", 1, ""),
     )  # fmt: skip

@@ -27,7 +27,7 @@ def test_a_lie_does_no_harm(ground: Ground, row: Row) -> None:
 
 def test_the_table_is_whole() -> None:
     """Each operation that a verb asks for is lied about, and no row stands there twice."""
-    assert len({row.id for row in table.ROWS}) == len(table.ROWS) >= 150
+    assert len({row.id for row in table.ROWS}) == len(table.ROWS) > 100
     lied = "\n".join(row.lie for row in table.ROWS)
     untouched = {request.OP for request in Request.__subclasses__() if f"op == {request.OP!r}" not in lied}
     assert untouched == set(table.ELSEWHERE)

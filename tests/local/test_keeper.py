@@ -19,7 +19,7 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.names import RunId
 from orchestrator.phases import keeper, launch
-from orchestrator.phases.connect import RollCall
+from orchestrator.phases.connect import open_sessions
 from orchestrator.phases.context import CodeSource, Inbox, PhaseFailed, Run
 from orchestrator.phases.keeper import Control
 from orchestrator.phases.restart import recovery
@@ -102,8 +102,8 @@ def listens(kept: Run) -> RunEnded:
 
 
 def connects(kept: Run) -> RunEnded:
-    with RollCall(kept.names, kept.bus.emit, 1.0):
-        raise AssertionError
+    open_sessions(kept)
+    raise AssertionError
 
 
 @pytest.mark.parametrize("work", [listens, connects])

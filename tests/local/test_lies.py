@@ -334,7 +334,7 @@ def test_a_flood_that_nobody_takes_waits_on_its_node(
     session: Callable[[str], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the reader has taken and nobody looked at stays below a bound, and an answer gets through."""
-    from orchestrator.fleet import backlog
+    from orchestrator.fleet import session as backlog
     from orchestrator.phases.context import Inbox
 
     monkeypatch.setattr(backlog, "ROOM", 1 << 20)
@@ -348,10 +348,10 @@ def test_a_flood_that_nobody_takes_waits_on_its_node(
     one.start(10.0)
     one.request(wire.Follow(run="r", attempt="1", tasks=[wire.From("worker/0", 0, 0)]))
     deadline = time.monotonic() + 10.0
-    while one.backlog._size <= backlog.ROOM:
+    while one.backlog.size <= backlog.ROOM:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert one.backlog._size < backlog.ROOM + 200_000
+    assert one.backlog.size < backlog.ROOM + 200_000
     offsets: list[int] = []
     while len(offsets) < 400:
         frame = inbox.get(timeout=10.0)
@@ -366,7 +366,7 @@ def test_who_sends_more_than_fits_is_lost(
     session: Callable[[str], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers nothing, so it has to be listened to; its bytes wait on its disk."""
-    from orchestrator.fleet import backlog
+    from orchestrator.fleet import session as backlog
     from orchestrator.phases.context import Inbox
 
     monkeypatch.setattr(backlog, "MOST", 2 << 20)

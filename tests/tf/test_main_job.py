@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ExitStatus
@@ -59,27 +58,6 @@ def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> N
     # failure_grace is 2 s; TensorFlow itself bears a peer's silence for 8 to 10.
     assert desk.ended_after("worker/1", run) < 8.0
     desk.nothing_is_left(run)
-
-
-def test_an_unchanged_tutorial_script_trains(desk: Desk) -> None:
-    viewer = desk.launch("--", desk.example("fit.py"))
-    assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
-    assert "TF_USE_LEGACY_KERAS=1" in viewer.stdout + viewer.stderr
-    digests = re.findall(r"worker/\d: weights (\w{16}), accuracy 0\.\d+", viewer.stdout)
-    assert len(digests) == 2
-    assert len(set(digests)) == 1
-
-
-def test_a_node_that_cannot_train_stops_the_launch(desk: Desk) -> None:
-    first, second = desk.cluster.hosts
-    broken = desk.program("python", "#!/bin/sh\necho the library is broken >&2\nexit 9\n")
-    desk.write_hosts([first, replace(second, python=str(broken))])
-    viewer = desk.start("launch", "--hosts", str(desk.hosts), "--skip-preflight", "--", "--dataset", "digits")
-    assert viewer.wait(LIMIT) == ExitStatus.RUN_FAILED
-    assert second.name in viewer.stderr
-    assert "the library is broken" in viewer.stdout + viewer.stderr
-    assert not desk.named("TaskStarted")
-    desk.nothing_is_left(desk.run_id())
 
 
 def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
-from tests.tf.gang import ROOT
 from tests.training import r_python, training_python
 
 LIMIT = 150.0  # seconds
@@ -42,16 +40,6 @@ def ended_with(text: str) -> dict[str, tuple[str, float]]:
     """The weights' digest and the accuracy that each task printed."""
     found = re.findall(r"(\w+/\d): weights (\w{16}), accuracy (0\.\d+)$", text, re.MULTILINE)
     return {task: (digest, float(accuracy)) for task, digest, accuracy in found}
-
-
-def test_alone() -> None:
-    env = {**os.environ, "RETICULATE_PYTHON": r_python(), "TF_USE_LEGACY_KERAS": "1"}
-    env.pop("TF_CONFIG", None)
-    done = subprocess.run(
-        ["Rscript", "examples/mnist.R"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert ended_with(done.stdout)["worker/0"][1] > 0.8
 
 
 def test_two_r_tasks_share_a_data_set_of_one_file(desk: Desk, prepared: Path) -> None:

@@ -13,7 +13,7 @@ from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import Event, GapPlace, LogGap, Stamped, TaskExited, TaskProgressed, TaskStarted
 from orchestrator.fleet import Fleet, Lost, TaskNews
-from orchestrator.fleet.backlog import Backlog
+from orchestrator.fleet.session import Backlog
 from orchestrator.model import TaskId
 from orchestrator.names import RunId
 from orchestrator.phases.context import CodeSource, Followed, Inbox, Run

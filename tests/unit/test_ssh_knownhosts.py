@@ -83,18 +83,18 @@ def test_judging_a_key(content: str, names: tuple[str, ...], trust: Trust) -> No
 def test_the_line_to_blame_is_the_one_of_the_same_type(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"gpu-01 {text(RSA)}\n\ngpu-01 {text(OTHER)}\n")
-    verdict = hostkeys.judge(hostkeys.load([tmp_path / "none", file]), PLAIN, MINE)
+    verdict = hostkeys.judge(hostkeys.load(file), PLAIN, MINE)
     assert verdict.where == f"{file}:3"
 
 
 def test_what_is_remembered_is_known(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / "known_hosts"
-    for hashed_names in (False, True):
-        target = Target("x", "gpu-01", 2222, "me", user_known_hosts=(file,), hash_known_hosts=hashed_names)
+    target = Target("x", "gpu-01", 2222, "me", user_known_hosts=(file,))
+    for _ in range(2):
         KnownHosts().remember(target, MINE)
     assert len(file.read_text().splitlines()) == 2
     assert file.parent.stat().st_mode & 0o777 == 0o700
-    assert hostkeys.judge(hostkeys.load([file]), PORT, MINE).trust is Trust.KNOWN
+    assert hostkeys.judge(hostkeys.load(file), PORT, MINE).trust is Trust.KNOWN
 
 
 def test_a_fingerprint_as_ssh_shows_it() -> None:
@@ -103,5 +103,5 @@ def test_a_fingerprint_as_ssh_shows_it() -> None:
 
 def test_a_fifo_is_no_known_hosts_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    assert hostkeys.load([tmp_path / "fifo"]) == ()
+    assert hostkeys.load(tmp_path / "fifo") == ()
     KnownHosts().remember(Target("x", "x", 22, "me", user_known_hosts=(tmp_path / "fifo",)), MINE)

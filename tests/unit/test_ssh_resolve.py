@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
-from orchestrator.ssh.resolve import CommandLine, Strict, Target, parse_dump, split_destination, target_of
+from orchestrator.ssh.resolve import CommandLine, Target, parse_dump, split_destination, target_of
 
 
 @pytest.mark.parametrize(
@@ -37,41 +36,21 @@ def dump(*lines: str) -> Target:
 
 
 @pytest.mark.parametrize(
-    ("value", "strict"),
-    [
-        ("true", Strict.REFUSE),
-        ("ask", Strict.REFUSE),
-        ("accept-new", Strict.ACCEPT_NEW),
-        ("false", Strict.ACCEPT_NEW),
-        ("off", Strict.ACCEPT_NEW),
-    ],
+    ("value", "new"), [("true", False), ("ask", False), ("accept-new", True), ("false", True), ("off", True)]
 )
-def test_strict_host_key_checking(value: str, strict: Strict) -> None:
-    assert dump(f"stricthostkeychecking {value}").strict is strict
+def test_strict_host_key_checking(value: str, new: bool) -> None:
+    assert dump(f"stricthostkeychecking {value}").accept_new is new
 
 
-@pytest.mark.parametrize(
-    ("line", "agent"),
-    [
-        ("identityagent none", None),
-        ("identityagent SSH_AUTH_SOCK", "/run/agent"),
-        ("identityagent $MY_AGENT", "/run/mine"),
-        ("identityagent ${MY_AGENT}.2", "/run/mine.2"),
-        ("identityagent /run/%r/agent", "/run/train/agent"),
-        ("loglevel INFO", "/run/agent"),
-    ],
-)
-def test_the_agent(line: str, agent: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
-    monkeypatch.setenv("MY_AGENT", "/run/mine")
-    assert dump(line).agent == agent
+    lines = ("identityagent none", "identityagent /run/mine", "loglevel INFO")
+    assert [dump(line).agent for line in lines] == [None, "/run/mine", "/run/agent"]
 
 
 def test_identities_chosen_or_not() -> None:
     assert dump("identityfile ~/.ssh/id_rsa", "identityfile ~/.ssh/id_ed25519").default_identities
-    chosen = dump("identityfile ~/.ssh/id_rsa", "identityfile ~/keys of mine/%r")
-    assert not chosen.default_identities
-    assert chosen.identities[1] == Path.home() / "keys of mine" / "train"
+    assert not dump("identityfile ~/.ssh/id_rsa", "identityfile ~/keys of mine").default_identities
     assert dump("identityfile none").identities == ()
 
 
@@ -79,7 +58,6 @@ def test_known_hosts_files(tmp_path: Path) -> None:
     blank = tmp_path / "a b"
     assert dump("userknownhostsfile ~/.ssh/a /b").user_known_hosts == (Path.home() / ".ssh/a", Path("/b"))
     assert dump("userknownhostsfile none").user_known_hosts == ()
-    assert dump(f'userknownhostsfile "{blank}" /c').user_known_hosts == (blank, Path("/c"))
     blank.touch()
     assert dump(f"userknownhostsfile {blank}").user_known_hosts == (blank,)
 
@@ -98,37 +76,19 @@ def test_names_of_the_host_key(lines: tuple[str, ...], names: tuple[str, ...]) -
     assert target_of(CommandLine("alias"), options).key_names == names
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("none", None), ("0", None), ("7", 7.0)])
-def test_the_connect_timeout(value: str, seconds: float | None) -> None:
-    assert dump(f"connecttimeout {value}").connect_timeout == seconds
-
-
-@pytest.mark.parametrize(
-    ("value", "family"), [("any", socket.AF_UNSPEC), ("inet", socket.AF_INET), ("inet6", socket.AF_INET6)]
-)
-def test_the_address_family(value: str, family: socket.AddressFamily) -> None:
-    assert dump(f"addressfamily {value}").family is family
-
-
 @pytest.mark.parametrize(
     ("line", "beyond"),
     [
         ("knownhostscommand none", ""),
         ("knownhostscommand /bin/keys %H", "KnownHostsCommand"),
-        ("revokedhostkeys /etc/ssh/revoked", "RevokedHostKeys"),
-        ("certificatefile ~/.ssh/mine-cert.pub", "CertificateFile"),
-        ("pkcs11provider /usr/lib/opensc.so", "PKCS11Provider"),
-        ("proxycommand nc %h %p", "ProxyCommand"),
-        ("setenv A=1", "SetEnv"),
+        ("identityfile ~/.ssh/%h", "IdentityFile"),
+        ("identityagent $MINE", "IdentityAgent"),
         ("verifyhostkeydns true", "VerifyHostKeyDNS"),
-        ("nohostauthenticationforlocalhost yes", "NoHostAuthenticationForLocalhost"),
-        ("pubkeyauthentication true", ""),
         ("pubkeyauthentication false", "PubkeyAuthentication"),
         ("preferredauthentications password", "PreferredAuthentications"),
         ("ciphers aes128-ctr,aes256-ctr", ""),
         ("ciphers -aes128*", "Ciphers"),
         ("controlpath /no/such/socket", ""),
-        ("gssapiauthentication yes", ""),
     ],
 )
 def test_what_only_openssh_can_follow(line: str, beyond: str) -> None:
