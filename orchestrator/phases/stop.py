@@ -42,8 +42,7 @@ class Stopper:
             self._tell(session)
 
     def _tell(self, session: Session) -> None:
-        future = session.submit(_request(self._run, self.by, self._grace, kill=self._killing))
-        future.add_done_callback(partial(_say_woken, self._run, session.host.name))
+        session.submit(_request(self._run, self.by, self._grace, kill=self._killing))
 
 
 class EndAll:
@@ -81,8 +80,6 @@ class EndAll:
         """Ask for the end of every task; say so once there was any."""
         request = _request(self._run, self._by, self._grace, kill=self._kill)
         answers = self._run.fleet.ask(request, hosts=hosts)
-        for name, reply in answers.good.items():
-            _say_who_stood(self._run, name, reply)
         if not self._told and any(reply.asked for reply in answers.good.values()):
             self._told = True
             self._run.bus.emit(StopRequested(self._by, "", self._grace))
@@ -97,23 +94,6 @@ class EndAll:
 def _request(run: Run, by: StopBy, grace: float, *, kill: bool) -> wire.Stop:
     """`final`: what a user has stopped is not to be started any more, by whoever keeps it."""
     return wire.Stop(run=run.id, grace=grace, kill=kill, final=by is StopBy.USER)
-
-
-def _say_woken(run: Run, host: str, future: Future[wire.Stopped]) -> None:
-    """From the session's reader."""
-    if not future.cancelled() and future.exception() is None:
-        _say_who_stood(run, host, future.result())
-
-
-def _say_who_stood(run: Run, host: str, reply: wire.Stopped) -> None:
-    """Name our own processes there that somebody had stopped: without them no request is heard."""
-    for one in reply.woken:
-        who = f"{host}: the {one.process} of {one.task} (pid {one.pid})"
-        if one.traced:
-            why = "is held by a debugger" + (", and was killed" if one.sent else "")
-        else:
-            why = "was stopped (SIGSTOP), and continues" if one.sent else "is stopped (SIGSTOP)"
-        run.bus.emit(Noted(f"{who} {why}"))
 
 
 def sweep(run: Run) -> list[str]:

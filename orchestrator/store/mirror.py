@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import starmap
 from pathlib import Path
 
-from orchestrator.node.base.writing import write_all
+from orchestrator.node.base.descriptors import write_all
 from orchestrator.node.task.output import RECORD
 from orchestrator.plainfile import make_way, open_plain
 from orchestrator.store.folder import RunFolder

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.errors import HostError
-from orchestrator.node.base.writing import write_all
+from orchestrator.node.base.descriptors import write_all
 from orchestrator.transport import Channel, Link
 from orchestrator.wire import printable
 

@@ -121,19 +121,8 @@ class Start(Request[Started], frozen=True, kw_only=True):
     spec: Spec
 
 
-class Woken(Reply, frozen=True):
-    """A supervisor or guard that somebody had stopped."""
-
-    task: TaskName
-    process: Words
-    pid: Pid
-    traced: bool  # a debugger holds it
-    sent: bool  # it was sent what makes it go on, or ends it
-
-
 class Stopped(Reply, frozen=True):
     asked: tuple[TaskName, ...]
-    woken: tuple[Woken, ...] = ()
 
 
 class Stop(Request[Stopped], frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Claims that one process at a time may have on this machine: a look at a port, a lease of it.
+"""TCP ports of this machine: listening on them, and claims that one process at a time may have.
 
 A claim is a socket with a name in the abstract namespace (unix(7)). The kernel keeps one such namespace for
 each network namespace, as it does with ports; all users see it, and a claim ends with the last process that
@@ -7,8 +7,8 @@ has its socket. Others learn which user has it, and nothing else.
 
 from __future__ import annotations
 
-import _socket  # `socket` makes enums of a thousand numbers: 3 ms of every launch
 import errno
+import socket
 import struct
 import time
 
@@ -30,7 +30,7 @@ def pass_through(kind: str, port: int, patience: float = 0.0) -> int:
     """The claim, a descriptor: held until it is closed everywhere; raise Taken."""
     deadline = time.monotonic() + patience
     while True:
-        claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             claim.bind(_name(kind, port))
             claim.listen(_QUEUE)
@@ -46,11 +46,11 @@ def pass_through(kind: str, port: int, patience: float = 0.0) -> int:
 
 def holder(kind: str, port: int) -> str | None:
     """The user who has it; None when nobody does."""
-    asker = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     asker.setblocking(False)
     try:
         asker.connect(_name(kind, port))
-        credentials = asker.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        credentials = asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     except BlockingIOError:
         return "?"  # its queue is full
     except OSError:
@@ -62,3 +62,15 @@ def holder(kind: str, port: int) -> str | None:
 
 def _name(kind: str, port: int) -> str:
     return f"\0orchestrate/{kind}/{port}"
+
+
+def listen(port: int, backlog: int) -> socket.socket:
+    """Listen as TensorFlow does: every address, both families where the machine has both; raise OSError."""
+    if socket.has_dualstack_ipv6():
+        both = socket.AF_INET6
+        try:
+            return socket.create_server(("::", port), family=both, backlog=backlog, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                raise
+    return socket.create_server(("", port), backlog=backlog)

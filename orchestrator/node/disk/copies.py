@@ -9,7 +9,7 @@ import fcntl
 import os
 import stat
 
-from ..base.writing import write_all
+from ..base.descriptors import write_all
 
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
 _PIECE = 1 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ..base.descriptors import replace_file
 from ..base.paths import TaskFolder, make_private
-from ..base.writing import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

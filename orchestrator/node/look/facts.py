@@ -12,7 +12,7 @@ import socket
 import struct
 from typing import Any
 
-from ..base import gpus, procs
+from ..base import procs, program
 from ..base.fault import reason
 from ..base.paths import absolute, free_bytes
 from ..base.program import run_program
@@ -171,7 +171,7 @@ def _workdir(path: str) -> dict[str, Any]:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    rows = gpus.ask("--query-gpu=index,name", gpus.AWAKE) or ()
+    rows = program.ask_nvidia("--query-gpu=index,name", program.AWAKE) or ()
     return [{"index": int(index), "name": name} for index, name in rows if index.isdigit()]
 
 

@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any
 
-from ..base import lenient, procs, tcp, turnstile
+from ..base import lenient, procs, turnstile
 from ..base.fault import NodeError, reason
 from ..base.paths import Paths
 from ..serve.agent import Agent, Request
@@ -40,7 +40,7 @@ class Mesh:
         """False when somebody has the port; raise `turnstile.Taken` when another preflight looks at it."""
         turn = turnstile.pass_through(turnstile.LOOK, port)
         try:
-            self._serve(tcp.listen(port, _PEERS))
+            self._serve(turnstile.listen(port, _PEERS))
         except OSError as error:
             os.close(turn)
             if error.errno == errno.EADDRINUSE:
@@ -51,7 +51,7 @@ class Mesh:
 
     def listen_anywhere(self) -> int:
         """Listen on a port that the kernel chooses, as NCCL and others take theirs."""
-        listener = tcp.listen(0, _PEERS)
+        listener = turnstile.listen(0, _PEERS)
         self._serve(listener)
         return int(listener.getsockname()[1])
 

@@ -67,10 +67,10 @@ def _kilobytes(fields: dict[bytes, bytes], name: bytes) -> int:
 
 def _gpus() -> list[dict[str, int]] | None:
     """Which process uses which GPU, how much of its memory (bytes), and how busy that GPU is (percent)."""
-    from ..base import gpus  # it brings `subprocess`
+    from ..base import program  # it brings `subprocess`
 
-    busy = gpus.ask("--query-gpu=uuid,utilization.gpu")
-    users = gpus.ask("--query-compute-apps=gpu_uuid,pid,used_memory")
+    busy = program.ask_nvidia("--query-gpu=uuid,utilization.gpu")
+    users = program.ask_nvidia("--query-compute-apps=gpu_uuid,pid,used_memory")
     if busy is None or users is None:
         return None
     percent = {gpu: int(used) for gpu, used in busy if used.isdigit()}

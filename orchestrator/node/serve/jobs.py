@@ -15,10 +15,9 @@ import time
 from typing import Callable, Dict, Iterable, Tuple
 
 from ..base import prctl
-from ..base.descriptors import close_others
+from ..base.descriptors import close_others, write_all
 from ..base.fault import NodeError, reason
 from ..base.lenient import FULL
-from ..base.writing import write_all
 from . import frames
 from .loop import READ, Loop, Timer
 

@@ -12,8 +12,8 @@ import os
 import stat
 from typing import Any, Iterator, Tuple
 
+from ..base.descriptors import replace_file
 from ..base.lenient import discard
-from ..base.writing import replace_file
 from ..disk import copies
 from .manifest import File, Manifest
 

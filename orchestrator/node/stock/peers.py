@@ -16,7 +16,7 @@ import struct
 import threading
 from typing import Any, Callable, Sequence
 
-from ..base import tcp
+from ..base import turnstile
 from ..base.fault import NodeError
 from .manifest import BLOB
 from .pieces import Pieces
@@ -156,10 +156,10 @@ def _listen(ports: Sequence[int]) -> socket.socket:
     """On the first port that is free: one that tasks will use passes the firewalls that tasks pass."""
     for port in ports:
         try:
-            return tcp.listen(port, _MOST)
+            return turnstile.listen(port, _MOST)
         except OSError:
             continue
-    return tcp.listen(0, _MOST)
+    return turnstile.listen(0, _MOST)
 
 
 def _exactly(stream: ssl.SSLSocket, size: int) -> bytes:

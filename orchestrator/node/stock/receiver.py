@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from typing import Any, Iterator, NamedTuple, Sequence
 
 from ..base import locks, trust
+from ..base.descriptors import write_all
 from ..base.fault import NodeError, unwritable
 from ..base.lenient import discard
 from ..base.paths import free_bytes
-from ..base.writing import write_all
 from ..disk.measuring import measure
 from ..disk.removing import hide_and_remove, remove, remove_stale
 from ..serve import frames

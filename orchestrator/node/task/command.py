@@ -17,7 +17,6 @@ from ..base import ending, prctl, procs
 from ..base.fault import NodeError
 from ..serve.agent import Agent, Request
 from ..serve.loop import READ
-from . import reaper
 
 _LONGEST = 7 * 86_400.0  # seconds; the loop cannot wait for more than 24 days
 _MOMENT = 0.5  # seconds from TERM to KILL
@@ -179,7 +178,7 @@ def _end_all() -> tuple[dict[int, int], int, list[str]]:
     statuses: dict[int, int] = {}
     seen: set[int] = set()
     while True:
-        ended, is_any_left = reaper.reap()
+        ended, is_any_left = ending.reap()
         statuses.update(ended)
         if not is_any_left:  # all that lost their parent are ours
             return statuses, len(seen), []

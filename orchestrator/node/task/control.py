@@ -7,12 +7,11 @@ import json
 import os
 import signal
 import time
-from typing import Iterable, Iterator, NamedTuple
+from typing import Iterable, Iterator
 
 from ..base import ending, locks, procs
 from ..base.fault import NodeError
 from ..base.paths import TaskFolder
-from ..base.procs import Process
 from . import state
 
 
@@ -150,49 +149,15 @@ def _unknown(folder: TaskFolder) -> UnknownTaskError:
     return UnknownTaskError("task", what, "it was never started here, or was removed")
 
 
-NAMES = {"orch-guard": "guard", "orch-supervisor": "supervisor"}
-_STOPPED, _TRACED = "T", "t"
+NAMES = ("orch-guard", "orch-supervisor")
 
 
-class Holder(NamedTuple):
-    """One of our two processes of a task."""
-
-    task: str
-    what: str  # guard or supervisor
-    process: Process
-    status: str  # as /proc/*/stat has it
-
-
-def wake(folders: Iterable[TaskFolder], *, kill: bool = False) -> list[dict[str, object]]:
-    """Let stopped guards and supervisors go on; return who they were.
-
-    What a debugger holds cannot: with `kill` it is killed, and the other one of the two ends the task.
-    """
-    woken: list[dict[str, object]] = []
-    for holder in _holders({os.path.realpath(folder.lock): folder for folder in folders}):
-        if holder.status == _TRACED:
-            sent = kill and ending.try_to_send(holder.process, signal.SIGKILL)
-        else:  # to one that runs, too: it takes back a stop that has not been heard yet (signal(7))
-            sent = ending.try_to_send(holder.process, signal.SIGCONT)
-            if holder.status != _STOPPED:
-                continue
-        woken.append(
-            {
-                "task": holder.task,
-                "process": holder.what,
-                "pid": holder.process.pid,
-                "traced": holder.status == _TRACED,
-                "sent": sent,
-            }
-        )
-    return woken
-
-
-def _holders(by_lock: dict[str, TaskFolder]) -> Iterator[Holder]:
+def wake(folders: Iterable[TaskFolder]) -> None:
+    """Let guards and supervisors go on that somebody has stopped: without them no request is heard."""
+    ours = {os.path.realpath(folder.lock) for folder in folders}
     for process in procs.scan():
-        what = NAMES.get(procs.name(process.pid))
-        if what is None or process.zombie:
-            continue
-        folder = next((by_lock[path] for _, path in procs.open_files(process.pid) if path in by_lock), None)
-        if folder is not None:
-            yield Holder(folder.task, what, process, procs.status(process.pid))
+        if procs.name(process.pid) in NAMES and any(
+            path in ours for _, path in procs.open_files(process.pid)
+        ):
+            # To one that runs, too: it takes back a stop that has not been heard yet (signal(7)).
+            ending.try_to_send(process, signal.SIGCONT)

@@ -118,22 +118,14 @@ def _explain(error: Exception, launch: Launch) -> dict[str, str]:
     if code == errno.ENOENT and "/" not in program:
         path = os.fsdecode(launch.env.get(b"PATH", b""))[:500]
         return _error(what, f"no program of that name is on PATH ({path})", "give its path, or install it")
-    if code == errno.ENOENT and os.path.exists(program):
-        return _error(
-            what,
-            f"the interpreter that it names is not there: {_first_line(program)}",
-            "install that, or change the first line of the file",
-        )
-    if code == errno.ENOENT and os.path.isabs(program):
-        return _error(
-            what,
-            "this host has no such file",
-            "install it there; or is another one meant, by `python` in hosts.toml or by the command?",
-        )
     if code == errno.ENOENT:
-        return _error(what, f"no such file, seen from {launch.cwd}", "is it in the synced tree, or ignored?")
-    if code == errno.EACCES and os.path.isdir(program):
-        return _error(what, "it is a folder", "name the program or the script that is to run")
+        hint = "is it in the synced tree, or ignored? is another one meant, by `python` in hosts.toml?"
+        there = os.path.exists(program)
+        return _error(
+            what,
+            "what its first line names is not there" if there else f"no such file, seen from {launch.cwd}",
+            hint,
+        )
     if code == errno.EACCES:
         return _error(what, why, f"chmod +x {program}, unless its file system is mounted noexec")
     if code == errno.ENOEXEC:
@@ -141,14 +133,6 @@ def _explain(error: Exception, launch: Launch) -> dict[str, str]:
             what, "it is no program and names no interpreter", "begin it with a line like #!/bin/sh"
         )
     return _error(what, why, "")
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.readline(200).decode("utf-8", "replace").strip()
-    except OSError:
-        return path
 
 
 def _error(what: str, why: str, hint: str) -> dict[str, str]:

@@ -16,15 +16,14 @@ from ..base import locks, turnstile
 from ..base.paths import Paths
 from ..serve.agent import Agent, Request
 
-_AGAIN = 1.0  # seconds between two looks at a port that the same run still holds
 _UNKNOWN = {"run": None, "task": None, "owner": None, "since": None}
 
 
 def lease(agent: Agent, request: Request) -> dict[str, Any]:
     """Take all ports for a run, or none and say who has them.
 
-    One that an earlier agent of the same run still holds, or a task that it has started, is taken as soon as
-    they let go of it.
+    One that an earlier agent of the same run still holds, or a task that it has started, is taken when the
+    next task is started for it.
     """
     wanted = {int(port): task for port, task in request["ports"].items()}
     taken: dict[int, tuple[int, int]] = {}
@@ -49,43 +48,21 @@ def lease(agent: Agent, request: Request) -> dict[str, Any]:
         if port in agent.leases:
             _write(agent.leases[port][0], text)
         else:
-            _await(agent, port, text)
+            agent.rooms.setdefault("awaited", {})[port] = text
     return {"taken": sorted(port for port in wanted if port in agent.leases), "conflicts": []}
 
 
 def held(agent: Agent, port: int) -> tuple[int, ...]:
     """The descriptors of a lease, to be handed to the port's task; none for a port that we do not have."""
-    if port in agent.rooms.get("awaited", ()):
-        _ask_again(agent, port)
-    return agent.leases.get(port, ())
-
-
-def _await(agent: Agent, port: int, text: dict[str, Any]) -> None:
-    awaited = agent.rooms.setdefault("awaited", {})
-    if port not in awaited:
-        agent.loop.after(_AGAIN, lambda: _look_again(agent, port))
-    awaited[port] = text
-
-
-def _look_again(agent: Agent, port: int) -> None:
-    _ask_again(agent, port)
-    if port in agent.rooms["awaited"]:
-        agent.loop.after(_AGAIN, lambda: _look_again(agent, port))
-
-
-def _ask_again(agent: Agent, port: int) -> None:
-    """Take it if it is free; another run that was faster keeps it."""
-    awaited: dict[int, dict[str, Any]] = agent.rooms["awaited"]
-    text = awaited[port]
-    try:
+    text = agent.rooms.get("awaited", {}).pop(port, None)
+    if text is not None:  # by now its earlier holder may have let go of it
         found, holder = _take(agent.paths.lease(port), port, 0.0)
-    except OSError:
-        return
-    if found is not None:
-        agent.leases[port] = found
-        _write(found[0], text)
-    if found is not None or holder["run"] != text["run"]:
-        del awaited[port]
+        if found is not None:
+            agent.leases[port] = found
+            _write(found[0], text)
+        elif holder["run"] == text["run"]:
+            agent.rooms["awaited"][port] = text
+    return agent.leases.get(port, ())
 
 
 def _take(path: str, port: int, patience: float) -> tuple[tuple[int, int] | None, dict[str, Any]]:

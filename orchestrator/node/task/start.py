@@ -17,7 +17,7 @@ from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder, make_private
 from ..disk.removing import remove
 from ..hook import site as site_rules
-from . import control, environ, guard, state
+from . import control, environ, state, supervisor
 from .environ import Handles, Launch
 
 PATIENCE = 30.0  # seconds for exec; a network file system may take its time
@@ -48,7 +48,7 @@ def start(  # noqa: PLR0917 - named by the protocol
             raise forbidden(run)
         answer = _run_guarded(launch, claimed, lease_fds)
     except OSError as error:
-        answer = {"error": guard.cannot_fork(launch, error)}
+        answer = {"error": supervisor.cannot_fork(launch, error)}
     finally:
         claimed.close()
     return _result(launch, answer)
@@ -112,7 +112,7 @@ def _run_guarded(launch: Launch, claimed: Claim, lease_fds: list[int]) -> dict[s
     try:
         try:
             lenient.enlarge(log_write, _PIPE_SIZE)
-            _detach(lambda: guard.main(launch, handles), handles.all())
+            _detach(lambda: supervisor.guard(launch, handles), handles.all())
         finally:
             for fd in (log_read, log_write, said):
                 os.close(fd)

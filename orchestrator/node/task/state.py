@@ -11,8 +11,8 @@ import time
 from typing import Any, Dict
 
 from ..base import lenient
+from ..base.descriptors import write_all
 from ..base.paths import TaskFolder
-from ..base.writing import write_all
 
 State = Dict[str, Any]
 

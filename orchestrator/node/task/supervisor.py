@@ -1,6 +1,8 @@
-"""Runs one task: keeps its output, obeys the control FIFO, and ends with nothing of it alive.
+"""Guard and supervisor of one task.
 
-One thread, one loop; signals only wake it. Its final state.json is the last thing that it does.
+The supervisor keeps its output, obeys the control FIFO, and ends with nothing of it alive. It has one thread
+and one loop; signals only wake it. Its final state.json is the last thing that it does. The guard waits for the supervisor;
+when that is gone before its time, the guard ends what is left and says so.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ import signal
 import time
 from typing import Any, NoReturn
 
+from ..base import ending as processes
 from ..base import prctl, procs
 from ..base.paths import TaskFolder
 from ..serve.loop import READ, Loop, wake_on
-from . import control, ending, leader, reaper, state
+from . import control, ending, leader, state
 from .ending import Lifeline
 from .environ import Handles, Launch
 from .oom import Memory
@@ -25,7 +28,7 @@ _TICK = 1.0  # the longest time without a look at guard and keeper
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.5  # between two passes of killing
 
 
-def main(launch: Launch, handles: Handles, guard: int) -> NoReturn:
+def supervise(launch: Launch, handles: Handles, guard: int) -> NoReturn:
     """The supervisor's life after its fork (all signals blocked)."""
     status = CRASHED
     try:
@@ -35,12 +38,12 @@ def main(launch: Launch, handles: Handles, guard: int) -> NoReturn:
         Supervisor(launch, handles, guard).run()
         status = 0
     except BaseException:
-        record_crash(launch)
+        _record_crash(launch)
     finally:
         os._exit(status)
 
 
-def record_crash(launch: Launch) -> None:
+def _record_crash(launch: Launch) -> None:
     """Keep the traceback of a bug of ours; the guard ends the task."""
     import traceback
 
@@ -120,7 +123,7 @@ class Supervisor:
         return min(_TICK, self._lifeline.tick, *(due - now for due in dues if due is not None))
 
     def _reap(self) -> bool:
-        ended, any_alive = reaper.reap()
+        ended, any_alive = processes.reap()
         for pid, status in ended:
             if self._leader_alive and pid == self._record.facts["pid"]:
                 self._leader_alive = False
@@ -171,8 +174,8 @@ class Supervisor:
             self._signal_group(signal.SIGCONT)  # a stopped task could not hear it
             self._stopping()
         elif action == ending.TERM_ALL:
-            self._left_behind = len(reaper.signal_all(signal.SIGTERM))
-            reaper.signal_all(signal.SIGCONT)
+            self._left_behind = len(processes.signal_all(signal.SIGTERM))
+            processes.signal_all(signal.SIGCONT)
             self._stopping()
         elif action == ending.KILL:
             if self._pause == _FIRST_PAUSE:
@@ -182,7 +185,7 @@ class Supervisor:
     def _kill(self) -> None:
         if self._leader_alive:
             self._signal_group(signal.SIGKILL)
-        left = reaper.signal_all(signal.SIGKILL)
+        left = processes.signal_all(signal.SIGKILL)
         self._pause = min(self._pause * 2, _LAST_PAUSE)
         if self._pause == _LAST_PAUSE and left:
             names = ", ".join(f"pid {p.pid} ({procs.argv0(p.pid) or '?'})" for p in left[:5])
@@ -272,6 +275,74 @@ def _exit_of(status: int) -> dict[str, int | None]:
     if os.WIFSIGNALED(status):
         return {"exit_code": None, "exit_signal": os.WTERMSIG(status)}
     return {"exit_code": os.WEXITSTATUS(status), "exit_signal": None}
+
+
+# --- the guard ---
+
+
+def guard(launch: Launch, handles: Handles) -> None:
+    """The guard's life after its fork (all signals blocked, for good); ends the process."""
+    try:
+        prctl.set_name("orch-guard")
+        prctl.adopt_orphans()
+        mine = os.getpid()
+        memory = Memory()
+        try:
+            child = os.fork()
+        except OSError as error:
+            leader.answer(handles.answer, {"error": cannot_fork(launch, error)})
+            return
+        if child == 0:
+            supervise(launch, handles, mine)
+        for fd in (handles.control, handles.log_write, handles.answer):
+            os.close(fd)
+        status = _wait_for(child)
+        if status != 0:
+            _end_all()
+            _bury(launch, handles, status, memory)
+    except BaseException:
+        _record_crash(launch)
+    finally:
+        os._exit(0)
+
+
+def cannot_fork(launch: Launch, error: OSError) -> dict[str, str]:
+    """Conclude a task for which no process can be made; return the error."""
+    refusal = leader.cannot_fork(error)
+    found = state.read(launch.folder)
+    final = state.ended(found, state.UNSTARTED, time.time_ns(), leader.in_one_line(refusal))
+    state.conclude(launch.folder, final)
+    return refusal
+
+
+def _wait_for(child: int) -> int:
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return status
+
+
+def _end_all() -> None:
+    """Kill until there is no child left, which proves that there is no descendant left."""
+    pause = 0.001
+    while processes.reap()[1]:
+        processes.signal_all(signal.SIGKILL)
+        signal.sigtimedwait([signal.SIGCHLD], pause)
+        pause = min(pause * 2, 0.2)
+
+
+def _bury(launch: Launch, handles: Handles, status: int, memory: Memory) -> None:
+    found = {**state.read(launch.folder), "oom": memory.kills()}
+    Output(launch, handles.log_read, found["gaps"]).drain()
+    if not state.is_final(found):
+        final = state.ended(found, state.LOST, time.time_ns(), _why(status))
+        state.conclude(launch.folder, final)
+
+
+def _why(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"its supervisor was killed by signal {os.WTERMSIG(status)}, and the task was ended with it"
+    return "its supervisor failed: a bug in orchestrate, described in crash.txt beside the log"
 
 
 _EVERY = 0.5  # seconds between two saves of how far a gap grew, or of what found no room

@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from ..base import ending, lenient
+from ..base.descriptors import replace_file
 from ..base.fault import NodeError
 from ..base.paths import Paths, TaskFolder, make_private
-from ..base.writing import replace_file
 from ..serve.agent import Agent, Request
 from . import control, leases, state
 from . import start as starting
@@ -99,17 +99,16 @@ def stop(agent: Agent, request: Request) -> dict[str, Any] | None:
     living = [folder for folder in unended if control.is_locked(folder)]
     for folder in living:
         control.stop(folder, grace, kill)
-    woken = control.wake(living, kill=kill)
-    more = {"woken": woken} if woken else {}
+    control.wake(living)
     asked = {folder.task for folder in living}
     known = {folder.task for folder in folders}
     dead = [folder for folder in unended if folder not in living]
     if not dead:
-        return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
 
     def bury() -> dict[str, Any]:
         asked.update(folder.task for folder in dead if control.stop(folder, grace, kill))
-        return {"asked": sorted(asked), "gone": sorted(known - asked), **more}
+        return {"asked": sorted(asked), "gone": sorted(known - asked)}
 
     agent.in_child(request, bury, seconds=_STOP_SECONDS)
     return None

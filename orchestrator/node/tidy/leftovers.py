@@ -215,9 +215,9 @@ def _leaders(paths: Paths, run: str) -> Iterator[int | None]:
 
 
 def _holders() -> list[dict[str, Any]] | None:
-    from ..base import gpus  # it brings `subprocess`
+    from ..base import program  # it brings `subprocess`
 
-    rows = gpus.ask("--query-compute-apps=pid,used_memory,process_name", gpus.AWAKE)
+    rows = program.ask_nvidia("--query-compute-apps=pid,used_memory,process_name", program.AWAKE)
     if rows is None:
         return None
     return [
