@@ -16,7 +16,7 @@ from orchestrator.text import cut
 LONGEST = 240  # characters of an exception that are repeated in one line
 
 _DECORATION = re.compile(
-    r"\{\{(?:function_)?node [^}]*\}\}\s*|Collective ops is aborted by: "
+    r"\{\{(?:function_)?node [^{}]*\}\}\s*|Collective ops is aborted by: "
     r"|(?:^|(?<=^Error: ))tensorflow\.python\.framework\.errors_impl\.|^__main__\."
     r"|(?<=\]) name:?\s*$"
 )

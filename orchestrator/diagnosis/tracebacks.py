@@ -94,7 +94,8 @@ def shortened(lines: Sequence[str]) -> Sequence[str]:
 def bare(line: str) -> str:
     """The line without colours, and without the frame that a group draws around it."""
     text = _COLOUR.sub("", line).rstrip()
-    return _GROUP.sub("", text, count=1) if text.lstrip().startswith(("|", "+-")) else text
+    group = _GROUP.match(text)
+    return text[group.end() :] if group else text
 
 
 def message(lines: Sequence[str], raised: PrintedException) -> str:

@@ -268,8 +268,9 @@ def test_the_ports_of_a_run_are_held_through_an_agent_that_takes_over(lab: Lab) 
     lab.stop(c, kill=True)
     lab.over("worker/0")
     lab.over("worker/1")
-    leases = [f"{lab.state}/leases/{one}" for one in (port, other)]
-    until(lambda: all(path in opened(c.pid) for path in leases), what="the new agent to have them")
+    for number, one in enumerate((port, other)):
+        lab.start(c, "sleep", "1000", task=f"worker/{number + 3}", port=one)
+        assert f"{lab.state}/leases/{one}" in opened(c.pid)
     assert [holder(one) for one in (port, other)] == [lab.run, lab.run]
 
 

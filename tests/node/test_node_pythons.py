@@ -50,7 +50,7 @@ def test_python_3_8_itself_was_among_them() -> None:
 
 
 def test_the_hot_path_of_a_start_imports_nothing_heavy() -> None:
-    heavy = {"asyncio", "dataclasses", "inspect", "logging", "pathlib", "shutil", "socket", "subprocess"}
+    heavy = {"asyncio", "dataclasses", "inspect", "logging", "pathlib", "shutil", "subprocess"}
     heavy.add("tempfile")
     modules = ", ".join(f"orchestrator.node.{name}" for name in HOT)
     code = f"import sys; sys.path.insert(0, sys.argv[1]); import {modules};print(*sorted(set(sys.modules)))"

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import inspect
 import re
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.diagnosis import lastwords
+from orchestrator.diagnosis import lastwords, rules, statement, tracebacks
 from orchestrator.diagnosis.rules import Rule, table
 from orchestrator.diagnosis.statement import Raised, Statement
 from orchestrator.diagnosis.tracebacks import LONGEST_LINE
@@ -385,22 +388,82 @@ OWN_WORDS = [
 def test_a_rule_asks_for_more_than_words(line: str) -> None:
     name, _, message = line.partition(": ")
     own = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', line)
-    for statement in (Statement(own), Statement((), Raised(name, message))):
-        verdict = judge(
-            [ended(0, 0, code=1), ended(2, 9, code=1)], hear(w0=statement, w2=Statement(TRAINING))
-        )
+    for heard in (Statement(own), Statement((), Raised(name, message))):
+        verdict = judge([ended(0, 0, code=1), ended(2, 9, code=1)], hear(w0=heard, w2=Statement(TRAINING)))
         assert (verdict.task, verdict.kind, verdict.hint) == ("worker/0", FailureKind.EXCEPTION, "")
     assert not lastwords.blames_peer(own)
 
 
-LONG = [" " * 16_000, "x" * 100_000, "a." * 50_000, "[" * 50_000, "Error in " * 10_000, "PerReplica" * 10_000]
+_ADVERSE = (
+    *(
+        " ",
+        "x",
+        "a.",
+        "[",
+        "(",
+        "_",
+        "1",
+        "| ",
+        "\x1b[",
+        "::",
+        "1/2 ",
+        "a/b/",
+        "Error in ",
+        "Error: ",
+        "PerReplica",
+    ),
+    *("{{node ", "node x}} ", 'File "', "/job:worker/task:1", "python: ", "x: error: ", "-packages/", "sh: "),
+    *(
+        " name:",
+        "2026-01-01 ",
+        "Tensor ",
+        "shape ",
+        "got ",
+        "not ",
+        "loss ",
+        "Failed to ",
+        "unsupported type",
+    ),
+)
 
 
-@pytest.mark.parametrize("line", LONG, ids=[line[:10] for line in LONG])
-def test_no_pattern_is_given_a_long_line(line: str) -> None:
-    statement = Statement((*RAISED, line, "ValueError: " + line))
-    assert max(map(len, statement.lines)) <= LONGEST_LINE
-    assert len(judge([ended(2, 0, code=1)], hear(w2=statement)).cause) < 400
+def patterns() -> Iterator[tuple[str, Callable[[str], object]]]:
+    """Every pattern that a task's words are read with, in the way in which it is used."""
+    for module in (lastwords, rules, statement, tracebacks):
+        text = inspect.getsource(module)
+        for name, pattern in vars(module).items():
+            if isinstance(pattern, re.Pattern):
+                uses = set(re.findall(rf"\b{name}\.(\w+)", text))
+                for use in {"match" if use.endswith("match") else "search" for use in uses}:
+                    yield f"{module.__name__}.{name}.{use}", getattr(pattern, use)
+    for rule in rules.table():
+        yield rule.pattern.pattern, rule.pattern.search
+        if rule.library:
+            yield rule.library.pattern, rule.library.search
+
+
+def test_no_pattern_takes_more_than_twice_as_long_for_a_line_that_is_twice_as_long() -> None:
+    def seconds(read: Callable[[str], object], line: str) -> float:
+        began = time.process_time()
+        read(line)
+        return time.process_time() - began
+
+    slow = [
+        (name, unit)
+        for name, read in patterns()
+        for unit in _ADVERSE
+        if seconds(read, (unit * 16_000)[:16_000]) > 0.01  # 2 ms are what the slowest linear one takes
+        and min(seconds(read, (unit * 32_000)[:32_000]) for _ in range(3))
+        > 3 * min(seconds(read, (unit * 16_000)[:16_000]) for _ in range(3))
+    ]
+    assert slow == []
+
+
+@pytest.mark.parametrize("line", [" " * 16_000, "Error in " * 10_000])
+def test_a_long_line_is_cut_before_it_is_read(line: str) -> None:
+    heard = Statement((*RAISED, line, "ValueError: " + line))
+    assert max(map(len, heard.lines)) <= LONGEST_LINE
+    assert len(judge([ended(2, 0, code=1)], hear(w2=heard)).cause) < 400
 
 
 EXCEPTIONS = [

@@ -1,8 +1,9 @@
 """Guard and supervisor of one task.
 
 The supervisor keeps its output, obeys the control FIFO, and ends with nothing of it alive. It has one thread
-and one loop; signals only wake it. Its final state.json is the last thing that it does. The guard waits for the supervisor;
-when that is gone before its time, the guard ends what is left and says so.
+and one loop; signals only wake it. Its final state.json is the last thing that it does.
+
+The guard waits for the supervisor; when that is gone before its time, the guard ends what is left and says so.
 """
 
 from __future__ import annotations
