@@ -3,7 +3,7 @@
 The supervisor keeps its output, obeys the control FIFO, and ends with nothing of it alive. It has one thread
 and one loop; signals only wake it. Its final state.json is the last thing that it does.
 
-The guard waits for the supervisor; when that is gone before its time, the guard ends what is left and says so.
+The guard waits for the supervisor; when that is gone before its time, it ends what is left and says so.
 """
 
 from __future__ import annotations
