@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
-from functools import partial
 
 from orchestrator import wire
 from orchestrator.events import Noted, StopBy, StopRequested
