@@ -39,7 +39,7 @@ class NothingAllowed(paramiko.SSHException):
 
 
 class Problem(NamedTuple):
-    """What a person reads; `hint` "" means to log in by hand and look."""
+    """The parts of an error; a `hint` of "" means to log in by hand and look."""
 
     kind: str
     what: str
