@@ -1,7 +1,7 @@
 """A folder that is filled with the pieces of its manifest, by several threads.
 
 A blob is compared with its digest before a byte of it is written, and what was there before this process is
-read and compared once: so what is here is right, whoever sent it. Blobs of zeros are holes.
+read and compared once: so what is here is right, whoever sent it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from ..base.fault import NodeError
 from ..disk.below import Below, is_no_folder, parts_of
 from ..disk.removing import remove
 from .manifest import Blob, Manifest, blobs_of
-
-_ZEROS = "bb9f8df61474d25e71fa00722318cd387396ca1736605e1248821cc0de3d3af8"  # the digest of BLOB of them
 
 
 class Pieces:
@@ -38,10 +36,6 @@ class Pieces:
         self._have = bytearray(b"\1" if whole else b"\0") * len(manifest.pieces)
         if not whole:
             self._look()
-
-    @property
-    def whole(self) -> bool:
-        return self._have.count(1) == len(self._have)
 
     def has(self, piece: int) -> bool:
         return 0 <= piece < len(self._have) and self._have[piece] == 1
@@ -124,7 +118,7 @@ class Pieces:
             fd = self._open(number, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             if isinstance(error, FileNotFoundError) or is_no_folder(error):
-                return {blob.at for blob in blobs if self.manifest.sha256(blob) == _ZEROS}
+                return set()
             raise
         with open(fd, "rb", buffering=0) as stream:
             found = os.fstat(fd)
@@ -139,7 +133,7 @@ class Pieces:
             else:
                 with self._opening:
                     os.unlink(name, dir_fd=self._folder.folder(above))
-                return {blob.at for blob in blobs if self.manifest.sha256(blob) == _ZEROS}
+                return set()
         return right
 
     def _read(self, blob: Blob) -> bytes:
@@ -152,7 +146,7 @@ class Pieces:
     def _write(self, blob: Blob, data: bytes) -> None:
         fd = self._open(blob.file, os.O_WRONLY) if blob.file in self._made else self._make(blob.file)
         try:
-            view, at = memoryview(data if data.count(0) < len(data) else b""), blob.at
+            view, at = memoryview(data), blob.at
             while view:
                 count = os.pwrite(fd, view, at)
                 view, at = view[count:], at + count
