@@ -36,9 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many bytes may leave this machine per second, as in 20M (default: no limit)",
     )
     parser.add_argument(
-        "--direct", action="store_true", help="send from here to each host; hosts send nothing to each other"
-    )
-    parser.add_argument(
         "--verify", action="store_true", help="have hosts read all that they have; send again what is damaged"
     )
     options.as_json(parser)
@@ -55,7 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = load(arguments.hosts)
     data = _wanted(inventory, arguments.paths)
     chosen = narrow(inventory, arguments.only, arguments.exclude).hosts
-    wanted = TransferOptions(arguments.direct, arguments.limit, arguments.verify)
+    wanted = TransferOptions(arguments.limit, arguments.verify)
     with asking(chosen) as (fleet, bad):
         hosts = [host for host in chosen if host.name in fleet.sessions and host.name not in bad]
         with bars([HERE, *(host.name for host in hosts)], json=arguments.json) as emit:

@@ -7,7 +7,6 @@ it is interrupted.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from orchestrator import wire
 from orchestrator.errors import HostError
 from orchestrator.events import DataStepped
-from orchestrator.fleet import Fleet, host_name
+from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.phases.context import Emit, log
 from orchestrator.sync import Contents, Sending, Throttle, one_time_key
@@ -29,7 +28,6 @@ _STALL = 15.0  # seconds in which nothing comes of what could
 class TransferOptions:
     """How data is to be sent."""
 
-    direct: bool = False  # from here to each host, nothing from host to host
     limit: float | None = None  # bytes per second that leave this machine
     thorough: bool = False  # every byte of what is there already is read
     run: str = "push"  # whose leases of ports are our own
@@ -45,16 +43,17 @@ class Came:
     seconds: float
 
 
+@dataclass
 class _Part:
     """One host of a transfer."""
 
-    def __init__(self, host: Host, sending: Sending) -> None:
-        self.host = host
-        self.sending = sending
-        self.path = ""
-        self.port = 0  # where it gives pieces to peers
-        self.lacked = 0  # bytes, at the beginning
-        self.told_at = 0.0
+    host: Host
+    sending: Sending
+    path: str = ""
+    port: int = 0  # where it gives pieces to peers
+    lacked: int = 0  # bytes, at the beginning
+    seconds: float = -1.0  # until it had all; below 0: it has not
+    told_at: float = 0.0
 
 
 class Transfer:
@@ -63,12 +62,11 @@ class Transfer:
     def __init__(self, fleet: Fleet, data: Contents, options: TransferOptions, emit: Emit) -> None:
         self._fleet = fleet
         self._data = data
-        self._options = options
+        self._run = options.run
         self._emit = emit
         self._key = one_time_key()
         self._throttle = Throttle(options.limit)
-        self._lock = threading.Lock()
-        self._parts: dict[str, _Part] = {}  # of the hosts that take part, in their order
+        self._began = time.monotonic()
         self._line: list[_Part] = []
         self._bad: dict[str, HostError] = {}
 
@@ -76,79 +74,66 @@ class Transfer:
         self, lacking: Sequence[Host], whole: Sequence[Host]
     ) -> tuple[dict[str, Came], dict[str, HostError]]:
         """Make `lacking` have it, with the help of those that are `whole`; what came, and what went wrong."""
-        began = time.monotonic()
-        helpers = [] if self._options.direct else list(whole)
-        came: dict[str, Came] = {}
-        for host in (*lacking, *helpers):
-            path = f"{host.workdir}/data/{self._data.digest}"
+        takers, givers = self._parts(lacking), self._parts(whole)
+        try:
+            rest = [part for part in self._each(takers, self._begin) if part.seconds < 0]
+            if rest:
+                helping = self._each(givers, lambda part: self._begin(part, serve=True))
+                helping = [part for part in helping if not part.sending.lacks]
+                self._line = [*helping, *sorted(rest, key=lambda part: len(part.sending.lacks))]
+                self._each(self._each(rest, self._fill), self._seal)
+        finally:
+            for part in (*takers, *givers):
+                if part.seconds < 0:
+                    part.sending.drop()
+        came = {
+            part.host.name: Came(
+                part.path, part.sending.sent, max(0, part.lacked - part.sending.sent), part.seconds
+            )
+            for part in takers
+            if part.seconds >= 0
+        }
+        lost = {host.name for host in lacking} - set(came)
+        return came, {name: error for name, error in self._bad.items() if name in lost}
+
+    def _parts(self, hosts: Sequence[Host]) -> list[_Part]:
+        parts = []
+        for host in hosts:
             try:
                 session = self._fleet.session(host.name)
             except HostError as error:
                 self._bad[host.name] = error
                 continue
-            self._parts[host.name] = _Part(host, Sending(session, self._data, path))
-        every = dict(self._parts)
-        lacking, helpers = ([one for one in hosts if one.name in every] for hosts in (lacking, helpers))
+            path = f"{host.workdir}/data/{self._data.digest}"
+            parts.append(_Part(host, Sending(session, self._data, path)))
+        return parts
 
-        def finish(part: _Part) -> None:
-            if part.host not in helpers:
-                sent, seconds = part.sending.sent, time.monotonic() - began
-                came[part.host.name] = Came(part.path, sent, max(0, part.lacked - sent), seconds)
-
-        def begin(host: Host, *, serve: bool) -> None:
-            if self._begin(self._parts[host.name], serve=serve):
-                finish(every[host.name])
-
-        def seal(host: Host) -> None:
-            part = every[host.name]
-            self._emit(DataStepped(host.name, "finishes", self._data.size, self._data.size))
-            part.sending.seal()
-            finish(part)
-
-        try:
-            self._each(lacking, lambda host: begin(host, serve=False))
-            if any(part.sending.lacks for part in self._parts.values()):
-                self._each(helpers, lambda host: begin(host, serve=True))
-            self._line = sorted(self._parts.values(), key=lambda part: len(part.sending.lacks))
-            self._each([part.host for part in self._line if part.sending.lacks], self._fill)
-            self._each([host for host in lacking if host.name in self._parts], seal)
-        finally:
-            for name, part in every.items():
-                if name not in came:
-                    part.sending.drop()
-        return came, {name: error for name, error in self._bad.items() if name not in came}
-
-    def _each(self, hosts: Sequence[Host], work: Callable[[Host], None]) -> None:
-        """Side by side; a host with an error takes no further part."""
-        answers = self._fleet.each(hosts, host_name, work, pool=max(1, len(hosts)))
+    def _each(self, parts: Sequence[_Part], work: Callable[[_Part], None]) -> list[_Part]:
+        """Work side by side; return those without an error: the others take no further part."""
+        answers = self._fleet.each(parts, lambda part: part.host.name, work, pool=max(1, len(parts)))
         for name, error in answers.bad.items():
             log.warning("data: %s %s: %s", name, error.what, error.why)
-            with self._lock:
-                self._bad.setdefault(name, error)
-                self._parts.pop(name, None)
+            self._bad.setdefault(name, error)
+        return [part for part in parts if part.host.name not in answers.bad]
 
-    def _begin(self, part: _Part, *, serve: bool) -> bool:
-        """Have a host begin; True for one that needs nothing, and takes no further part."""
+    def _begin(self, part: _Part, *, serve: bool = False) -> None:
+        """Have a host look at what it has."""
         host = part.host
         self._emit(DataStepped(host.name, "looks at what is there", 0, self._data.size))
-        begun = part.sending.begin(
-            run=self._options.run,
-            key="" if self._options.direct else self._key,
-            ports=[host.task_port + place for place in range(host.tasks)],
-            serve=serve,
-        )
-        part.path = begun.path
+        ports = [host.task_port + place for place in range(host.tasks)]
+        begun = part.sending.begin(run=self._run, key=self._key, ports=ports, serve=serve)
+        part.path, part.port = begun.path, begun.port
         part.lacked = sum(map(self._data.manifest.length, part.sending.lacks))
-        part.port = 0 if self._options.direct else begun.port
-        if begun.present or (serve and part.sending.lacks):
-            with self._lock:
-                del self._parts[host.name]
-            return begun.present
-        return False
+        if begun.present:
+            part.seconds = time.monotonic() - self._began
 
-    def _fill(self, host: Host) -> None:
+    def _seal(self, part: _Part) -> None:
+        self._emit(DataStepped(part.host.name, "finishes", self._data.size, self._data.size))
+        part.sending.seal()
+        part.seconds = time.monotonic() - self._began
+
+    def _fill(self, part: _Part) -> None:
         """Give a host what it lacks: from those before it in the line, at last from here."""
-        part = self._parts[host.name]
         try:
             for giver in reversed(self._line[: self._line.index(part)]):
                 self._take(part, giver)
