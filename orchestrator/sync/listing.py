@@ -202,7 +202,11 @@ class _Rules:
         if reason := Reason.ENVIRONMENT if is_environment else by_name(path):
             self._listing.left_out[path] = reason
             return True
-        return verdict is None and self._git is not None and bool(self._git.check(path)[0])
+        if verdict is not None or self._git is None:
+            return False
+        if path.endswith("/") and "*" in _lines(self._root / path / ".gitignore"):  # a pull's results, say
+            return True
+        return bool(self._git.check(path)[0])
 
     def names_something(self) -> bool:
         """Return True if a pattern brings something back by name."""
@@ -241,17 +245,21 @@ class _Patterns:
 
 def _spec(file: Path) -> pathspec.GitIgnoreSpec:
     try:
-        text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
-        lines = text.split("\n")
-        return pathspec.GitIgnoreSpec.from_lines(lines)
-    except OSError as error:
-        raise unreadable(str(file), error) from error
+        return pathspec.GitIgnoreSpec.from_lines(_lines(file))
     except ValueError as error:
         raise UsageError(
             f"cannot use {file}",
             why=f"a line is not a gitignore pattern: {error}",
             hint="`git help gitignore` has the rules",
         ) from error
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
+    except OSError as error:
+        raise unreadable(str(file), error) from error
+    return text.split("\n")
 
 
 def unreadable(path: str, error: OSError) -> UsageError:

@@ -15,7 +15,8 @@ _WORDS, _LINES = 2000, 3  # characters of what is printed as errors, and its las
 _HAVE = """
 mark=$1 program=$2; shift 2; printf %s "$mark"; place=0
 if [ -n "$program" ]; then
-    there=$(command -v -- "$program"); [ -f "$there" ] && [ -x "$there" ] || printf "program "
+    there=$(command -v -- "$program")
+    case $there in "") false ;; */*) [ -f "$there" ] && [ -x "$there" ] ;; esac || printf "program "
 fi
 for path in "$@"; do [ -e "$path" ] || printf "%s " "$place"; place=$((place + 1)); done
 printf %s "$mark"
