@@ -99,9 +99,9 @@ def remote_rsyncs(desk: Desk) -> list[int]:
 def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
     """The receiving rsync is two processes; the other one must not hold the channel for minutes."""
     desk.script("look.py", LOOK)
-    noise(desk.project / "model.bin", 60_000_000)
+    noise(desk.project / "model.bin", 30_000_000)
     assert desk.launch("--", "look.py").wait() == 0
-    noise(desk.project / "model.bin", 60_000_000, seed=2)
+    noise(desk.project / "model.bin", 30_000_000, seed=2)
     viewer = desk.launch("--", "look.py")
     receiving = until("rsync receives", lambda: len(found := remote_rsyncs(desk)) > 1 and found)
     os.kill(receiving[-1], signal.SIGKILL)
@@ -113,9 +113,9 @@ def test_a_killed_rsync_ends_the_run_and_lets_go(desk: Desk) -> None:
 
 def test_what_a_killed_keeper_has_left_of_a_transfer_is_gone_on_with(desk: Desk, tmp_path: Path) -> None:
     desk.script("look.py", LOOK)
-    noise(desk.project / "model.bin", 60_000_000)
+    noise(desk.project / "model.bin", 30_000_000)
     assert desk.launch("--", "look.py").wait() == 0
-    noise(desk.project / "model.bin", 60_000_000, seed=2)
+    noise(desk.project / "model.bin", 30_000_000, seed=2)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     viewer = desk.launch("--", "look.py", "--detach", TMPDIR=str(scratch))
