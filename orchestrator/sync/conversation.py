@@ -6,9 +6,9 @@ import datetime as dt
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,7 +19,9 @@ from orchestrator.transport import Link
 from orchestrator.wire import Reply, Request
 
 R = TypeVar("R", bound=Reply)
+T = TypeVar("T")
 
+_AHEAD = 4  # messages that are on their way to one host
 _CREDIT = 0.5  # seconds that were not used and may be made up for
 
 
@@ -36,38 +38,43 @@ class Conversation(Protocol):
     def wait(self, future: Future[R], op: str, timeout: float) -> R: ...
 
 
-class RequestWindow(Generic[R]):
-    """Requests of one kind, `size` of them ahead of their answers: the line is full, the far end is not."""
+def ahead(
+    session: Conversation,
+    messages: Iterable[tuple[Request[R], bytes]],
+    patience: float,
+    on_done: Callable[[], object] = lambda: None,
+) -> Iterator[R]:
+    """Send messages, some of them ahead of their answers: the line is full, the far end is not.
 
-    def __init__(
-        self, session: Conversation, kind: type[Request[R]], size: int, patience: float = 600.0
-    ) -> None:
-        self._session = session
-        self._op = kind.OP
-        self._size = size
-        self._patience = patience  # seconds for one answer
-        self._flying: deque[Future[R]] = deque()
+    Give the answers in their order; raise HostError. `on_done` is called when one is there, or never will be.
+    """
+    flying: deque[tuple[str, Future[R]]] = deque()
+    for request, payload in messages:
+        try:
+            future = session.submit(request, payload)
+        except BaseException:
+            on_done()
+            raise
+        future.add_done_callback(lambda _: on_done())
+        flying.append((request.OP, future))
+        if len(flying) == _AHEAD:
+            op, future = flying.popleft()
+            yield session.wait(future, op, patience)
+    for op, future in flying:
+        yield session.wait(future, op, patience)
 
-    @property
-    def full(self) -> bool:
-        return len(self._flying) >= self._size
 
-    def submit(self, request: Request[R], payload: bytes = b"") -> Future[R]:
-        """Send the next one, when there is room for it; raise HostError as `take` does."""
-        if self.full:
-            self.take()
-        future = self._session.submit(request, payload)
-        self._flying.append(future)
-        return future
-
-    def take(self) -> R:
-        """The answer to the oldest; raise HostError."""
-        return self._session.wait(self._flying.popleft(), self._op, self._patience)
-
-    def finish(self) -> None:
-        """Wait for the answers that are still to come; raise HostError."""
-        while self._flying:
-            self.take()
+def batches(items: Iterable[T], size: Callable[[T], int], room: int, most: int) -> Iterator[list[T]]:
+    """Cut items into lists of at most `room` bytes, or of one item, and at most `most` items."""
+    chosen, total = list[T](), 0
+    for item in items:
+        if chosen and (total + size(item) > room or len(chosen) == most):
+            yield chosen
+            chosen, total = [], 0
+        chosen.append(item)
+        total += size(item)
+    if chosen:
+        yield chosen
 
 
 class Throttle:

@@ -14,7 +14,6 @@ import os
 import shutil
 import stat
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,11 +31,10 @@ from orchestrator.node.disk.below import Below, is_no_folder, parts_of, shortene
 from orchestrator.node.disk.listing import CHUNK, FILE, FOLDER, LINK, ODD, Entry
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.node.stock.manifest import BLOB
-from orchestrator.sync.conversation import Conversation, RequestWindow
+from orchestrator.sync.conversation import Conversation, ahead, batches
 from orchestrator.wire.request import read
 
 _PATIENCE = 600.0
-_WINDOW = 4  # questions that are on their way at once
 _TOGETHER = 500  # files in one question
 _SHOWN = 8  # names
 _MOST_ROW = 64 << 10  # bytes; names and targets have 4,095 each, and escapes
@@ -87,7 +85,7 @@ def look(session: Conversation, remote: str, *, any_link: bool = False, holding:
     Of files only those with `holding` in their names.
     """
     reply = session.request(wire.FilesList(path=remote, holding=holding), timeout=_PATIENCE)
-    if reply.kind is wire.PathKind.NOTHING:
+    if not reply.kind:
         return HostListing("", reply.root, ())
     entries, left_out = admit(session.host.name, reply.payload, reply.kind, any_link=any_link)
     return HostListing(reply.kind, reply.root, entries, left_out)
@@ -333,18 +331,15 @@ def receive(
     try:
         for one in wanted:
             staging.make(one)
-        window = RequestWindow(session, wire.FilesGet, _WINDOW, _PATIENCE)
-        flying: deque[list[tuple[Entry, int, int]]] = deque()
-        for parts in _together(files):
-            if window.full:
-                told(_take(session.host.name, window.take(), flying.popleft(), staging, gone))
-            asked = [(one.path, at, length, one.size, one.mtime_ns) for one, at, length in parts]
-            window.submit(
-                wire.FilesGet(root=root, parts=len(parts), growing=growing), json.dumps(asked).encode()
-            )
-            flying.append(parts)
-        while flying:
-            told(_take(session.host.name, window.take(), flying.popleft(), staging, gone))
+        parts = [
+            _Section(one, at, min(BLOB, one.size - at))
+            for one, size in files
+            for at in (range(size, one.size, BLOB) if one.size else (0,))
+        ]
+        together = list(batches(parts, lambda part: part.length, CHUNK, _TOGETHER))
+        questions = (_question(root, some, growing=growing) for some in together)
+        for some, reply in zip(together, ahead(session, questions, _PATIENCE), strict=True):
+            told(_take(session.host.name, reply, some, staging, gone))
     except OSError as error:
         if isinstance(error, FileExistsError) or is_no_folder(error):
             raise unasked(session.host.name, str(error.filename), "something else is in its place") from None
@@ -352,25 +347,23 @@ def receive(
     return sorted(gone)
 
 
-def _together(files: Sequence[tuple[Entry, int]]) -> Iterator[list[tuple[Entry, int, int]]]:
-    """Parts of files (offset, length) that are asked for in one question."""
-    parts, size = list[tuple[Entry, int, int]](), 0
-    for one, here in files:
-        for at in range(here, one.size, BLOB) if one.size else (0,):
-            length = min(BLOB, one.size - at)
-            if parts and (size + length > CHUNK or len(parts) == _TOGETHER):
-                yield parts
-                parts, size = [], 0
-            parts.append((one, at, length))
-            size += length
-    if parts:
-        yield parts
+class _Section(NamedTuple):
+    """A part of a file that is asked for."""
+
+    file: Entry
+    at: int
+    length: int
+
+
+def _question(root: str, parts: Sequence[_Section], *, growing: bool) -> tuple[wire.FilesGet, bytes]:
+    named = [(one.path, at, length, one.size, one.mtime_ns) for one, at, length in parts]
+    return wire.FilesGet(root=root, parts=len(parts), growing=growing), json.dumps(named).encode()
 
 
 def _take(
     host: str,
     reply: wire.Parts,
-    parts: Sequence[tuple[Entry, int, int]],
+    parts: Sequence[_Section],
     staging: Staging,
     gone: dict[str, None],
 ) -> int:

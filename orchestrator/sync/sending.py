@@ -13,13 +13,12 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import CodeSending
 from orchestrator.sync import rsync
 from orchestrator.sync.contents import ChangedError, Contents
-from orchestrator.sync.conversation import Conversation, RequestWindow
+from orchestrator.sync.conversation import Conversation, ahead, batches
 
 # Up to this size a stream of pieces wins even when one file has changed: rsync needs a login shell more.
 RSYNC_FROM = 2_000_000  # bytes
 _TOGETHER = 1 << 20  # bytes of small pieces in one message
-_WINDOW = 4  # messages that are on their way to one host
-_FLYING = threading.Semaphore(32)  # and to all of them
+_FLYING = threading.Semaphore(32)  # messages that are on their way to all hosts
 _TOLD = 1.0  # seconds between two words about it
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 
@@ -104,33 +103,18 @@ class Sending:
 
     def put(self, pieces: Collection[int], before: Callable[[int], object] = lambda _: None) -> None:
         """Send pieces; `before` is called with the size of each message."""
-        window = RequestWindow(self.session, wire.StorePut, _WINDOW, _LIMIT)
-        for together in self._together(pieces):
-            data = b"".join(map(self._contents.read, together))
-            if window.full:
-                window.take()
-            before(len(data))
-            _FLYING.acquire()
-            try:
-                future = window.submit(wire.StorePut(path=self._path, pieces=together), data)
-            except BaseException:
-                _FLYING.release()
-                raise
-            future.add_done_callback(lambda _: _FLYING.release())
-            self.sent += len(data)
-        window.finish()
+        length = self._contents.manifest.length
 
-    def _together(self, pieces: Collection[int]) -> Iterator[list[int]]:
-        chosen, size = list[int](), 0
-        for piece in sorted(pieces):
-            length = self._contents.manifest.length(piece)
-            if chosen and size + length > _TOGETHER:
-                yield chosen
-                chosen, size = [], 0
-            chosen.append(piece)
-            size += length
-        if chosen:
-            yield chosen
+        def messages() -> Iterator[tuple[wire.StorePut, bytes]]:
+            for together in batches(sorted(pieces), length, _TOGETHER, len(pieces)):
+                data = b"".join(map(self._contents.read, together))
+                before(len(data))
+                _FLYING.acquire()
+                self.sent += len(data)
+                yield wire.StorePut(path=self._path, pieces=together), data
+
+        for _ in ahead(self.session, messages(), _LIMIT, _FLYING.release):
+            pass
 
     def rsync(self, begun: wire.StoreBegun, on_bytes: Callable[[int], object]) -> set[int]:
         """Send large files of which the host has earlier versions by rsync; return the pieces that came."""

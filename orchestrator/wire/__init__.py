@@ -6,7 +6,7 @@ The controller's side only; a node is shipped with the standard library alone an
 from orchestrator.wire.command import CommandEnd, Exec, ExecEnd, Pipe
 from orchestrator.wire.envs import EnvFind, EnvLook, EnvMade, EnvMake, EnvProgress
 from orchestrator.wire.fields import Reply, printable
-from orchestrator.wire.files import FilesGet, FilesList, Parts, PathKind
+from orchestrator.wire.files import FilesGet, FilesList, Parts
 from orchestrator.wire.glance import (
     Measured,
     StackProcess,

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from typing import Literal
 
 from orchestrator.node.disk.files import MOST_LISTED
-from orchestrator.node.disk.listing import FILE, FOLDER, LINK
 from orchestrator.node.stock.manifest import BLOB
 from orchestrator.wire.fields import Count, Folder, Reply
 from orchestrator.wire.request import Request, expect
 
 
-class PathKind(StrEnum):
-    """The kind of a path."""
-
-    FILE = FILE
-    FOLDER = FOLDER
-    LINK = LINK
-    NOTHING = ""
-
-
 class Listed(Reply, frozen=True):
-    kind: PathKind
+    kind: Literal["file", "folder", ""]
     root: Folder
     payload: bytes  # everything below `root`, as the host lists it: `sync.files` reads it
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expect(self.kind is not PathKind.LINK, "a link was not followed")
 
 
 class FilesList(Request[Listed], frozen=True, kw_only=True):
