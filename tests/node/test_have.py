@@ -43,6 +43,7 @@ def test_neither_a_folder_nor_a_word_of_the_shell_is_a_program(lab: Lab) -> None
     assert not has(lab, "trainer", path=str(lab.folder))
     assert not has(lab, str(lab.folder))
     assert not has(lab, "export")
+    assert has(lab, "true")  # a word of the shell, and a program
 
 
 def test_what_lies_beside_the_python_is_found(lab: Lab) -> None:

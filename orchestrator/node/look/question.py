@@ -14,10 +14,12 @@ _WORDS, _LINES = 2000, 3  # characters of what is printed as errors, and its las
 # Not in this process: a file system that hangs must not keep it.
 _HAVE = """
 mark=$1 program=$2; shift 2; printf %s "$mark"; place=0
-if [ -n "$program" ]; then
-    there=$(command -v -- "$program")
-    case $there in "") false ;; */*) [ -f "$there" ] && [ -x "$there" ] ;; esac || printf "program "
-fi
+file() { [ -f "$1" ] && [ -x "$1" ]; }
+there() {
+    case $1 in */*) file "$1"; return ;; esac
+    IFS=:; for at in $PATH; do file "$at/$1" && return; done; return 1
+}
+[ -z "$program" ] || (there "$program") || printf "program "
 for path in "$@"; do [ -e "$path" ] || printf "%s " "$place"; place=$((place + 1)); done
 printf %s "$mark"
 """
