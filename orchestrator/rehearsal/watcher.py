@@ -19,8 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.node.base import prctl
-from orchestrator.node.task import reaper
+from orchestrator.node.base import ending, prctl
 
 MARK = "ORCHESTRATE_REHEARSAL"  # its folder, in the environment of what a rehearsal starts here
 
@@ -30,7 +29,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     prctl.adopt_orphans()
-    signal.signal(signal.SIGCHLD, lambda *_: reaper.reap())  # as init does on a machine: no zombies gather
+    signal.signal(signal.SIGCHLD, lambda *_: ending.reap())  # as init does on a machine: no zombies gather
     order = json.loads(sys.stdin.buffer.readline())
     try:
         for argv in order["commands"]:
@@ -40,7 +39,7 @@ def main() -> None:
         if not sys.stdin.buffer.read():
             kill_keepers(order["folder"])
     finally:
-        while reaper.signal_all(signal.SIGKILL) or reaper.reap()[1]:
+        while ending.signal_all(signal.SIGKILL) or ending.reap()[1]:
             time.sleep(0.005)
         shutil.rmtree(order["folder"], ignore_errors=True)
 
