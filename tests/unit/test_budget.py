@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_107, 9_979),
     "checks": Size(5, 1_009, 6_821),
-    "cli": Size(34, 3_631, 23_609),
+    "cli": Size(34, 3_628, 23_591),
     "config": Size(10, 1_369, 9_421),
     "diagnosis": Size(7, 1_050, 7_571),
     "envs": Size(5, 599, 3_781),
@@ -50,23 +50,23 @@ BUDGET = {
     "node/hook": Size(8, 658, 3_982),
     "node/look": Size(10, 1_082, 7_148),
     "node/serve": Size(8, 837, 5_165),
-    "node/stock": Size(10, 1_682, 12_255),
+    "node/stock": Size(10, 1_676, 12_178),
     "node/task": Size(15, 2_584, 17_286),
     "node/tidy": Size(3, 435, 3_136),
-    "phases": Size(28, 5_152, 39_515),
+    "phases": Size(28, 5_137, 39_363),
     "planning": Size(7, 937, 6_086),
     "program": Size(8, 920, 6_720),
-    "rehearsal": Size(4, 427, 2_503),
+    "rehearsal": Size(4, 426, 2_497),
     "render": Size(19, 2_694, 20_837),
     "run": Size(12, 1_437, 10_329),
     "ssh": Size(9, 1_754, 11_879),
     "store": Size(13, 1_386, 8_393),
-    "sync": Size(13, 2_422, 16_155),
+    "sync": Size(13, 2_414, 16_080),
     "tests": Size(340, 41_185, 305_157),
-    "wire": Size(15, 1_576, 7_140),
+    "wire": Size(15, 1_562, 7_084),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(300, 39_670, 263_945)
+TOTAL = Size(300, 39_626, 263_561)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
