@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -104,6 +105,13 @@ def test_accept_new_remembers_a_key_once_and_never_replaces_it(
     subprocess.run(openssh, check=True, capture_output=True)  # OpenSSH reads what we wrote
     known_hosts.write_text(f"{mine.split()[0]} {' '.join(other.split()[1:])}\n")
     assert refused(SshConnector(), host).kind == "hostkey-changed"
+
+
+def test_a_fifo_in_the_place_of_known_hosts_knows_nobody(
+    connector: SshConnector, configure: Edit, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert refused(connector, configure(f"UserKnownHostsFile {tmp_path}/fifo")).kind == "hostkey-unknown"
 
 
 def test_a_changed_host_key_is_refused_and_the_line_named(

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,23 +69,6 @@ def test_nothing_ends_the_thread_that_tries_again_and_a_changed_key_is_told_once
     assert [CHANGED.what in reason for reason in reasons[1:]] == [False, True, False]
 
 
-@pytest.fixture
-def without_a_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def nobody(uid: int) -> object:
-        raise KeyError(uid)
-
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-    yield
-    resolve._slots.clear()
-
-
-@pytest.mark.usefixtures("without_a_name")
-def test_a_user_without_a_name_is_this_machines_trouble() -> None:
-    with pytest.raises(HereError) as refusal:
-        resolve.resolve(host("a"))
-    assert (refusal.value.status, refusal.value.kind) == (ExitStatus.HERE, Trouble.HERE)
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN, errno.ENOMEM])
 def test_an_ssh_that_cannot_be_started_is_this_machines_trouble(
     monkeypatch: pytest.MonkeyPatch, number: int
@@ -118,15 +100,15 @@ def kind(number):
     try:
         connector.connect(Host(f"h{number}", "127.0.0.1", "127.0.0.1", port=1, ssh_config="/dev/null"), 5)
     except HostError as error:
-        return error.kind
+        return str(error.kind)
 with ThreadPoolExecutor(8) as pool:
     print(set(pool.map(kind, range(8))))
 """
 
 
-def test_without_an_ssh_program_many_hosts_at_once_load_paramiko_once(tmp_path: Path) -> None:
+def test_without_an_ssh_program_many_hosts_at_once_say_so(tmp_path: Path) -> None:
     environ = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SSH], env=environ, capture_output=True, text=True, check=False
     )
-    assert done.stdout == "{'refused'}\n", done.stderr
+    assert done.stdout == "{'here'}\n", done.stderr

@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from orchestrator.model import Host
+from orchestrator.rehearsal import sshd
 from tests.removal import remove
 from tests.ssh.runs.desk import FAMILY, Desk, Viewer, kill_all, until
 from tests.ssh.runs.phases import hold, started, traceback_free
@@ -156,6 +157,29 @@ def test_a_validation_on_a_host_that_was_lost_is_ended_too(desk: Desk) -> None:
         (ended,) = desk.named("RunEnded", run)
         assert not ended["unproven"], ended
         desk.nothing_is_left(run)
+
+
+def test_another_host_key_in_mid_run_is_told_at_once_and_the_host_is_tried_again(desk: Desk) -> None:
+    """It may be an attack: nobody takes the new key, and the run goes on once the old one is shown."""
+    mark, server = desk.folder / "go", desk.cluster.servers[1]
+    viewer = desk.launch("--", "sh", "-c", 'until test -e "$0"; do sleep 0.05; done', str(mark))
+    run = desk.run_id()
+    until("both are followed", lambda: started(desk, "follow")(run))
+    desk.kill_sshd(server)
+    own = server.folder / "host_key"
+    own.rename(server.folder / "kept")
+    sshd.write_key(own)
+    desk.start_sshd(server)
+    viewer.shows("shows another host key than the one we know")
+    seen = desk.start("tail", "--no-follow", run)
+    assert seen.wait() == ExitStatus.OK
+    assert "shows another host key than the one we know" in seen.stdout + seen.stderr
+    desk.kill_sshd(server)
+    (server.folder / "kept").rename(own)
+    desk.start_sshd(server)
+    mark.touch()
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    desk.nothing_is_left(run)
 
 
 # --- a host fails during the stop ---
