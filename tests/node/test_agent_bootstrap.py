@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,22 +15,11 @@ from tests.node.lab import Lab
 from tests.node.test_agent_store import make_tree
 from tests.ports import free_port
 
-SHELLS = ["sh", "bash", "csh", "fish"]
 old_python = pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
 
 
 def test_the_code_has_nothing_that_a_shell_could_misread() -> None:
     assert not set(bootstrap.COMMAND_CODE) & set("\\'\"!$`\n")
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_starts_under_every_login_shell(lab: Lab, shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
-    agent = lab.agent(shell=[shell, "-c"])
-    assert agent.noise == b""
-    assert agent.hello["protocol"] == 1
-    assert agent.request("ping")["time_ns"] > 0
 
 
 def test_what_the_login_prints_is_noise_in_front_of_the_marker(lab: Lab) -> None:
@@ -88,16 +74,3 @@ def test_hello_tells_who_and_where(lab: Lab) -> None:
     assert hello["state_error"] is None
     found = lab.state.stat()
     assert hello["state_place"] == f"{found.st_dev}:{found.st_ino}"
-
-
-def test_connections_that_begin_at_once_make_what_they_send_once() -> None:
-    together = threading.Barrier(8)
-
-    def begin(_: int) -> bytes:
-        together.wait(30)
-        return bootstrap.payload({"a": 1})
-
-    bootstrap._parts.cache_clear()
-    with ThreadPoolExecutor(8) as pool:
-        payloads = list(pool.map(begin, range(8)))
-    assert (bootstrap._parts.cache_info().misses, len(set(payloads))) == (1, 1)

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.base import procs
-from orchestrator.node.serve import frames
-from orchestrator.node.task import control, output, runs, state
+from orchestrator.node.task import control, state
 from orchestrator.node.task.follow import LOOK_EVERY
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
@@ -55,23 +54,6 @@ def test_a_task_is_started_followed_to_its_end_and_everything_is_told(lab: Lab) 
     reports = [data for header, data in agent.stream if header["kind"] == "report"]
     assert [json.loads(line) for line in b"".join(reports).splitlines()] == [{"kind": "ready"}]
     assert agent.stream[-1][0]["kind"] == "state"
-
-
-def test_a_second_start_is_a_no_op_that_says_so(lab: Lab) -> None:
-    agent = lab.agent()
-    first = lab.start(agent, "sleep", "1000")
-    second = lab.start(lab.agent(), "sleep", "1000")
-    assert (second["started"], second["already"], second["pid"]) == (False, True, first["pid"])
-
-
-def test_a_program_that_is_not_there_is_a_start_error(lab: Lab) -> None:
-    agent = lab.agent()
-    with pytest.raises(AgentError) as caught:
-        lab.start(agent, "no-such-program")
-    assert caught.value.kind == "start"
-    assert "no-such-program" in caught.value.what
-    lab.follow(agent, "worker/0")
-    assert lab.final(agent)["state"] == "unstarted"
 
 
 def test_each_frame_follows_the_one_before_and_the_final_state_all(lab: Lab) -> None:
@@ -119,56 +101,6 @@ def test_a_follower_goes_on_where_another_stopped(lab: Lab, lost_at: int) -> Non
     assert times(second) == index[covering:]
 
 
-def test_a_report_is_resumed_too(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "sh", "-c", 'printf "0123456789" >> "$ORCHESTRATE_REPORT"')
-    lab.follow(agent, "worker/0", report=4)
-    lab.final(agent)
-    assert [(header["offset"], data) for header, data in agent.stream if header["kind"] == "report"] == [
-        (4, b"456789")
-    ]
-
-
-def test_an_ended_task_with_nothing_new_is_its_state_alone(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "echo", "x")
-    until(lambda: gone_by_state(agent, lab))
-    lab.follow(agent, "worker/0", log=2)
-    lab.final(agent)
-    assert [header["kind"] for header, _ in agent.stream] == ["state"]
-
-
-def gone_by_state(agent: AgentClient, lab: Lab) -> bool:
-    (run,) = agent.request("states", run=lab.run)["runs"]
-    return all(task["state"]["state"] == "exited" for task in run["tasks"])
-
-
-def test_a_log_of_single_bytes_has_frames_that_fit(tmp_path: Path) -> None:
-    """As many records as bytes: a frame ends where its times are too many."""
-    from orchestrator.node.task.follow import TIMES, Times
-
-    index = tmp_path / "idx"
-    records = [(n, n * 10) for n in range(TIMES * 3 + 5)]
-    index.write_bytes(b"".join(output.RECORD.pack(*record) for record in records))
-    reader = Times(str(index), 0)
-    told, end = reader.until(1 << 16)
-    assert (told, end) == (records[:TIMES], TIMES)
-    told, end = reader.until(TIMES + 10)
-    assert (told, end) == (records[TIMES : TIMES + 10], TIMES + 10)
-    reader.close()
-
-
-def test_several_tasks_take_turns(lab: Lab) -> None:
-    agent = lab.agent()
-    tasks = [f"worker/{n}" for n in range(3)]
-    for task in tasks:
-        lab.start(agent, *python(f"import sys; sys.stdout.write('{task[-1]}' * 3_000_000)"), task=task)
-    lab.follow(agent, *tasks)
-    for task in tasks:
-        lab.final(agent, task)
-        assert agent.log(task) == task[-1].encode() * 3_000_000
-
-
 def test_a_task_that_is_not_here_is_missing_and_the_others_are_followed(lab: Lab) -> None:
     agent = lab.agent()
     lab.start(agent, "echo", "here")
@@ -207,14 +139,6 @@ def test_stop_ends_what_swallows_term_after_its_grace(lab: Lab) -> None:
     assert lab.stop(agent) == {"asked": [], "gone": ["worker/0"]}
 
 
-def test_stop_of_one_task_leaves_the_other(lab: Lab) -> None:
-    agent = lab.agent()
-    pids = [lab.start(agent, "sleep", "1000", task=task)["pid"] for task in ("worker/0", "worker/1")]
-    assert lab.stop(agent, attempt="1", tasks=["worker/1"])["asked"] == ["worker/1"]
-    wait_gone(pids[1])
-    assert not gone(pids[0])
-
-
 def kill_our_processes(lab: Lab) -> None:
     """Guard and supervisor of the task, together."""
     leader = state.read(lab.task())["pid"]
@@ -250,27 +174,6 @@ def test_an_agent_without_descriptors_says_so_and_sees_what_happened_once_it_has
         assert agent.request("ping")
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
     assert lab.final(agent)["state"] == "lost"
-
-
-def test_a_word_that_cannot_be_written_down_ends_no_agent(lab: Lab) -> None:
-    """As on a disk that became read-only; here it is its descriptor that has become none."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    os.close(writer)
-    word = runs._Word({"one": writer, "two": (kept := os.open(lab.folder / "kept", os.O_CREAT | os.O_RDWR))})
-    os.utime(kept, (0, 0))
-    word()
-    assert os.fstat(kept).st_mtime > 0
-    os.close(kept)
-
-
-def test_stop_buries_a_lost_task(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "sleep", "1000")
-    lab.start(agent, "sleep", "1000", task="worker/1")
-    kill_our_processes(lab)
-    found = lab.stop(agent)
-    assert found == {"asked": ["worker/1"], "gone": ["worker/0"]}
 
 
 class Stalled:
@@ -313,33 +216,12 @@ def memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_the_answer_to_a_question_is_not_behind_megabytes_of_log(lab: Lab) -> None:
-    stalled = Stalled(lab, 20 << 20)
-    agent = stalled.agent
-    lab.follow(agent, "worker/0")
-    agent.until(lambda: bool(agent.stream))
-    agent.request("ping")
-    assert len(agent.log("worker/0")) < 2 << 20  # the outbox's limit, a pipe and what was read so far
-
-
 def test_a_hundred_thousand_short_writes_are_followed_without_an_agent_at_full_load(lab: Lab) -> None:
     agent = lab.agent()
     lab.start(agent, *python("import os\nfor n in range(100_000): os.write(1, b'%d\\n' % n)"))
     lab.follow(agent, "worker/0")
     lab.final(agent)
     assert agent.log("worker/0") == b"".join(b"%d\n" % n for n in range(100_000))
-
-
-def test_frames_and_markers_in_a_log_are_data(lab: Lab) -> None:
-    agent = lab.agent()
-    evil = frames.MARKER + frames.encode({"hello": {}}) + b"\xff\xfe\0\x1b[2J\r\n"
-    program = Path(lab.folder) / "evil"
-    program.write_bytes(evil)
-    lab.start(agent, "cat", str(program))
-    lab.follow(agent, "worker/0")
-    lab.final(agent)
-    assert agent.log("worker/0") == evil
-    assert agent.hello["protocol"] == 1
 
 
 def states(agent: AgentClient, run: str | None) -> list[dict[str, Any]]:
@@ -411,15 +293,6 @@ def test_sweep_kills_what_an_ended_task_left_and_names_it(lab: Lab) -> None:
     assert states(agent, lab.run)[0]["tasks"][1]["alive"]
 
 
-def test_a_run_that_was_cleaned_away_may_be_kept_anew(lab: Lab) -> None:
-    agent = lab.agent()
-    for _ in range(2):
-        assert agent.request("keep", run=lab.run, who="me", plan="{}")["granted"]
-        (run,) = states(lab.agent(), lab.run)
-        assert run["keeper"]["alive"]
-        remove(lab.state / "runs" / lab.run)
-
-
 @pytest.mark.skipif(not works(*SMALL_DISK[:-1], 'mount -t tmpfs x "$PWD"'), reason="no mounts here")
 def test_a_full_disk_is_the_machines_word_and_no_bug(lab: Lab) -> None:
     lab.state.mkdir(0o700)
@@ -431,16 +304,6 @@ def test_a_full_disk_is_the_machines_word_and_no_bug(lab: Lab) -> None:
     assert "No space left on device" in caught.value.what
 
 
-def test_a_file_that_may_not_grow_is_no_bug_either(lab: Lab) -> None:
-    """`ulimit -f`, and what some file systems say of a quota."""
-    agent = lab.agent()
-    resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (50_000, 50_000))
-    with pytest.raises(AgentError) as caught:
-        agent.request("keep", run=lab.run, who="me", plan="x" * 100_000)
-    assert (caught.value.kind, caught.value.what) == ("machine", "File too large")
-    assert "where `state` and `workdir` of this host are" in caught.value.hint
-
-
 @pytest.mark.parametrize("op", ["keep", "sweep", "states"])
 def test_a_run_is_one_plain_name(lab: Lab, op: str) -> None:
     agent = lab.agent()
@@ -450,62 +313,6 @@ def test_a_run_is_one_plain_name(lab: Lab, op: str) -> None:
         assert caught.value.what.isprintable()
         assert len(caught.value.what) < 120
     assert [path.name for path in lab.state.parent.rglob("run.json")] == []
-
-
-def test_what_is_no_run_in_the_state_folder_hides_none(lab: Lab) -> None:
-    agent = lab.agent()
-    agent.request("keep", run=lab.run, who="me", plan="{}")
-    (lab.state / "runs" / "a folder of\nsomebody's").mkdir()
-    assert [run["run"] for run in agent.request("states", run=None)["runs"]] == [lab.run]
-
-
-@pytest.mark.parametrize("left", [set(), {"lock"}, {"lock", "state.json"}, {"state.json"}])
-def test_a_task_of_which_an_rm_that_was_cut_short_left_some_hides_no_other(lab: Lab, left: set[str]) -> None:
-    agent = lab.agent()
-    lab.start(agent, "sleep", "1000", task="worker/1")
-    lab.start(agent, "true")
-    lab.over()
-    folder = Path(lab.task())
-    starting = {**state.read(lab.task()), "state": state.STARTING}
-    for name in names_in(folder):
-        (folder / name).unlink()
-    for name in left:
-        (folder / name).write_text(json.dumps(starting) if name == "state.json" else "")
-    (run,) = agent.request("states", run=None)["runs"]
-    states = {task["task"]: task["state"]["state"] for task in run["tasks"]}
-    assert states.pop("worker/1") == state.RUNNING
-    assert set(states.values()) <= state.FINAL
-    assert agent.request("clean_look")["alive"] == [lab.run]
-    assert lab.stop(agent, kill=True)["asked"] == ["worker/1"]
-    assert lab.over("worker/1")["state"] == state.EXITED
-    assert agent.request("sweep", run=lab.run) == {"killed": [], "alive": []}
-
-
-def test_a_plan_that_is_no_text_any_more_hides_no_task(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "true")
-    lab.over()
-    (lab.state / "runs" / lab.run / "run.json").write_bytes(b"\xff\xfe{}")
-    (run,) = agent.request("states", run=lab.run)["runs"]
-    assert run["plan"] == "\ufffd\ufffd{}"
-    assert [task["task"] for task in run["tasks"]] == ["worker/0"]
-
-
-def test_of_more_runs_than_a_message_holds_the_newest_and_those_that_continue_are_told(lab: Lab) -> None:
-    agent = lab.agent()
-    plan = "x" * 40_000  # of 64 hosts
-    oldest = "20200101-000000-aaaa"
-    for number in range(500):
-        folder = lab.state / "runs" / f"20260101-000000-{number:04}"
-        folder.mkdir()
-        (folder / "run.json").write_text(plan)
-    agent.request("keep", run=oldest, who="me", plan=plan)
-    reply = agent.request("states", run=None)
-    told = sorted(run["run"] for run in reply["runs"])
-    assert told[0] == oldest
-    assert told[-1] == "20260101-000000-0499"
-    assert len(told) > 300
-    assert len(told) + reply["more"] == 501
 
 
 def test_a_task_whose_folder_is_removed_is_ended_and_told_as_lost(lab: Lab) -> None:

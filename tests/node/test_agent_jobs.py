@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.serve import frames
 from orchestrator.node.serve.jobs import Jobs
 from orchestrator.node.serve.loop import Loop
 from tests.node.harness import until
@@ -36,16 +35,6 @@ def test_an_answer_of_any_size_comes_back() -> None:
         {"ok": True, "result": {"é": "\udcff"}},
         payload,
     )
-
-
-@pytest.mark.parametrize(
-    ("result", "payload"), [("x" * (frames.MAX_HEADER + 1), b""), ("", bytes(frames.MAX_PAYLOAD + 1))]
-)
-def test_an_answer_that_no_message_holds_is_told_as_that(result: str, payload: bytes) -> None:
-    """And not as a helper that the kernel killed because memory ran out."""
-    header, _ = run(lambda: ({"ok": True, "result": result}, payload))
-    assert header["error"]["what"] == "has more to say than a message can hold"
-    assert header["error"]["why"].endswith(" bytes")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,9 @@ import os
 import signal
 import struct
 import time
-from pathlib import Path
 
 import pytest
 
-from orchestrator.node.serve import frames
 from tests.node.agent_client import AgentClient, AgentError, Silence
 from tests.node.harness import until
 from tests.node.lab import Lab, children, gone, wait_gone
@@ -89,33 +87,10 @@ def test_at_the_end_of_stdin_all_helpers_are_gone(lab: Lab) -> None:
     wait_gone(*family)
 
 
-@pytest.mark.parametrize("signum", [None, signal.SIGTERM, signal.SIGKILL])
-def test_a_setup_that_is_interrupted_may_clean_up(lab: Lab, signum: int | None) -> None:
-    """A login shell that is killed while it holds a lock makes every later login wait for it."""
-    agent = lab.agent()
-    lock = lab.folder / "lock"
-    setup = "cd; trap 'rm lock' EXIT; touch lock; sleep 1000"
-    agent.send("facts", python="python3", workdir=str(lab.workdir), setup=setup)
-    until(lock.exists, what="the lock")
-    if signum is not None:
-        os.kill(agent.pid, signum)
-    agent.close()
-    until(lambda: not lock.exists(), what="the end of the lock")
-
-
 def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
     agent = lab.agent()
     family = helpers(agent, lab)
     os.kill(agent.pid, signal.SIGKILL)
-    wait_gone(*family)
-
-
-def test_a_helper_that_is_killed_is_an_answer(lab: Lab) -> None:
-    agent = lab.agent()
-    family = helpers(agent, lab)
-    os.kill(family[0], signal.SIGKILL)
-    with pytest.raises(AgentError, match="the agent's helper for `facts` vanished"):
-        agent.reply(1)
     wait_gone(*family)
 
 
@@ -143,26 +118,6 @@ def test_the_end_of_the_agent_closes_its_channel_though_tasks_live(lab: Lab) -> 
     assert not gone(pid)
 
 
-def test_what_is_no_frame_ends_the_agent_with_a_traceback(lab: Lab) -> None:
-    agent = lab.agent()
-    assert agent.process.stdin is not None
-    agent.process.stdin.write(b"\xff" * 64)
-    with pytest.raises(Silence, match="the agent ended"):
-        agent.listen()
-    assert agent.close() == 1
-    assert "not a frame" in agent.stderr
-
-
-@pytest.mark.parametrize("split", [1, 3, 17])
-def test_requests_may_arrive_in_any_pieces(lab: Lab, split: int) -> None:
-    agent = lab.agent()
-    assert agent.process.stdin is not None
-    data = b"".join(frames.encode({"id": 900 + n, "op": "ping"}) for n in range(3))
-    for at in range(0, len(data), split):
-        agent.process.stdin.write(data[at : at + split])
-    agent.until(lambda: {900, 901, 902} <= set(agent.replies))
-
-
 def test_a_state_folder_that_others_may_read_is_refused_and_the_rest_works(lab: Lab) -> None:
     lab.state.mkdir(mode=0o755)
     agent = lab.agent()
@@ -177,22 +132,6 @@ def test_a_state_folder_that_others_may_read_is_refused_and_the_rest_works(lab: 
     assert facts["python"]["ok"]
     listening = agent.request("listen", ports=[], nonce="n")
     assert (listening["listening"], listening["busy"]) == ([], [])
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder another user's")
-def test_a_state_folder_of_another_user_is_refused(lab: Lab) -> None:
-    lab.state.mkdir(mode=0o700)
-    os.chown(lab.state, 12345, 12345)
-    error = lab.agent().hello["state_error"]
-    assert "another user's" in error["what"]
-    assert "12345" in error["why"]
-    os.chown(lab.state, 0, 0)
-
-
-def test_a_state_folder_that_cannot_be_made_is_said(lab: Lab, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    agent = lab.agent(state=tmp_path / "file" / "state")
-    assert agent.hello["state_error"]["kind"] == "state"
 
 
 @pytest.mark.parametrize(
@@ -217,13 +156,3 @@ def test_what_is_not_a_controller_ends_the_agent_with_one_line(lab: Lab, lie: by
     assert agent.close() == 1
     assert agent.stderr.startswith("the agent leaves: its controller does not speak our protocol: ")
     assert agent.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("every", [-1, 0, 1e999, 1e300])
-def test_an_odd_pace_of_beats_is_bounded(lab: Lab, every: float) -> None:
-    agent = lab.agent()
-    text = f'{{"id": 77, "op": "beats", "every": {"1e999" if every > 1e308 else every}}}'.encode()
-    agent.raw(struct.pack(">II", len(text), 0) + text)
-    agent.until(lambda: 77 in agent.replies)
-    assert agent.replies[77][0]["ok"]
-    assert agent.request("ping")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,19 +109,6 @@ def test_a_group_is_told_with_what_it_holds(node: Node, tmp_path: Path) -> None:
     assert told == [("part", "ValueError", "shard 3 is short", 3), ("part", "OSError", "no shard 4", 3)]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with 3.11")
-def test_the_first_note_is_told(node: Node, tmp_path: Path) -> None:
-    text = "error = ValueError('bad')\nerror.add_note('in row 15')\nerror.add_note('of 20')\nraise error"
-    (error,) = run(node, tmp_path, text)
-    assert error["note"] == "in row 15"
-
-
-def test_a_function_that_was_made_for_a_graph_is_not_the_place(node: Node, tmp_path: Path) -> None:
-    text = "made = compile('def f():\\n 1/0', '/tmp/__autograph_generated_file1.py', 'exec')\nexec(made)\nf()"
-    (error,) = run(node, tmp_path, text)
-    assert (error["file"], error["line"]) == (str(tmp_path / "train.py"), 3)
-
-
 def test_a_hook_of_the_users_sitecustomize_is_called(node: Node, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
@@ -133,23 +119,5 @@ def test_a_hook_of_the_users_sitecustomize_is_called(node: Node, tmp_path: Path)
     assert node.log() == b"theirs\n"
 
 
-def test_a_shell_between_is_no_obstacle(node: Node, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("1/0")
-    node.start("bash", "-c", f"{shlex.quote(sys.executable)} {tmp_path}/train.py; exit 1")
-    assert [error["type"] for error in errors(node)] == ["ZeroDivisionError"]
-
-
 def test_it_is_off_with_the_rest(node: Node, tmp_path: Path) -> None:
     assert run(node, tmp_path, "1/0", stacks=False) == []
-
-
-def test_a_line_of_ours_is_not_the_place(node: Node, tmp_path: Path) -> None:
-    """What we answer in Keras hands its exceptions on."""
-    text = (
-        "import os, sys\n"
-        "ours = os.environ['PYTHONPATH'].split(':')[0] + '/site_tensorflow.py'\n"
-        "exec(compile('def f():\\n 1/0', ours, 'exec'))\n"
-        "f()"
-    )
-    (error,) = run(node, tmp_path, text)
-    assert (error["file"], error["line"]) == (str(tmp_path / "train.py"), 4)

@@ -92,18 +92,6 @@ def test_a_kill_counts_only_while_it_is_fresh(tmp_path: Path, counter: str) -> N
     assert memory.kills() is None
 
 
-@pytest.mark.parametrize("lines", ["", "4:memory:/docker/abc\n", "0::/../other\n", "nonsense\n"])
-def test_a_machine_that_counts_nothing_says_nothing(tmp_path: Path, lines: str) -> None:
-    assert oom.Memory(machine(tmp_path, lines, {})).kills() is None
-
-
-def test_in_a_container_the_top_of_the_mount_is_the_own_group(tmp_path: Path) -> None:
-    top = "sys/fs/cgroup/memory/memory.oom_control"
-    memory = oom.Memory(machine(tmp_path, "4:memory:/docker/abc\n", {top: 0}))
-    machine(tmp_path, "4:memory:/docker/abc\n", {top: 1})
-    assert memory.kills() == {"kills": 1, "limit": None}
-
-
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A memory group of 256 MB."""
@@ -138,22 +126,6 @@ def test_a_task_that_is_really_killed_for_want_of_memory(node: Node, small_group
     start_in(small_group, node, sys.executable, "-c", GREEDY)
     final = node.final()
     assert (final["exit_signal"], final["oom"]) == (9, {"kills": 1, "limit": LIMIT})
-    node.alone()
-
-
-def test_a_child_that_is_really_killed_for_want_of_memory(node: Node, small_group: Path) -> None:
-    parent = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {GREEDY!r}]) == -9)"
-    start_in(small_group, node, sys.executable, "-c", parent)
-    final = node.final()
-    assert (final["exit_code"], final["oom"]) == (1, {"kills": 1, "limit": LIMIT})
-    node.alone()
-
-
-def test_a_task_whose_setup_joins_a_small_group(node: Node, small_group: Path) -> None:
-    join = f'echo $$ > {small_group}/cgroup.procs; exec "$@"'
-    node.start("sh", "-c", join, "sh", sys.executable, "-c", GREEDY)
-    final = node.final()
-    assert (final["exit_signal"], final["oom"]["kills"]) == (9, 1)
     node.alone()
 
 

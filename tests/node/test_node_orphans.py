@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.task import control, ending, state
+from orchestrator.node.task import control, state
 from tests.node.harness import PROGRAMS, Node, dead, guard_of, identities, kill_together, supervisor_of, until
 
 FAMILY = ("sh", "-c", f'python3 "{PROGRAMS}/family.py" & wait')
@@ -68,32 +68,6 @@ def test_the_last_bytes_before_the_supervisor_was_killed_are_in_the_log(node: No
     os.kill(supervisor, signal.SIGKILL)
     assert node.final()["state"] == state.LOST
     assert node.log() == b"one\ntwo\n"
-
-
-def test_an_exit_that_was_known_before_the_supervisor_died_stays_known(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ending, "LINGER", 600.0)  # it is there until it is killed
-    leader = node.python("family.py", "ends", "7")["pid"]
-    supervisor = supervisor_of(leader)
-    until(lambda: node.state_of()["exit_code"] == 7, what="the leader's exit is written")
-    os.kill(supervisor, signal.SIGKILL)
-    found = node.final()
-    assert (found["state"], found["exit_code"]) == (state.EXITED, 7)
-    assert "supervisor was killed" in found["message"]
-
-
-def test_tasks_of_one_run_on_one_machine_do_not_end_each_other(node: Node) -> None:
-    leaders = {task: node.start("sleep", "600", task=task)["pid"] for task in ("worker/1", "worker/10")}
-    node.start("true", task="worker/2")
-    node.final("worker/2")
-    os.kill(supervisor_of(leaders["worker/1"]), signal.SIGKILL)
-    os.kill(guard_of(leaders["worker/10"]), signal.SIGCONT)
-    node.final("worker/1")
-    assert control.is_locked(node.task("worker/10"))
-    assert node.state_of("worker/10")["state"] == state.RUNNING
-    node.stop(tasks=["worker/10"], kill=True)
-    node.final("worker/10")
 
 
 def test_a_task_from_before_a_restart_of_the_machine_is_lost_without_harm(node: Node) -> None:

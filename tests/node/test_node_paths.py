@@ -27,15 +27,6 @@ def test_it_is_made_with_its_parents_for_the_owner_alone(tmp_path: Path) -> None
     assert paths.open_root(str(root)).runs() == []
 
 
-def test_the_home_is_expanded_and_a_link_of_the_users_own_is_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "scratch").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to("scratch")
-    assert paths.open_root("~/link").root == str(tmp_path / "scratch")
-
-
 def test_the_default_is_in_var_tmp_and_a_planted_link_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,13 +48,6 @@ def test_what_others_may_enter_is_refused(tmp_path: Path) -> None:
     root.chmod(0o750)
     error = refused(root)
     assert (error.why, error.hint) == ("its mode is 750, it must be 700", f"chmod 700 {root}")
-
-
-def test_a_file_or_an_unusable_parent_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "is not a folder" in refused(tmp_path / "file").what
-    assert refused(tmp_path / "file" / "below").why == "File exists"
-    assert refused(Path("/proc/nothing")).why
 
 
 def test_another_users_folder_is_refused(tmp_path: Path) -> None:
@@ -106,11 +90,6 @@ def test_the_file_system_is_that_of_the_innermost_and_latest_mount(
 def test_a_remote_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "filesystem", lambda _: "nfs4")
     assert "is on nfs4" in refused(tmp_path / "state").what
-
-
-def test_this_machine_is_read_rightly(tmp_path: Path) -> None:
-    assert paths.filesystem("/proc/self/status") == "proc"
-    assert not paths.is_remote(paths.filesystem(str(tmp_path)))
 
 
 def test_the_layout_knows_tasks_by_name_and_hides_claims_in_the_making(tmp_path: Path) -> None:

@@ -86,58 +86,6 @@ def test_the_same_pid_with_another_start_or_in_another_incarnation_is_not_touche
     assert children[0].wait() == -9
 
 
-def test_a_pid_that_is_used_again_is_not_touched() -> None:
-    """The real thing: in a pid namespace of its own, where the next pid can be chosen."""
-    if os.geteuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("choosing the next pid needs root and unshare")
-    story = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from orchestrator.node.base import ending, procs
-from tests.node.identity import identify
-def child():
-    pid = os.fork()
-    if pid == 0: signal.pause()
-    return pid
-first = child()
-before = procs.look(first)
-identity = identify(first)
-os.kill(first, 9); os.waitpid(first, 0)
-while True:  # until the clock has ticked
-    open("/proc/sys/kernel/ns_last_pid", "w").write(str(first - 1))
-    second = child()
-    assert second == first, (second, first)
-    if procs.look(second).start_ticks != before.start_ticks: break
-    os.kill(second, 9); os.waitpid(second, 0)
-assert not ending.send(before, 9) and not identity.alive()
-assert identify(second).alive()
-print(procs.incarnation())
-"""
-    root = Path(procs.__file__).parents[3]
-    done = subprocess.run(
-        [
-            "unshare",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            "--kill-child",
-            sys.executable,
-            "-c",
-            story,
-            str(root),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    if "Operation not permitted" in done.stderr and "unshare" in done.stderr:
-        pytest.skip(f"no namespaces here: {done.stderr}")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().split("/")[0] == procs.incarnation().split("/")[0]  # the boot is the same,
-    assert done.stdout.strip() != procs.incarnation()  # the incarnation is not
-
-
 def test_the_cookie_is_one_whole_entry(children: list[subprocess.Popen[bytes]]) -> None:
     run = f"test-{uuid.uuid4().hex}"
     cookie = f"ORCHESTRATE_TASK={run}/1/worker/1/n0nce"
@@ -169,22 +117,6 @@ def test_the_cookie_is_one_whole_entry(children: list[subprocess.Popen[bytes]]) 
     alive = {pids[child.pid] for child in children if child.poll() is None}
     assert alive == {"quoted", "suffixed", "longer run", "none"}
     assert ending.sweep(run) == []
-
-
-def test_a_second_look_leaves_out_whom_the_first_one_knew(children: list[subprocess.Popen[bytes]]) -> None:
-    """Threads of the kernel among them, of which a machine with many cores has a thousand."""
-    pid = sleeper(children, {"A": "b"})
-    threads = [one.pid for one in procs.scan() if one.ppid == 2]  # of kthreadd; a container shows none
-    seen: set[int] = set()
-    assert procs.bearers(f"test-{uuid.uuid4().hex}", seen) == []
-    assert {pid, *threads} <= seen
-
-
-def test_a_long_environment_is_read_to_its_end(children: list[subprocess.Popen[bytes]]) -> None:
-    run = f"test-{uuid.uuid4().hex}"
-    long = {f"V{number}": "x" * 1000 for number in range(40)}
-    pid = sleeper(children, {**long, "ORCHESTRATE_TASK": f"{run}/1/worker/0/n"})
-    assert [process.pid for process in procs.bearers(run)] == [pid]
 
 
 def test_a_sweep_takes_the_bearers_children_and_spares_itself_and_its_ancestors() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import signal
 import sys
@@ -15,10 +14,9 @@ import pytest
 
 from orchestrator.node.base import procs
 from orchestrator.node.hook import site
-from orchestrator.node.look import dumps
 from orchestrator.node.look import stacks as op
 from orchestrator.node.task import state
-from tests.node.harness import Node, interpreters, until
+from tests.node.harness import Node, until
 
 DEADLOCK = """
 import threading
@@ -78,27 +76,6 @@ def test_a_python_deadlock_shows_where_it_stands(node: Node) -> None:
     assert not state.is_final(node.state_of())
 
 
-def test_it_can_be_asked_again_and_again_and_leaves_no_file(node: Node) -> None:
-    node.start(sys.executable, "-c", SLEEP)
-    up(node)
-    until(lambda: "in nap" in stacks(node)[0]["text"])
-    first, second = stacks(node)[0], stacks(node)[0]
-    assert first["text"] == second["text"]
-    assert first["text"].count("Current thread") == 1
-    assert not [path for path in Path(node.task().path).iterdir() if path.name.startswith("stacks")]
-
-
-def test_what_a_program_closes_meanwhile_does_not_hide_that_it_is_ready(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pid = node.start(sys.executable, "-c", SLEEP)["pid"]
-    up(node)
-    listed = os.listdir
-    with monkeypatch.context() as closing:
-        closing.setattr(os, "listdir", lambda folder: ["1000000", *listed(folder)])
-        assert dumps.held(pid, node.task().stacks) is not None
-
-
 def test_a_stopped_task_is_named_so_and_not_signalled(node: Node) -> None:
     pid = node.start(sys.executable, "-c", SLEEP)["pid"]
     up(node)
@@ -119,16 +96,6 @@ def test_a_task_that_is_no_python_is_told_of_and_lives_on(node: Node, argv: tupl
     assert {one["how"] for one in stacks(node)} == {"none"}
     assert not any(one["python"] for one in stacks(node))
     assert not procs.signals(pid)["SigCgt"] & (1 << (site.SIGNAL - 1))
-    assert not state.is_final(node.state_of())
-
-
-@pytest.mark.parametrize("options", [["-I"], ["-E"], ["-S"]])
-def test_a_python_that_ignores_us_is_not_signalled(node: Node, options: list[str]) -> None:
-    node.start(sys.executable, *options, "-c", SLEEP)
-    up(node)
-    (found,) = stacks(node)
-    assert (found["python"], found["how"]) == (True, "none")
-    assert "not made ready" in found["why"]
     assert not state.is_final(node.state_of())
 
 
@@ -190,19 +157,6 @@ def test_the_users_own_sitecustomize_runs_and_is_the_one_that_is_imported(node: 
     assert said == "True True"
 
 
-def test_a_broken_sitecustomize_of_the_user_breaks_as_ever(node: Node) -> None:
-    spec = user_site(node, "import nothing_of_that_name")
-    with_us = last_line(node, "import sys; print('sitecustomize' in sys.modules)", **spec)
-    without = last_line(node, "import sys; print('sitecustomize' in sys.modules)", stacks=False, **spec)
-    assert with_us == without
-    assert "nothing_of_that_name" in with_us
-
-
-def test_the_path_of_a_program_is_as_without_us(node: Node) -> None:
-    code = "import sys; print(sys.path, 'sitecustomize' in sys.modules)"
-    assert last_line(node, code) == last_line(node, code, stacks=False)
-
-
 def test_a_handler_that_was_there_first_wins(node: Node) -> None:
     spec = user_site(
         node, f"import signal; signal.signal({site.SIGNAL}, lambda *_: print('mine', flush=True))"
@@ -219,31 +173,6 @@ def test_a_program_may_close_everything_and_is_left_alone(node: Node) -> None:
     up(node)
     assert "not made ready" in stacks(node)[0]["why"]
     assert not state.is_final(node.state_of())
-
-
-def test_no_room_for_our_file_is_no_failure(node: Node) -> None:
-    Path(node.paths.site("x")).parent.write_text("in the way")
-    assert last_line(node, "print('still a task')") == "still a task"
-
-
-@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
-def test_every_python_that_is_here_can_be_asked(node: Node, python: str) -> None:
-    node.start(python, "-c", SLEEP)
-    up(node)
-    found = until(lambda: [one for one in stacks(node) if "in nap" in one["text"]])
-    assert len(found) == 1
-    assert node.log() == b"up\n"
-
-
-@pytest.mark.parametrize("version", ["2.7", "3.6"])
-def test_a_python_too_old_for_us_says_nothing_about_it(node: Node, version: str) -> None:
-    home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # HOME is another one in these tests
-    found = list(home.glob(f".pyenv/versions/{version}*/bin/python"))
-    if not found:
-        pytest.skip(f"no Python {version} here")
-    node.start(str(found[0]), "-c", "print('up')")
-    node.final()
-    assert node.log() == b"up\n"
 
 
 # --- py-spy ---
@@ -274,18 +203,6 @@ def test_py_spy_on_the_tasks_path_is_preferred(node: Node) -> None:
         "Thread 0x0000000000000002 [MainThread, holds the GIL] (most recent call first):",
         '  File "/x/t.py", line 3 in f',
     ]
-
-
-def test_where_py_spy_may_not_look_the_signal_does(node: Node) -> None:
-    spec = fake_spy(node, "#!/bin/sh\necho 'Permission Denied: try sudo' >&2\nexit 1\n")
-    node.start(sys.executable, "-c", SLEEP, **spec)
-    up(node)
-    found = until(lambda: [one for one in stacks(node) if one["text"]])[0]
-    assert found["how"] == "signal"
-    pid = node.state_of()["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: procs.status(pid) == "T")
-    assert "py-spy: Permission Denied" in stacks(node)[0]["why"]
 
 
 def test_the_dumps_name_is_its_own_tasks(node: Node) -> None:

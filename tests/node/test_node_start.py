@@ -283,53 +283,6 @@ def test_the_task_outlives_the_process_that_started_it(node: Node) -> None:
     assert control.is_locked(node.task())
 
 
-def test_a_start_leaves_no_zombie_and_no_descriptor_behind(node: Node) -> None:
-    node.start("true", task="worker/1")
-    before, children = names_in("/proc/self/fd"), procs.descendants(os.getpid(), procs.scan())
-    node.start("true", task="worker/2")
-    node.start("true", task="worker/2")
-    with pytest.raises(NodeError):
-        node.start("no-such-program", task="worker/3")
-    assert names_in("/proc/self/fd") == before
-    assert procs.descendants(os.getpid(), procs.scan()) == children
-
-
-def test_a_caller_that_ignores_dead_children_can_start_too(node: Node) -> None:
-    old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        assert node.start("sh", "-c", "exit 4")["started"]
-        leader = node.start("sh", "-c", "setsid sleep 600 & wait", task="worker/1")["pid"]
-    finally:
-        signal.signal(signal.SIGCHLD, old)
-    assert node.final()["exit_code"] == 4
-    os.kill(supervisor_of(leader), signal.SIGKILL)
-    assert node.final("worker/1")["message"].startswith("its supervisor was killed")
-
-
-@pytest.mark.usefixtures("plain_home")
-def test_a_home_relative_command_is_expanded_on_the_node(node: Node) -> None:
-    (node.folder / "work dir").mkdir()
-    (node.folder / "tool").symlink_to("/bin/pwd")
-    node.start("~/tool", cwd="~/work dir")
-    node.final()
-    assert node.log().decode() == f"{node.folder}/work dir\n"
-
-
-def test_names_that_are_no_file_names_are_refused(node: Node) -> None:
-    for task, attempt in (("../x", "1"), ("worker/0", "."), ("worker/0", ""), ("", "1"), (".x", "1")):
-        with pytest.raises(NodeError) as caught:
-            node.start("true", task=task, attempt=attempt)
-        assert caught.value.kind == "usage"
-
-
-def test_a_claim_whose_maker_died_does_not_stand_in_the_way(node: Node) -> None:
-    hidden = Path(node.paths.attempt(node.run, "1"), ".worker-0.abc")
-    hidden.mkdir(parents=True)
-    assert [folder.slug for folder in node.paths.tasks(node.run)] == []
-    assert node.start("true")["started"]
-    node.final()
-
-
 def test_a_guard_killed_before_its_supervisor_lives_means_that_nothing_is_started(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,23 +299,6 @@ def test_a_guard_killed_before_its_supervisor_lives_means_that_nothing_is_starte
     assert "guard was killed" in _outcome(node)
     assert node.final()["state"] == state.LOST
     assert node.state_of()["pid"] is None
-    node.alone()
-
-
-@pytest.mark.parametrize("forked", [False, True])
-def test_a_supervisor_killed_before_exec_is_told_to_the_caller(
-    node: Node, monkeypatch: pytest.MonkeyPatch, forked: bool
-) -> None:
-    from orchestrator.node.task import leader
-
-    def die(*_: object) -> None:
-        if forked and os.fork() == 0:
-            signal.pause()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    monkeypatch.setattr(leader, "spawn", die)
-    assert "supervisor was killed by signal 9" in _outcome(node)
-    assert node.final()["state"] == state.LOST
     node.alone()
 
 

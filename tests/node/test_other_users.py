@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -22,10 +21,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator import wire
 from orchestrator.node.base import procs, trust, turnstile
 from orchestrator.node.base.fault import NodeError
-from orchestrator.node.task import state
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import names_in, until
@@ -158,13 +155,6 @@ def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_
     assert make_work(lab, agent)["missing"] == []
 
 
-def test_a_folder_of_another_user_is_refused_at_the_first_look(lab: Lab, shared: Path) -> None:
-    os.chown(shared, NOBODY, NOBODY)
-    with pytest.raises(AgentError, match="belongs to uid 65534"):
-        lab.agent().request("share_write", workdir=str(shared), nonce="n", host="h")
-    assert names_in(shared) == []
-
-
 @pytest.mark.parametrize("spoil", ["mode", "owner", "folder"])
 def test_a_tree_of_ours_that_others_could_write_is_sent_again(lab: Lab, shared: Path, spoil: str) -> None:
     agent = lab.agent()
@@ -241,28 +231,6 @@ def test_another_user_can_neither_read_nor_stop_nor_feed_a_task(lab: Lab) -> Non
     lab.stop(agent, kill=True)
 
 
-def test_the_port_listener_tells_another_user_nothing(lab: Lab) -> None:
-    agent, port = lab.agent(), free_port()
-    agent.request("listen", nonce="secret-word", host="gpu-01", ports=[port])
-
-    def ask(question: bytes) -> None:
-        with socket.create_connection(("127.0.0.1", port), 10) as peer:
-            try:
-                peer.sendall(question)
-                peer.shutdown(socket.SHUT_WR)
-                said = peer.recv(1024)
-            except OSError:
-                said = b""  # hung up on in the middle
-        if said:
-            raise OSError
-
-    for question in (b"", b"GET / HTTP/1.0\r\n\r\n", b"secret-wor\n", b"\0" * 4096):
-        assert as_nobody(functools.partial(ask, question))
-    assert not as_nobody(functools.partial(ask, b"secret-word\n"))  # who knows the word hears the host's name
-    assert agent.request("ping")["time_ns"]
-    agent.request("unlisten")
-
-
 @contextmanager
 def claimed_by_nobody(kind: str, port: int) -> Iterator[None]:
     """Whoever is on the machine may take such a claim."""
@@ -306,20 +274,6 @@ def test_a_claim_that_another_user_takes_costs_an_answer_with_a_name_and_no_wait
     assert other.request("lease", run=lab.run, owner="ada", ports={str(another): "worker/0"})["taken"] == [
         another
     ]
-
-
-@pytest.mark.parametrize("text", [b"[]", b"7", b"[" * 60_000, b"\xff", b'{"run": [], "since": "x"}', b""])
-def test_a_lease_that_says_nothing_is_still_a_lease(lab: Lab, text: bytes) -> None:
-    agent, port = lab.agent(), free_port()
-    agent.request("lease", run=lab.run, owner="ada", ports={str(port): "worker/0"})
-    (lab.state / "leases" / str(port)).write_bytes(text)
-    (conflict,) = lab.agent().request("lease", run="another", owner="bob", ports={str(port): "worker/0"})[
-        "conflicts"
-    ]
-    assert conflict["port"] == port
-    asked = wire.Lease(run="another", owner="bob", ports={str(port): "worker/0"})
-    read = wire.answer(asked, {"conflicts": [conflict]}, b"")  # what a controller takes for an answer of ours
-    assert [one.port for one in read.conflicts] == [port]
 
 
 # --- copied cookies ---
@@ -375,36 +329,6 @@ def test_a_bearer_that_no_guard_knows_does_not_live_into_the_next_attempt(lab: L
         child = bearer(over(lab, agent))
         assert [one["pid"] for one in agent.request("sweep", run=lab.run)["killed"]] == [child]
         assert is_killed(child)
-
-
-@pytest.mark.parametrize(
-    ("change", "killed"),
-    [
-        ({}, True),
-        ({"ORCHESTRATE_RUN": "another"}, False),
-        ({"ORCHESTRATE_ATTEMPT": "2"}, False),
-        ({"ORCHESTRATE_REPORT": "/elsewhere/report.jsonl"}, False),
-        ({"ORCHESTRATE_REPORT": "relative"}, False),
-        ({"ORCHESTRATE_TASK": "a/b"}, False),
-    ],
-)
-def test_only_a_whole_set_of_marks_condemns(lab: Lab, change: dict[str, str], killed: bool) -> None:
-    with exclusive("clean"):
-        agent = lab.agent()
-        child = bearer({**over(lab, agent), **change})
-        done = clean(lab, agent)
-        assert [one["pid"] for one in done["killed"]] == ([child] if killed else [])
-        assert is_killed(child) is killed
-
-
-def test_a_process_that_is_older_than_the_task_is_none_of_it(lab: Lab) -> None:
-    with exclusive("clean"):
-        agent = lab.agent()
-        child = bearer(over(lab, agent))
-        known = state.read(lab.task())
-        state.write(lab.task(), {**known, "start_ticks": known["start_ticks"] + 10_000_000})
-        assert clean(lab, agent)["killed"] == []
-        assert not is_killed(child)
 
 
 def test_of_a_run_that_nobody_knows_only_what_sees_our_files_is_ended(lab: Lab) -> None:

@@ -27,16 +27,6 @@ def run(link: Link, *argv: str) -> tuple[bytes, int | None]:
     return read_all(channel), channel.wait(10)
 
 
-def test_a_command_killed_by_a_signal_has_no_status(link: Link) -> None:
-    assert run(link, "sh", "-c", "kill -9 $$") == (b"", -1)
-
-
-def test_wait_gives_up_after_its_timeout(link: Link) -> None:
-    channel = link.open(["sleep", "60"])
-    assert channel.wait(0.05) is None
-    channel.close()
-
-
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError, paramiko.SSHException])
 def test_a_connection_that_goes_while_it_is_read_loses_nothing_that_came(
     cluster: Cluster, connect: Callable[[Host], Link], monkeypatch: pytest.MonkeyPatch, error: type[Exception]

@@ -41,7 +41,6 @@ WORKING = [
     ("csh", 'csh -c "$SSH_ORIGINAL_COMMAND"'),
     ("fish", 'fish -c "$SSH_ORIGINAL_COMMAND"'),
     ("noisy", "echo 'Welcome!'; printf '\\0\\377 no newline'; echo oops >&2; eval \"$SSH_ORIGINAL_COMMAND\""),
-    ("a megabyte of motd", 'head -c 1000000 /dev/urandom; eval "$SSH_ORIGINAL_COMMAND"'),
     ("goodbye", 'eval "$SSH_ORIGINAL_COMMAND"; echo Goodbye'),
 ]
 
@@ -67,7 +66,6 @@ def test_a_python_in_an_odd_place(connect: Connect, cluster: Cluster, tmp_path: 
 
 FAILING = [
     ("forced elsewhere", "echo 'This account is for backups'", {}, "no-agent", "This account is for backups"),
-    ("nologin", "echo 'not available' >&2; exit 1", {}, "no-agent", "not available"),
     ("silent", "exit 0", {}, "no-agent", "status 0"),
     ("a start-up file without its shell", "exec /bin/zsshh", {}, "no-agent", "zsshh"),
     (
@@ -76,13 +74,6 @@ FAILING = [
         {"agent_python": "/no/such/python"},
         "no-python",
         "/no/such",
-    ),
-    (
-        "no python on the path",
-        'eval "$SSH_ORIGINAL_COMMAND"',
-        {"agent_python": "pyth0n"},
-        "no-python",
-        "pyth0n",
     ),
 ]
 

@@ -19,9 +19,8 @@ import pytest
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host
-from orchestrator.rehearsal import Cluster, sshd
+from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.connect import SshConnector
-from orchestrator.transport import Link
 from tests.ports import unanswering
 
 Edit = Callable[..., Host]
@@ -146,27 +145,12 @@ def test_a_wrong_user(connector: SshConnector, host: Host) -> None:
     assert "identity" in error.hint
 
 
-def test_a_wrong_key(connector: SshConnector, host: Host, tmp_path: Path) -> None:
-    sshd.write_key(tmp_path / "stranger")
-    path = Path(str(host.ssh_config))
-    path.write_text(path.read_text().replace("IdentityFile", "#"))
-    error = refused(connector, replace(host, identity=str(tmp_path / "stranger")))
-    assert error.kind == "auth"
-    assert str(tmp_path / "stranger") in error.why
-
-
 def test_no_key_at_all(connector: SshConnector, host: Host) -> None:
     path = Path(str(host.ssh_config))
     path.write_text(path.read_text().replace("IdentityFile", "IdentityFile none\n#"))
     error = refused(connector, host)
     assert error.kind == "auth"
     assert "there was no key to offer" in error.why
-
-
-def test_an_identity_that_is_not_there(connector: SshConnector, host: Host) -> None:
-    error = refused(connector, replace(host, identity="~/no such key"))
-    assert error.kind == "identity"
-    assert error.what == "has no identity file ~/no such key"
 
 
 def test_a_key_that_cannot_be_read_is_named(connector: SshConnector, host: Host, tmp_path: Path) -> None:
@@ -180,22 +164,7 @@ def test_a_key_that_cannot_be_read_is_named(connector: SshConnector, host: Host,
     assert f"{broken} is no private key" in error.why
 
 
-def test_too_many_keys(connector: SshConnector, tmp_path: Path, configure: Edit) -> None:
-    for number in range(8):
-        sshd.write_key(tmp_path / f"key{number}")
-    host = configure(*(f"IdentityFile {tmp_path}/key{number}" for number in range(8)))
-    error = refused(connector, host)
-    assert error.kind == "auth"
-
-
 # --- the way there ---
-
-
-def test_a_closed_port(connector: SshConnector, host: Host) -> None:
-    (port,) = sshd.free_ports(1)
-    error = refused(connector, replace(host, port=port))
-    assert (error.kind, error.what) == ("refused", "refused the connection")
-    assert str(port) in error.why
 
 
 def test_a_name_that_does_not_resolve(
@@ -300,23 +269,6 @@ def test_what_says_nothing_is_waited_for_so_long_and_no_longer(
     assert 1 <= time.monotonic() - began < 30
 
 
-def test_a_server_that_stops_in_the_middle_of_the_key_exchange(
-    connector: SshConnector, configure: Edit
-) -> None:
-    with listener(lambda client: client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
-        error = refused(connector, configure("HostName 127.0.0.1", f"Port {port}"), timeout=4)
-    assert error.kind == "timeout"
-    assert "key exchange" in error.why
-
-
-def test_connect_timeout_of_ssh_config_is_honoured(connector: SshConnector, configure: Edit) -> None:
-    with listener(lambda _: None) as port:
-        host = configure("HostName 127.0.0.1", f"Port {port}", "ConnectTimeout 1")
-        began = time.monotonic()
-        refused(connector, host, timeout=60)
-        assert time.monotonic() - began < 10
-
-
 def test_a_host_that_hangs_up_at_first_is_tried_again(
     connector: SshConnector, cluster: Cluster, host: Host
 ) -> None:
@@ -369,10 +321,3 @@ def test_a_bad_ssh_config_is_quoted(connector: SshConnector, configure: Edit) ->
     error = refused(connector, configure("NoSuchKeyword yes"))
     assert error.kind == "config"
     assert "nosuchkeyword" in error.why
-
-
-def test_a_program_that_is_not_there_is_no_connection_error(link: Link) -> None:
-    channel = link.open(["no-such-program"])
-    assert channel.recv(100) == b""
-    assert channel.wait(10) == 127
-    assert b"not found" in channel.stderr_tail()

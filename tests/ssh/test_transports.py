@@ -137,12 +137,6 @@ def test_a_close_wakes_a_reader_and_a_sender_and_leaves_nothing(
         link.open(["true"])
 
 
-def test_many_at_once(link: Link) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: run(link, "echo", str(number)), range(8)))
-    assert answers == [(f"{number}\n".encode(), 0) for number in range(8)]
-
-
 def test_32_hosts_at_once(connector: Connector, host: Host) -> None:
     def answer(number: int) -> tuple[bytes, int | None]:
         link = connector.connect(host, 60)

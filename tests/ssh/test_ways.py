@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import paramiko
 import pytest
-from paramiko.auth_handler import AuthHandler
 
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
@@ -137,29 +133,6 @@ def test_a_bastion_that_was_cut_is_connected_to_again(
         cut_sessions(own.servers[0].folder)
         Fleet(connector, lambda _: None).open(use(config, host)).close()
         link.close()
-
-
-def test_a_bastion_that_is_cut_during_a_login_has_not_refused_it(
-    connector: SshConnector, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wait_for_response = AuthHandler.wait_for_response
-    logins: list[paramiko.Transport] = []
-
-    def cut_the_second(handler: Any, event: threading.Event) -> list[str]:
-        logins.append(handler.transport)
-        if len(logins) == 2:
-            cut_sessions(own.servers[0].folder)
-            for transport in logins:
-                transport.join(10)
-        return wait_for_response(handler, event)
-
-    monkeypatch.setattr(AuthHandler, "wait_for_response", cut_the_second)
-    with Cluster(2, homes=True, name="cut") as own:
-        bastion, host = own.hosts
-        config.write_text(own.ssh_config.read_text())
-        prepend(config, f"Host {host.ssh}", f"ProxyJump {bastion.ssh}")
-        Fleet(connector, lambda _: None).open(use(config, host)).close()
-    assert len(logins) == 4
 
 
 def cut_sessions(server: Path) -> None:
@@ -298,13 +271,6 @@ def test_include_match_tokens_and_overrides(
     port = sshd.free_ports(1)[0]
     assert resolve(replace(alias, port=port)).port == port
     assert resolve(replace(alias, ssh="gpu-02")).hostname == "wrong"
-
-
-def test_a_host_key_alias(connector: SshConnector, cluster: Cluster, config: Path, tmp_path: Path) -> None:
-    key = cluster.known_hosts.read_text().splitlines()[0].split(maxsplit=1)[1]
-    (tmp_path / "known").write_text(f"the-alias {key}\n")
-    prepend(config, "Host *", "HostKeyAlias the-alias", f"UserKnownHostsFile {tmp_path}/known")
-    assert greet(connector, use(config, cluster.hosts[0])) == "here\n"
 
 
 # --- login shells ---

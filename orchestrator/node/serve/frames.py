@@ -33,11 +33,6 @@ class Decoder:
         self._buffer = bytearray()
         self._need = SIZES.size  # nothing is looked at before this many bytes are here
 
-    @property
-    def pending(self) -> int:
-        """Bytes of a frame that has not ended; not 0 at the end of a stream means it was cut."""
-        return len(self._buffer)
-
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes; raise ValueError for what is not a frame."""
         self._buffer += data
