@@ -22,8 +22,7 @@ _FRAMES = st.tuples(st.dictionaries(st.text(), _VALUES, max_size=4), st.binary(m
 
 def fed(pieces: list[bytes]) -> list[frames.Frame]:
     decoder = frames.Decoder()
-    out = [frame for piece in pieces for frame in decoder.feed(piece)]
-    return out
+    return [frame for piece in pieces for frame in decoder.feed(piece)]
 
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:
