@@ -139,37 +139,13 @@ def _told_to_end(*_: object) -> None:
 
 def _spawn(argv: list[bytes], out: int, err: int) -> int:
     """Start the command; raise the OSError with which its program could not be run."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setsid()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            _go_home()
-            os.dup2(out, 1)
-            os.dup2(err, 2)
-            os.execvp(argv[0], argv)  # noqa: S606 - no shell shall read it
-        except OSError as error:
-            os.write(writer, str(error.errno or errno.ENOENT).encode())
-        finally:
-            os._exit(127)
-    os.close(writer)
-    try:
-        failed = os.read(reader, 16)
-    finally:
-        os.close(reader)
-    if failed:
-        os.waitpid(pid, 0)
-        raise OSError(int(failed), os.strerror(int(failed)))
-    return pid
-
-
-def _go_home() -> None:
     try:
         os.chdir(os.path.expanduser("~"))
     except OSError:
         pass  # it may be gone, or not ours to enter: then from where we are
+    streams = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+    ours = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
+    return os.posix_spawnp(argv[0], argv, os.environ, file_actions=streams, setpgroup=0, setsigdef=ours)
 
 
 def _end_all() -> tuple[dict[int, int], int, list[str]]:
