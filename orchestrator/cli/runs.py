@@ -12,8 +12,7 @@ from orchestrator.cli.desk.out import facts, say, tell, width
 from orchestrator.errors import ExitStatus, OrchestrateError
 
 if TYPE_CHECKING:
-    from orchestrator.render.tables import DamagedRow, RunRow
-    from orchestrator.store import RunFolder
+    from orchestrator.render.tables import RunRow
 
 SUMMARY = "list the runs this machine knows"
 
@@ -27,28 +26,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.render.errors import block
-    from orchestrator.render.tables import DamagedRow, runs_table
-    from orchestrator.store import runs
+    from orchestrator.render.tables import RunRow, runs_table
+    from orchestrator.run.view import replay
+    from orchestrator.store import RunReader, runs
 
     last = None if math.isinf(arguments.n) else int(arguments.n)
-    rows = [_row(folder) for folder in itertools.islice(runs(), last)]
+    rows: list[RunRow] = []
+    damaged: list[OrchestrateError] = []
+    for folder in itertools.islice(runs(), last):
+        try:
+            view = replay(list(RunReader(folder, wanted=lambda _task: False).poll()))
+            rows.append(RunRow(folder.read_plan(), view, folder.has_keeper()))
+        except OrchestrateError as error:
+            damaged.append(error)
     (facts if arguments.json else say)(*runs_table(rows, json=arguments.json, width=width()))
-    if not rows and last != 0 and not arguments.json:
+    if not rows and not damaged and last != 0 and not arguments.json:
         tell("no runs yet; orchestrate launch starts one")
-    for row in rows:
-        if isinstance(row, DamagedRow) and not arguments.json:
-            tell(*block(row.what, row.why, row.hint, word="warning"))
+    for damage in damaged:
+        tell(*block(damage.what, damage.why, damage.hint, word="warning"))
     return int(ExitStatus.OK)
-
-
-def _row(folder: RunFolder) -> RunRow | DamagedRow:
-    from orchestrator.render.tables import DamagedRow, RunRow
-    from orchestrator.run.view import replay
-    from orchestrator.store import RunReader
-
-    reader = RunReader(folder, wanted=lambda _task: False)
-    try:
-        plan, view = folder.read_plan(), replay(list(reader.poll()))
-    except OrchestrateError as error:
-        return DamagedRow(folder.run, error.what, error.why, error.hint)
-    return RunRow(plan=plan, view=view, kept=folder.has_keeper())

@@ -31,7 +31,7 @@ from orchestrator.phases.hang import Hung, LinkTester, Watch
 from orchestrator.run import restarts, vitals
 from orchestrator.run.fetching import Fetching
 from orchestrator.run.gang import GangDecision, decide, essential, succeeded
-from orchestrator.store.tail import last_lines
+from orchestrator.store.reader import last_lines
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
 _LEAVE_EVERY = 2.0

@@ -23,8 +23,7 @@ from orchestrator.planning.takeover import speaks_for
 from orchestrator.run import fitlines, hang
 from orchestrator.run.records import ReportLines, TaskPlace, final, reported, vanished
 from orchestrator.store.mirror import Mirror, has_room
-from orchestrator.store.reader import events_of
-from orchestrator.store.tail import last_bytes
+from orchestrator.store.reader import events_of, last_bytes
 
 _AGAIN = 5.0  # seconds until what cannot be had now is tried again
 _HOLES = 3  # in what a host sends of its files, after which nobody believes it: an honest one leaves none

@@ -19,7 +19,7 @@ from orchestrator.run import restarts
 from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
 from orchestrator.store import RunFolder
-from orchestrator.store.tail import last_bytes, last_lines
+from orchestrator.store.reader import last_bytes, last_lines
 
 _FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of a graph is long
 

@@ -40,7 +40,7 @@ from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.fetching import Fetching, words
 from orchestrator.run.records import number
 from orchestrator.store.bus import Bus
-from orchestrator.store.tail import last_lines
+from orchestrator.store.reader import last_lines
 from orchestrator.store.validations import subject
 from orchestrator.text import advised
 

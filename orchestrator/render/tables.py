@@ -24,7 +24,6 @@ from orchestrator.run.view import TaskView, View
 from orchestrator.run.vitals import Vital, Vitals
 from orchestrator.text import count, cut, duration, plain, signal_name, utf8
 
-_DAMAGED = "cannot be read"
 _OUTCOMES = {"cluster": "not started"}
 _HOSTS = 30  # characters of the hosts
 _WIDE = 10_000  # cells, where nobody counts them
@@ -41,34 +40,14 @@ class RunRow:
     kept: bool  # its keeper lives on this machine
 
 
-@dataclass(frozen=True)
-class DamagedRow:
-    """A run of which no more is known than what its folder is called, and why."""
-
-    run: str
-    what: str
-    why: str
-    hint: str
-
-
-def runs_table(rows: Sequence[RunRow | DamagedRow], *, json: bool, width: int | None = None) -> list[str]:
+def runs_table(rows: Sequence[RunRow], *, json: bool, width: int | None = None) -> list[str]:
     """A line per run, in the order given."""
     if json:
-        facts = (
-            _run_facts(row)
-            if isinstance(row, RunRow)
-            else {"run": row.run, "state": _DAMAGED, "why": row.why, "try": row.hint}
-            for row in rows
-        )
-        return [msgspec.json.encode(utf8(one)).decode() for one in facts]
+        return [msgspec.json.encode(utf8(_run_facts(row))).decode() for row in rows]
     if not rows:
         return []
     head = ("run", "name", "state", "took", "tasks", "hosts", "command")
-    cells = [
-        _run_cells(row) if isinstance(row, RunRow) else [row.run, "", _DAMAGED, "", "", "", ""]
-        for row in rows
-    ]
-    return table(head, cells, width, ("tasks", "took", "hosts", "command", "name"))
+    return table(head, list(map(_run_cells, rows)), width, ("tasks", "took", "hosts", "command", "name"))
 
 
 def status_table(

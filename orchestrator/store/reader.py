@@ -41,6 +41,7 @@ from orchestrator.plainfile import open_plain
 from orchestrator.run.lines import Splitter
 from orchestrator.store.folder import RunFolder
 
+WINDOW = 65_536  # bytes from the end that are looked at
 _CHUNK = 1 << 18  # bytes of a log that are read at once
 _LONGEST = 16 << 20  # bytes of an event
 _MOST_TIMES = 1 << 20  # bytes of an index that are read at once
@@ -318,3 +319,32 @@ def _start_of_last(path: Path, count: int) -> int:
 def events_of(folder: RunFolder) -> list[Stamped]:
     """All events of a run that are on disk; raise UsageError when they cannot be read."""
     return list(RunReader(folder, wanted=lambda _task: False).poll())
+
+
+def last_lines(path: Path, count: int, window: int = WINDOW) -> tuple[str, ...]:
+    """The last display lines of a log that are not blank; empty when there is no log."""
+    data, whole = _end(path, window)
+    if not whole:
+        # A progress bar that redraws itself for an hour is one line: of it the end is better than nothing.
+        lines = data.partition(b"\n")[2]
+        data = lines if lines.strip() else data
+    splitter = Splitter("", "")
+    texts = [line.text for line in (*splitter.feed(data), *splitter.end())]
+    return tuple(text for text in texts if text.strip())[-count:]
+
+
+def last_bytes(path: Path) -> bytes:
+    """The whole lines at the end of a file; empty when there is no file."""
+    data, whole = _end(path, WINDOW)
+    return data if whole else data.partition(b"\n")[2]
+
+
+def _end(path: Path, window: int) -> tuple[bytes, bool]:
+    """The last bytes of a file, and whether they are all of it; nothing where there is none."""
+    try:
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - window))
+            return file.read(), size <= window
+    except OSError:
+        return b"", True

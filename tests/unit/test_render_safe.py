@@ -30,7 +30,7 @@ from orchestrator.render.live import Paint
 from orchestrator.render.plain import Plain
 from orchestrator.render.preflight import preflight_table
 from orchestrator.render.region import region
-from orchestrator.render.tables import DamagedRow, RunRow, runs_table, status_table
+from orchestrator.render.tables import RunRow, runs_table, status_table
 from orchestrator.render.words import say
 from orchestrator.run.view import View, replay
 from orchestrator.store.prune import Pruned
@@ -134,11 +134,7 @@ def test_tables_and_errors(story: list[Event], word: str, other: str) -> None:
     status = {"attempt": "1", "task": "worker/0", "state": state, "alive": True}
     states = {("1", "worker/0"): (word, wire.read(status, wire.TaskStatus, "a status"))}
     for json in (False, True):
-        rows: list[RunRow | DamagedRow] = [
-            RunRow(plan, view, kept=False),
-            DamagedRow(word, other, word, other),
-        ]
-        lines = runs_table(rows, json=json)
+        lines = runs_table([RunRow(plan, view, kept=False)], json=json)
         lines += status_table(plan, view, states, {word: other}, kept=False, json=json, keeper=word)
         assert is_safe(printed(*lines, json=json))
     checks = [event for event in story if isinstance(event, ev.CheckReported)]

@@ -24,7 +24,7 @@ from orchestrator.store import RunFolder, RunReader, find
 from orchestrator.store.bus import Bus
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
-from orchestrator.store.tail import last_lines
+from orchestrator.store.reader import last_lines
 from orchestrator.store.validations import Validations
 
 STARTED = TaskStarted("worker/0", "gpu-1", "1", 42)
