@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(16, 2_107, 9_979),
     "checks": Size(5, 1_009, 6_821),
-    "cli": Size(34, 3_628, 23_591),
+    "cli": Size(34, 3_621, 23_536),
     "config": Size(10, 1_369, 9_421),
     "diagnosis": Size(7, 1_050, 7_571),
     "envs": Size(5, 599, 3_781),
@@ -51,22 +51,22 @@ BUDGET = {
     "node/look": Size(10, 1_085, 7_148),
     "node/serve": Size(8, 832, 5_147),
     "node/stock": Size(10, 1_676, 12_178),
-    "node/task": Size(15, 2_584, 17_286),
+    "node/task": Size(15, 2_560, 17_169),
     "node/tidy": Size(3, 435, 3_136),
-    "phases": Size(28, 5_137, 39_363),
+    "phases": Size(28, 5_136, 39_357),
     "planning": Size(7, 937, 6_086),
     "program": Size(8, 920, 6_720),
     "rehearsal": Size(4, 426, 2_497),
-    "render": Size(19, 2_694, 20_837),
+    "render": Size(19, 2_673, 20_740),
     "run": Size(12, 1_437, 10_329),
     "ssh": Size(9, 1_754, 11_879),
-    "store": Size(13, 1_386, 8_393),
+    "store": Size(12, 1_376, 8_368),
     "sync": Size(13, 2_414, 16_080),
-    "tests": Size(340, 40_159, 296_726),
+    "tests": Size(340, 40_155, 296_702),
     "wire": Size(15, 1_562, 7_084),
     "worker_entry": Size(22, 2_000, 12_542),
 }
-TOTAL = Size(300, 39_621, 263_543)
+TOTAL = Size(299, 39_558, 263_243)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
