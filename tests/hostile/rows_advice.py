@@ -46,11 +46,6 @@ def rows() -> Iterator[Row]:
         ("a python", f"result['python']['path'] = '{evil}'\nresult['packages'] = {{}}", 0),
         ("an address", f"result['addresses'] = [{{'name': 'eth0', 'ip': '10.0.0.7%{evil}'}}]", 0),
         ("an interface", f"result['addresses'] = [{{'name': '{evil}', 'ip': '10.0.0.7'}}]", 0),
-        (
-            "10,000 addresses",
-            "result['addresses'] = [{'name': '', 'ip': f'10.{n >> 8}.{n & 255}.1'} for n in range(10**4)]",
-            0,
-        ),
         ("100,000 addresses", "result['addresses'] = [{'name': '', 'ip': '10.1.1.1'}] * 10**5", 3),
     ):
         yield Row(f"{name} of evil (facts)", Verb.PREFLIGHT, when("facts", what), status, "")
