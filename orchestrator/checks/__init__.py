@@ -1,16 +1,16 @@
 """Checks of preflight: facts in, `CheckReported` out. Pure.
 
 A check is a row of the table: its name, a program that every host runs for it, the judgement, and what to
-try. `host.py` has those of one machine, `cluster.py` and `network.py` those of all machines and their pairs.
+try. `host.py` has those of one machine, `cluster.py` those of all machines and their pairs.
 """
 
 from __future__ import annotations
 
-from orchestrator.checks import cluster, host, network
+from orchestrator.checks import cluster, host
 from orchestrator.checks.report import MODULES, PACKAGES, Check, Evidence, HostReport, Needs
 from orchestrator.events import CheckReported
 
-TABLE: tuple[Check, ...] = (*host.CHECKS, *cluster.CHECKS, *network.CHECKS)
+TABLE: tuple[Check, ...] = (*host.CHECKS, *cluster.CHECKS)
 PROGRAMS = {check.name: check.ask for check in TABLE if check.ask}
 
 

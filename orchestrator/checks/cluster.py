@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from orchestrator import wire
 from orchestrator.checks.report import (
@@ -13,13 +15,14 @@ from orchestrator.checks.report import (
     Judgement,
     Judgements,
     Needs,
+    between,
     ip_of,
     minor,
     ok,
 )
-from orchestrator.events import Level
+from orchestrator.events import CheckReported, Closed, Level, PairReported
 from orchestrator.groups import grouped
-from orchestrator.model import Role
+from orchestrator.model import Host, Role
 from orchestrator.ranges import fold
 from orchestrator.text import count
 
@@ -163,6 +166,257 @@ def _devices(evidence: Evidence) -> Judgements:
             yield name, Judgement(Level.WARN, f"{count(number, 'GPU')} per task", why)
 
 
+_ADDRESS = "check its `address` in hosts.toml"
+_OPEN = "open TCP port {port} there: `ufw allow {port}/tcp`, or `firewall-cmd --add-port={port}/tcp`"
+_NETWORK = "look at the network between them (cable, VLAN, security group, `ip route`), then at a firewall"
+
+Way: TypeAlias = tuple[str, str]  # from, to
+_Own: TypeAlias = Mapping[str, Mapping[str, str]]  # the addresses of each host, with their interfaces
+Direction: TypeAlias = Literal["both", "to", "from"]
+
+
+def _address(evidence: Evidence) -> Judgements:
+    yield from _misaddressed(evidence).items()
+
+
+def _misaddressed(evidence: Evidence) -> dict[str, Judgement]:
+    """Find addresses that mean the loopback on some host: it would connect to itself."""
+    if len({report.machine for report in evidence.reports}) < 2:
+        return {}
+    strays = grouped(
+        (pair.target, pair) for pair in evidence.pairs if (ip := ip_of(pair.resolved)) and ip.is_loopback
+    )
+    wrong: dict[str, Judgement] = {}
+    for report in evidence.reports:
+        if pairs := strays.get(report.name):
+            where = fold(dict.fromkeys(pair.source for pair in pairs))
+            own = report.own_address or "its address in the cluster's network"
+            hint = (
+                f"set `address` to an IP address such as {own}; or, for a name, delete it from the line of "
+                f"{pairs[0].resolved} in /etc/hosts on {where}"
+            )
+            text = f"{report.host.address} means {pairs[0].resolved} on {where}"
+            wrong[report.name] = Judgement(Level.FAIL, text, "a task there would connect to itself", hint)
+    return wrong
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """A host that explains why ways fail; `ways` are those that nobody else explains."""
+
+    host: str
+    direction: Direction
+    ways: Sequence[Way]
+
+
+def _blame(ways: Mapping[Way, bool]) -> tuple[list[_Blame], list[Way]]:
+    """Say which hosts explain the ways that fail (False), and which of those nobody explains.
+
+    First the hosts to and from which nothing passes, then those to which, then those from which. One that
+    has a single peer explains nothing: either of the two may be the cause.
+    """
+    rest = {way for way, passes in ways.items() if not passes}
+    to, out = (
+        {
+            name: own
+            for name, own in grouped((way[end], way) for way in ways).items()
+            if len(own) > 1 and rest.issuperset(own)
+        }
+        for end in (1, 0)
+    )
+    both = {name: [*to[name], *out[name]] for name in to.keys() & out.keys()}
+    blames = []
+    choices: tuple[tuple[Direction, Mapping[str, Sequence[Way]]], ...] = (
+        ("both", both),
+        ("to", to),
+        ("from", out),
+    )
+    for direction, dead in choices:
+        new = [
+            _Blame(name, direction, own)
+            for name in sorted(dead)
+            if (own := [way for way in dead[name] if way in rest])
+        ]
+        rest.difference_update(way for blame in new for way in blame.ways)
+        blames += new
+    return blames, sorted(rest)
+
+
+def _reach(evidence: Evidence) -> Judgements:
+    """Judge the connections to task ports; of a wrong address all else follows, and is not told."""
+    wrong = _misaddressed(evidence).keys()
+    pairs = [pair for pair in evidence.pairs if pair.target not in wrong]
+    closed: dict[Way, PairReported] = {}
+    for pair in pairs:
+        if not pair.tcp:
+            closed.setdefault((pair.source, pair.target), pair)
+    ways = [(pair.source, pair.target) for pair in pairs if pair.source != pair.target]
+    blames, rest = _blame({way: way not in closed for way in ways})
+    findings: dict[str, list[Judgement]] = {name: [] for pair in pairs for name in (pair.target, pair.source)}
+    own = {report.name: report.addresses for report in evidence.reports}
+    for blame in blames:
+        findings[blame.host].append(_blamed(blame, [closed[way] for way in blame.ways], own))
+    for (target, why), missed in grouped(((way[1], closed[way].why), closed[way]) for way in rest).items():
+        sources = fold(dict.fromkeys(pair.source for pair in missed))
+        text = f"{sources} cannot reach its task port {_ports(missed)}: {why or 'no answer'}"
+        findings[target].append(_failed(text, *_meaning(missed[0], own)))
+    for name, failures in findings.items():
+        if not failures and (to_itself := closed.get((name, name))):
+            why = (
+                "a task connects to its own address too: its firewall drops that, or a NAT does not lead back"
+            )
+            hint = (
+                "`iptables -I INPUT -i lo -j ACCEPT` on it, as root; or set `address` to one that leads to "
+                "this host from all hosts, itself included"
+            )
+            text = f"cannot reach its own address {to_itself.address}: {to_itself.why}"
+            failures.append(_failed(text, why, hint))
+        for finding in failures or ([] if name in wrong else [ok()]):
+            yield name, finding
+
+
+def _blamed(blame: _Blame, pairs: Sequence[PairReported], own: _Own) -> Judgement:
+    reasons = ", ".join(dict.fromkeys(pair.why or "no answer" for pair in pairs))
+    if blame.direction == "from":
+        why = "others reach those hosts: this one or its network stops outgoing connections"
+        hint = "look at its routes (`ip route`) and at its firewall's outgoing rules"
+        return _failed(f"reaches no other host: {reasons}", why, hint)
+    text = "nothing passes to it nor from it"
+    if blame.direction == "to":
+        text = f"no other host reaches its task port {_ports(pairs)}"
+    elif any(pair.icmp for pair in pairs):
+        text = "no task port is reached from it, nor its own"
+    return _failed(f"{text}: {reasons}", *_meaning(pairs[0], own))
+
+
+def _meaning(pair: PairReported, own: _Own) -> tuple[str, str]:
+    """Say why a connection fails when the peer's agent is known to listen, and what to try."""
+    why, hint = _reason(pair)
+    has = own.get(pair.target)
+    if has and pair.resolved and pair.resolved not in has:
+        carriers = [f"{ip} on {name}" if name else ip for ip, name in has.items() if ":" not in ip]
+        why = f"{why}; {pair.resolved} is not one of its addresses: it has {', '.join(carriers[:8])}"
+        hint = f"{_ADDRESS}: it has to lead to that host from all others"
+    return why, hint
+
+
+def _reason(pair: PairReported) -> tuple[str, str]:
+    port = _port_of(pair)
+    open_it = _OPEN.format(port=port)
+    match pair.why:
+        case Closed.TIMED_OUT | Closed.NO_ROUTE if pair.icmp is False:
+            why = "no answer to TCP nor to a ping: all traffic is cut, or a firewall drops all of it"
+            return why, _NETWORK
+        case Closed.TIMED_OUT:
+            why = f"packets to TCP port {port} vanish: a firewall on that host or on the way drops them"
+            return why + ("; pings get there" if pair.icmp else ""), open_it
+        case Closed.NO_ROUTE:
+            why = "pings get there, so" if pair.icmp else "the network knows no way there, or"
+            return f"{why} a firewall rejects (firewalld answers like that)", open_it
+        case Closed.REFUSED:
+            why = (
+                f"our agent listens on port {port} there: the address leads elsewhere, or a firewall rejects"
+            )
+            return why, f"{_ADDRESS}, then {open_it}"
+        case Closed.UNRESOLVED:
+            hint = "set an IP address as `address` in hosts.toml, or add the name to /etc/hosts of all hosts"
+            return "that name is not known there; every host must resolve every address alike", hint
+    why = "another program or another machine has that address and port"
+    return why, f"{_ADDRESS}: it has to lead to that host from all others"
+
+
+def _packets(evidence: Evidence) -> Judgements:
+    """Judge large packets: where connections open and they vanish, the MTU has a hole."""
+    ways: dict[Way, bool] = {}
+    slowest: dict[str, float] = {}
+    packet = 0
+    for pair in evidence.pairs:
+        if pair.large is None or pair.source == pair.target:
+            continue
+        way = (pair.target, pair.source)  # they came back
+        ways[way] = ways.get(way, True) and pair.large
+        packet = max(packet, pair.packet or 0)
+        for name in way:
+            slowest[name] = max(slowest.get(name, 0.0), pair.large_ms or 0.0)
+    blames, rest = _blame(ways)
+    which = {"both": "to and from it", "to": "to it", "from": "from it"}
+    holes = {blame.host: f"large packets {which[blame.direction]} vanish" for blame in blames}
+    for source, target in rest:
+        holes.setdefault(target, f"large packets from {source} vanish")
+    interfaces = {report.name: report.addresses.get(report.host.address, "") for report in evidence.reports}
+    why = (
+        "connections open, and of 64 kB nothing arrives: something on the way drops packets of "
+        f"{packet or 1500} bytes and does not say so (an MTU hole); training would hang in its first step"
+    )
+    for name, slow in slowest.items():
+        if name not in holes:
+            yield name, ok(f"64 kB in {slow:.1f} ms")
+            continue
+        hint = (
+            f"`ip link set {interfaces.get(name) or 'INTERFACE'} mtu 1400` on {name} as root, then preflight "
+            "again; or let ICMP `fragmentation needed` through"
+        )
+        yield name, _failed(holes[name], why, hint)
+
+
+def _nccl(evidence: Evidence) -> Judgements:
+    """Judge the ports that NCCL takes from the kernel: with GPUs, task ports alone are not enough."""
+    missed = grouped((pair.target, pair) for pair in evidence.extra if not pair.tcp)
+    for name, pairs in missed.items():
+        who = fold(dict.fromkeys(pair.source for pair in pairs))
+        why = "NCCL listens on ports that the kernel chooses, beside the task port: training would hang"
+        yield name, _failed(f"{who} cannot reach its other ports: {pairs[0].why}", why, "")
+
+
+def _interface(evidence: Evidence) -> Judgements:
+    """A host with GPUs and several networks: NCCL takes the first one that it finds, unless it is told."""
+    for report in evidence.reports if len(evidence.reports) > 1 else ():
+        carrier = report.addresses.get(report.host.address)
+        names = {name for ip, name in report.addresses.items() if ":" not in ip and name and between(name)}
+        chosen = "NCCL_SOCKET_IFNAME" in report.host.env
+        if report.facts.gpus and carrier and len(names) > 1 and not chosen:
+            others = ", ".join(sorted(names - {carrier}))
+            why = f"its address is on {carrier}, and NCCL may choose {others}"
+            hint = f'set `env = {{ NCCL_SOCKET_IFNAME = "{carrier}" }}` for it in hosts.toml'
+            yield report.name, Judgement(Level.WARN, f"{len(names)} networks", why, hint)
+
+
+def without(
+    hosts: Sequence[Host],
+    checks: Sequence[CheckReported],
+    pairs: Sequence[PairReported],
+    failed: Collection[str],
+) -> tuple[str, ...]:
+    """The hosts without which all is well, in their order; () where none remain, or a role is missing then.
+
+    Of hosts that do not reach each other the one with the most such pairs goes first.
+    """
+    wrong = {check.host for check in checks if check.level is Level.FAIL and check.check not in _OF_PAIRS}
+    bad = {*failed, *wrong}
+    apart = [pair for pair in pairs if not pair.tcp or pair.large is False]
+    while rest := [pair for pair in apart if not {pair.source, pair.target} & bad]:
+        counts = Counter(name for pair in rest for name in {pair.source, pair.target})
+        most = max(counts.values())
+        bad.add(next(host.name for host in reversed(hosts) if counts[host.name] == most))
+    roles = {host.role for host in hosts} - {Role.EVALUATOR}
+    if not bad or roles - {host.role for host in hosts if host.name not in bad}:
+        return ()
+    return tuple(host.name for host in hosts if host.name in bad)
+
+
+def _failed(text: str, why: str, hint: str) -> Judgement:
+    return Judgement(Level.FAIL, text, why, hint, between=True)
+
+
+def _port_of(pair: PairReported) -> str:
+    return pair.address.rpartition(":")[2]
+
+
+def _ports(pairs: Sequence[PairReported]) -> str:
+    return ", ".join(dict.fromkeys(map(_port_of, pairs)))
+
+
+_OF_PAIRS = ("reach", "packets")
 CHECKS = (
     Check("tensorflow", _versions("tensorflow", 2, strict=True)),
     Check("tf_keras", _versions("tf-keras", 2, strict=True)),
@@ -180,4 +434,9 @@ CHECKS = (
         fix="let only the cluster's hosts reach the task ports (firewall), or use private addresses",
     ),
     Check("devices", _devices, fix="set `devices` in hosts.toml so that all have equally many per task"),
+    Check("address", _address),
+    Check("reach", _reach),
+    Check("packets", _packets),
+    Check("nccl", _nccl, fix="let the cluster's hosts reach all TCP ports of each other"),
+    Check("interface", _interface),
 )

@@ -89,7 +89,7 @@ def _conclude(
     unreachable: Mapping[str, HostError],
 ) -> int:
     """Show everything, the errors last; the exit status."""
-    from orchestrator.checks.network import without
+    from orchestrator.checks.cluster import without
     from orchestrator.events import CheckReported, Level
     from orchestrator.render import DisplayGoneError
     from orchestrator.render.errors import report, write

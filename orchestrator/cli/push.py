@@ -73,7 +73,7 @@ def _wanted(inventory: Inventory, paths: list[str]) -> Data:
 
     if paths:
         from orchestrator.config.mistakes import Wrong
-        from orchestrator.config.supplies import data_paths
+        from orchestrator.config.values import data_paths
         from orchestrator.model import Data
 
         for path in paths:

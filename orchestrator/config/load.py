@@ -1,24 +1,25 @@
-"""hosts.toml -> Inventory."""
+"""hosts.toml -> Inventory: its tables, and the rules between hosts."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import cluster
-from orchestrator.config.hosts import place_of, read_entry
-from orchestrator.config.job import check_devices, check_secrets, read_data, read_env, read_job
-from orchestrator.config.mistakes import DEFAULTS, FILE, JOB, Place, Report, locate
-from orchestrator.config.tables import TABLES, belongs, read_table, unknown
+from orchestrator import ranges
+from orchestrator.config.hosts import HostTable, place_of, read_entry
+from orchestrator.config.mistakes import DATA, DEFAULTS, ENV, FILE, JOB, Place, Report, locate
+from orchestrator.config.tables import DATA_KEYS, TABLES, belongs, read_table, unknown
+from orchestrator.config.targets import is_loopback
 from orchestrator.config.values import kind
 from orchestrator.errors import UsageError
-from orchestrator.model import Inventory
+from orchestrator.model import Data, Environment, Host, Inventory, Job, Role
 from orchestrator.plainfile import NotOursError, read_plain
+from orchestrator.planning.environ import DEVICES
 
 _MOST = 1 << 20  # bytes of an inventory
 _AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
@@ -136,7 +137,7 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     entries = tuple(
         read_entry(number, table, defaults, report) for number, table in enumerate(tables, start=1)
     )
-    cluster.check(entries, report)
+    check_cluster(entries, report)
     job = read_job(job_table, report)
     written = {DEFAULTS: defaults_table, JOB: job_table}
     written |= {place_of(number, table): table for number, table in enumerate(tables, start=1)}
@@ -175,3 +176,172 @@ def _host_tables(document: Mapping[str, Any], report: Report) -> list[Mapping[st
         report.add(FILE, "host", f"must be tables, [[host]], not {kind(value)}")
         return []
     return value
+
+
+def check_cluster(entries: tuple[HostTable, ...], report: Report) -> None:
+    _check_twice(entries, report)
+    _check_loopback(entries, report)
+    _check_at_most_one(entries, Role.CHIEF, report)
+    _check_at_most_one(entries, Role.EVALUATOR, report)
+    # What is missing can be said only once everything that is there could be read.
+    if entries and all(entry.complete for entry in entries):
+        _check_missing(entries, report)
+
+
+def _check_twice(entries: tuple[HostTable, ...], report: Report) -> None:
+    """Two hosts with one name, or two tasks with one port of one machine.
+
+    TensorFlow binds *:port, so a port can be used once per machine, whatever the address.
+    """
+    names: dict[str, HostTable] = {}
+    ports: dict[tuple[str, int], HostTable] = {}
+    for entry in entries:
+        twice: dict[tuple[str, HostTable], dict[str, None]] = {}
+        for host in entry.hosts:
+            # A port that could not be read is not a reason to complain about the default one.
+            seats = tuple(_seats(host)) if entry.complete else ()
+            if host.name in names:
+                twice.setdefault(("name", names[host.name]), {})[host.name] = None
+            else:
+                for seat in seats:
+                    if seat in ports:
+                        twice.setdefault(("task_port", ports[seat]), {})[str(seat[1])] = None
+            names.setdefault(host.name, entry)
+            ports = dict.fromkeys(seats, entry) | ports
+        for (key, other), values in twice.items():
+            where = "another host of this range" if other is entry else other.place.title
+            what = f"{ranges.fold(values)} is in {where} too; every host needs a name of its own"
+            if key == "task_port":
+                what = (
+                    f"{ranges.fold(values)} is taken on that machine by {where}; give this host another"
+                    " task_port, or write the machine once with tasks = 2"
+                )
+            report.add(entry.place, key, what)
+
+
+def _seats(host: Host) -> Iterator[tuple[str, int]]:
+    """(machine, port) of each of its tasks, under every name by which two hosts can be one machine."""
+    machines = [f"ssh {host.ssh} {host.port}", f"address {host.address.lower()}"]
+    # With one forwarded port per machine, "localhost" can be any of them; as an address it cannot.
+    for machine in ["loopback"] if is_loopback(host.address) else machines:
+        yield from ((machine, host.task_port + place) for place in range(host.tasks))
+
+
+def _check_loopback(entries: tuple[HostTable, ...], report: Report) -> None:
+    others = [host.name for entry in entries for host in entry.hosts if not is_loopback(host.address)]
+    for entry in entries if others else ():
+        inner = next((host for host in entry.hosts if is_loopback(host.address)), None)
+        if inner is not None:
+            what = f"{inner.address} means every machine itself, so {others[0]} cannot reach this host there"
+            report.add(entry.place, "address", f"{what}; write the one that `hostname -I` shows on it")
+
+
+def _check_at_most_one(entries: tuple[HostTable, ...], role: Role, report: Report) -> None:
+    first: HostTable | None = None
+    for entry in entries:
+        tasks = sum(host.tasks for host in entry.hosts if host.role is role and not host.spare)
+        if tasks > 1:
+            report.add(entry.place, "role", f"makes {tasks} tasks the {role.value}; there can be only one")
+        elif tasks and first:
+            report.add(
+                entry.place,
+                "role",
+                f"is a second {role.value}, beside {first.place.title}; there can be only one",
+            )
+        if tasks:
+            first = first or entry
+
+
+def _check_missing(entries: tuple[HostTable, ...], report: Report) -> None:
+    """Roles that need another one."""
+    holders: dict[Role, HostTable] = {}
+    for entry in entries:
+        for host in entry.hosts:
+            if not host.spare:
+                holders.setdefault(host.role, entry)
+    if not holders:
+        report.add_to_file("every host is a spare; at least one must run a task")
+    elif holders.keys() == {Role.EVALUATOR}:
+        what = "an evaluator alone has nothing to evaluate; add a host that trains"
+        report.add(holders[Role.EVALUATOR].place, "role", what)
+    elif Role.PS in holders and Role.CHIEF not in holders:
+        what = (
+            "ps needs a chief: ParameterServerStrategy runs the program there and drives the workers from it"
+        )
+        report.add(holders[Role.PS].place, "role", f'{what}; give one host role = "chief"')
+    elif Role.PS in holders and Role.WORKER not in holders:
+        what = "ps needs a worker: with ParameterServerStrategy the workers compute, the chief does not"
+        report.add(holders[Role.PS].place, "role", f"{what}; add a host without a role")
+
+
+# What worker_entry and the tutorials need: tf-keras is what lets `fit` run on several tasks, scikit-learn has
+# data sets and splits, and tensorflow-datasets prepares data with importlib_resources without declaring it.
+_COMPANIONS = ("tf-keras", "tensorflow-datasets", "importlib_resources", "scikit-learn", "tensorboard")
+_CPU = ("tensorflow-cpu; platform_machine == 'x86_64'", "tensorflow; platform_machine != 'x86_64'")
+_GPU = ("tensorflow[and-cuda]",)
+
+_ORIGINALS = ("mnist", "fashion_mnist")  # the sets that are made from their original idx files
+
+
+def read_job(table: Mapping[str, Any], report: Report) -> Job:
+    good = read_table(table, "job", JOB, report).good
+    forward, secrets = good.get("forward", ()), good.get("secrets", ())
+    for name in forward:
+        if name in secrets:
+            report.add(JOB, "forward", f"{name} is listed in `secrets` too; keep it there only")
+        if name in good.get("env", {}):
+            report.add(JOB, f"env.{name}", "is listed in `forward` too; keep one of the two")
+    return Job(**good)
+
+
+def check_devices(job: Job, hosts: Iterable[Host], report: Report) -> None:
+    if DEVICES in job.env and any(host.devices is not None for host in hosts):
+        report.add(JOB, f"env.{DEVICES}", "is what `devices` of a host sets; keep one of the two")
+
+
+def check_secrets(secrets: Iterable[str], tables: Mapping[Place, Mapping[str, Any]], report: Report) -> None:
+    """A secret's value has no place in the file."""
+    for place, table in tables.items():
+        env = table.get("env")
+        for name in secrets:
+            if isinstance(env, dict) and name in env:
+                what = "is listed in `secrets`; remove the value here, it is read from your environment"
+                report.add(place, f"env.{name}", what)
+
+
+def read_env(
+    table: Mapping[str, Any] | None, hosts: Sequence[Host], defaults: Mapping[str, Any], report: Report
+) -> Environment | None:
+    """The environment that `setup` makes, in place of a `python` of your own; None without [env]."""
+    if table is None:
+        return None
+    good = read_table(table, "env", ENV, report).good
+    if "python" in defaults:
+        report.add(DEFAULTS, "python", "is what [env] makes; remove it here, or remove [env]")
+    named = good.get("requirements", "")
+    if good.get("extras") and (named == "" or named.endswith(".txt")):
+        report.add(ENV, "extras", 'belong to a pyproject.toml; name it: requirements = "pyproject.toml"')
+    if "requirements" not in good and not good.get("packages"):
+        gpus = any(host.devices for host in hosts)
+        good = {**good, "packages": (*(_GPU if gpus else _CPU), *_COMPANIONS)}
+    return Environment(**good)
+
+
+def read_data(table: Mapping[str, Any] | None, report: Report) -> Data | None:
+    """Read [data], which is brought to every host before tasks start; None without such a table."""
+    if table is None:
+        return None
+    read = read_table(table, "data", DATA, report)
+    good = dict(read.good)
+    named = good.get("sets", ())
+    # A set whose original files are named is wanted, and need not be listed a second time.
+    also = tuple(name for name in _ORIGINALS if name in good and not any(_is(name, one) for one in named))
+    good["sets"] = (*named, *also)
+    named_well = set(table) <= set(DATA_KEYS) and not read.wrong
+    if named_well and not (good["sets"] or good.get("paths") or good.get("keras")):
+        report.add(DATA, "", 'names nothing; write sets = ["mnist"] or paths = ["data"]')
+    return Data(**good)
+
+
+def _is(name: str, given: str) -> bool:
+    return given.partition(":")[0] == name

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.config import supplies, values
+from orchestrator.config import values
 from orchestrator.config.mistakes import Place, Report, Wrong, listed, nearest
 from orchestrator.config.values import Reader, Wrongs
 from orchestrator.model import MAX_PORT, AutoShard, FrameworkName, OnHang, Revalidate, Role, Via
@@ -67,17 +67,17 @@ JOB_KEYS: Mapping[str, Reader] = {
 
 ENV_KEYS: Mapping[str, Reader] = {
     "requirements": values.text,
-    "packages": supplies.requirements,
+    "packages": values.requirements,
     "extras": values.texts,
-    "python": supplies.interpreter,
-    "index": supplies.url,
+    "python": values.interpreter,
+    "index": values.url,
     "via": values.one_of(Via),
 }
 
 DATA_KEYS: Mapping[str, Reader] = {
-    "sets": supplies.data_sets,
-    "paths": supplies.data_paths,
-    "keras": supplies.data_paths,
+    "sets": values.data_sets,
+    "paths": values.data_paths,
+    "keras": values.data_paths,
     "mnist": values.text,
     "fashion_mnist": values.text,
     "tfds_dir": values.text,

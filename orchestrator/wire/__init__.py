@@ -4,7 +4,6 @@ The controller's side only; a node is shipped with the standard library alone an
 """
 
 from orchestrator.wire.command import CommandEnd, Exec, ExecEnd, Pipe
-from orchestrator.wire.envs import EnvFind, EnvLook, EnvMade, EnvMake, EnvProgress
 from orchestrator.wire.fields import Reply, printable
 from orchestrator.wire.files import FilesGet, FilesList, Parts
 from orchestrator.wire.glance import (
@@ -18,28 +17,31 @@ from orchestrator.wire.glance import (
 )
 from orchestrator.wire.hello import Beats, Hello, Ping
 from orchestrator.wire.machine import (
+    Busy,
+    Conflict,
+    EnvFind,
+    EnvLook,
+    EnvMade,
+    EnvMake,
+    EnvProgress,
     Facts,
     Fingerprint,
     Imported,
     Imports,
     Interface,
-    MachineFacts,
-    ShareClean,
-    ShareRead,
-    ShareWrite,
-)
-from orchestrator.wire.ports import (
-    Busy,
-    Conflict,
     Lease,
     Leased,
     Lessee,
     Listen,
     Listening,
+    MachineFacts,
     Probe,
     Probed,
     Probes,
     ProbeTarget,
+    ShareClean,
+    ShareRead,
+    ShareWrite,
     Unlisten,
 )
 from orchestrator.wire.request import (

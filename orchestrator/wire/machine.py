@@ -1,13 +1,25 @@
-"""Facts of a machine: what preflight judges, what it can import, and what a validation depends on."""
+"""Facts of a machine that preflight judges, its ports and who reaches them, and its environments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from orchestrator.wire.fields import Count, Digest, Lines, Name, Reply, Signal, Size, Words
+from orchestrator.wire.fields import (
+    Count,
+    Digest,
+    Folder,
+    Lines,
+    Name,
+    Port,
+    Reply,
+    Seconds,
+    Signal,
+    Size,
+    Words,
+)
 from orchestrator.wire.request import Nothing, Request, expect
 
 _MANY = Meta(max_length=10_000)  # addresses of one machine
@@ -146,3 +158,190 @@ class ShareClean(Request[Nothing], frozen=True, kw_only=True):
     OP = "share_clean"
     workdir: str
     nonce: str
+
+
+class Lessee(Reply, frozen=True):
+    """Whose lease it is; None: its holder has not written it yet, or it is another user's."""
+
+    run: Words | None
+    task: Words | None
+    owner: Words | None
+    since: Seconds | None = None
+
+    @property
+    def words(self) -> str:
+        """`worker/0 of run r1 (ada@home)`."""
+        if self.run is None:
+            return f"a run of user {self.owner}" if self.owner else "another run"
+        return f"{self.task} of run {self.run} ({self.owner})"
+
+
+class Busy(Reply, frozen=True):
+    """A port that somebody has: a lease, or the words of the process table."""
+
+    port: Port
+    holder: Lessee | Words | None
+    passes: bool = False  # a preflight looks at it, and will be over in a moment
+
+    @property
+    def words(self) -> str:
+        """Name its holder."""
+        if isinstance(self.holder, Lessee):
+            return self.holder.words
+        return self.holder or "a process that this login may not see"
+
+
+class Listening(Reply, frozen=True):
+    listening: tuple[Port, ...]
+    busy: tuple[Busy, ...]
+    extra: Port | None = None
+
+
+class Listen(Request[Listening], frozen=True, kw_only=True):
+    """Listen on the task ports that are free; with `extra` also on one that the kernel chooses.
+
+    Whoever connects gets `nonce`, the host's name and `large` bytes.
+    """
+
+    OP = "listen"
+    run: str
+    ports: Sequence[int]
+    nonce: str
+    host: str
+    extra: bool = False
+    large: int = 0
+
+    def check(self, reply: Listening) -> None:
+        named = [*reply.listening, *(busy.port for busy in reply.busy)]
+        expect(sorted(named) == sorted(set(self.ports)), "it names other ports than it was asked for")
+
+
+class Unlisten(Request[Nothing], frozen=True):
+    OP = "unlisten"
+
+
+class ProbeTarget(Struct, frozen=True):
+    host: str
+    address: str
+    port: int
+
+
+class Probed(Reply, frozen=True):
+    """Result of one connection."""
+
+    host: Words
+    tcp: bool
+    tcp_ms: Seconds | None
+    why: Words
+    icmp: bool | None  # of what did not answer: whether it answers a ping; None: that could not be measured
+    resolved: Words = ""  # the numeric address that was tried last
+    large: bool | None = None  # whether large packets come from there; None: not tried
+    large_ms: Seconds | None = None
+    packet: Count | None = None  # bytes of the largest packet on this connection
+
+
+class Probes(Reply, frozen=True):
+    results: tuple[Probed, ...]
+
+
+class Probe(Request[Probes], frozen=True, kw_only=True):
+    OP = "probe"
+    HEAD = 16 << 20
+    nonce: str
+    timeout: float
+    targets: Sequence[ProbeTarget]
+    large: int = 0  # bytes that come behind the answer
+
+    def check(self, reply: Probes) -> None:
+        hosts = [target.host for target in self.targets]
+        expect(
+            [probed.host for probed in reply.results] == hosts,
+            "it tells of other hosts than it was asked for",
+        )
+
+
+class Conflict(Lessee, frozen=True, kw_only=True):
+    port: Port
+
+
+class Leased(Reply, frozen=True):
+    conflicts: tuple[Conflict, ...]
+
+
+class Lease(Request[Leased], frozen=True, kw_only=True):
+    """Take these ports (as text, each with its task) for a run: all, or none."""
+
+    OP = "lease"
+    run: str
+    owner: str
+    ports: Mapping[str, str]
+
+    def check(self, reply: Leased) -> None:
+        named = {str(conflict.port) for conflict in reply.conflicts}
+        expect(named <= set(self.ports), "it names other ports than it was asked for")
+
+
+_Machine = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]{1,32}\Z")]
+_Libc = Annotated[str, Meta(pattern=r"\A(?:[a-z]{1,16} [0-9.]{1,16})?\Z")]
+_Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\Z")]
+
+
+class EnvLooked(Reply, frozen=True):
+    path: Folder
+    ready: bool  # it is whole, and its Python runs
+    machine: _Machine
+    libc: _Libc  # "glibc 2.36"; "" for another one
+
+
+class EnvLook(Request[EnvLooked], frozen=True, kw_only=True):
+    OP = "env_look"
+    workdir: str
+    name: str
+
+
+class Interpreter(Reply, frozen=True):
+    path: Folder
+    version: _Version
+    implementation: Words
+
+
+class EnvFind(Request[Interpreter], frozen=True, kw_only=True):
+    """The interpreter that fits `python`, a version or a program, by the search of the uv at a path."""
+
+    OP = "env_find"
+    uv: str
+    python: str
+
+
+class EnvMade(Reply, frozen=True):
+    made: bool  # not by another one meanwhile
+    path: Folder
+    versions: Mapping[Words, Words]  # of what was imported there
+    seconds: Seconds
+
+
+class EnvMake(Request[EnvMade], frozen=True, kw_only=True):
+    """Make an environment from the lock in the payload, of an index or of a folder of wheels.
+
+    With `ask_first` an index that does not answer one question is not waited for: there is another way.
+    """
+
+    OP = "env_make"
+    workdir: str
+    name: str
+    uv: str
+    interpreter: str
+    index: str | None
+    wheels: str | None
+    ask_first: bool = False
+
+
+class EnvSteps(Reply, frozen=True):
+    step: Words
+    done: Count  # bytes of what is fetched, packages of what is unpacked
+
+
+class EnvProgress(Request[EnvSteps], frozen=True, kw_only=True):
+    OP = "env_progress"
+    workdir: str
+    name: str

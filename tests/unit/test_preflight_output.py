@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from orchestrator.checks.network import without
+from orchestrator.checks.cluster import without
 from orchestrator.cli.preflight import _summary
 from orchestrator.events import CheckReported, Level, PairReported
 from orchestrator.model import Host, Role

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from orchestrator.model import Host, Role, TaskId, TaskSpec
-from orchestrator.node.look.fingerprint import devices
+from orchestrator.node.look.facts import devices
 from orchestrator.store.validations import DAY, Validations, subject
 
 SPEC = TaskSpec(TaskId(Role.WORKER, 0), "a", 2222, ("python3", "-m", "worker_entry"), {"A": "b"})

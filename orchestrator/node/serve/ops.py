@@ -23,7 +23,7 @@ OPS = {
     "ping": ("serve.ops", "ping", HERE),
     "beats": ("serve.ops", "beats", HERE),
     "facts": ("look.facts", "facts", 85.0),
-    "fingerprint": ("look.fingerprint", "fingerprint", 60.0),
+    "fingerprint": ("look.facts", "fingerprint", 60.0),
     "imports": ("look.facts", "imports", 180.0),
     "share_write": ("look.share", "write", 30.0),
     "share_read": ("look.share", "read", 30.0),
