@@ -13,7 +13,8 @@ import struct
 import subprocess
 import threading
 import time
-from typing import Any, Iterable
+from collections import deque
+from typing import Any, Iterable, List
 
 from ..base.fault import reason
 from ..serve.agent import Agent, Request
@@ -26,23 +27,38 @@ _LINE = 1024
 _PIECE = 1 << 16  # bytes; the kernel would have to map and clear a larger buffer anew each time
 _LARGE_SECONDS = 3.0  # for the large packets of one pair; a kernel has sent them again four times by then
 _PING_SECONDS = 2.0
+_THREADS, _PAUSE = 64, 0.01  # at most, and the seconds after which one more is started
 
 
 def probe(_agent: Agent, request: Request) -> dict[str, Any]:
-    """Ask every target, all at once; runs in a child, whose threads may be left behind."""
+    """Ask every target, many at once; runs in a child, whose threads may be left behind."""
     nonce, timeout, large = request["nonce"], float(request["timeout"]), int(request.get("large") or 0)
     calls = [_Call(target, nonce, large, timeout) for target in request["targets"]]
-    for call in calls:
-        call.start()
-    deadline = time.monotonic() + timeout + _LARGE_SECONDS
-    for call in calls:
-        call.join(max(0.0, deadline - time.monotonic()))
+    waiting = deque(calls)
+
+    def work() -> None:
+        while waiting:
+            try:
+                call = waiting.popleft()
+            except IndexError:  # another thread has taken the last one
+                return
+            call.make()
+
+    rounds = 1 + len(calls) // _THREADS
+    deadline = time.monotonic() + (timeout + _LARGE_SECONDS) * rounds
+    threads: List[threading.Thread] = []
+    while waiting and len(threads) < _THREADS:  # good peers answer at once: few threads are enough
+        threads.append(threading.Thread(target=work, daemon=True))
+        threads[-1].start()
+        threads[-1].join(_PAUSE)
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
     silent = {call.result["resolved"] for call in calls if call.result["why"] in (_TIMED_OUT, _CUT)}
     pings = ping(silent, min(timeout, _PING_SECONDS)) if nonce else {}
     return {"results": [{**call.result, "icmp": pings.get(call.result["resolved"])} for call in calls]}
 
 
-class _Call(threading.Thread):
+class _Call:
     """Try the addresses of one target in turn until one is connected; then hear the nonce and what follows.
 
     What is lost in large packets alone (an MTU that is too big for the way) shows as a connection that opens,
@@ -50,7 +66,6 @@ class _Call(threading.Thread):
     """
 
     def __init__(self, target: dict[str, Any], nonce: str, large: int, timeout: float) -> None:
-        super().__init__(daemon=True)
         self._target = target
         self._nonce = nonce
         self._large = large
@@ -66,7 +81,7 @@ class _Call(threading.Thread):
             "packet": None,
         }
 
-    def run(self) -> None:
+    def make(self) -> None:
         host, port = self._target["address"], int(self._target["port"])
         deadline = time.monotonic() + self._timeout
         try:
