@@ -26,7 +26,7 @@ def rows() -> Iterator[Row]:
     ):
         yield Row(f"{name} ({op})", Verb.SETUP, when(op, _WORDS + what), status, words)
     made = "result = {'made': True, 'path': '/' + words, 'versions': {words: words}, 'seconds': 1e12, 'kept': True}"
-    steps = "result = {'packages': 2**53, 'line': words * 50}"
+    steps = "result = {'step': words * 50, 'done': 2**53}"
     for name, lie, status, words in (
         ("hostile words (env_make)", when("env_make", _WORDS + _OK + made), 0, "environment made"),
         (
