@@ -100,6 +100,16 @@ r_env() {
     } | digest | sed "s|^|$envs/r-|"
 }
 
+# JAX and Keras 3, beside an environment that has TensorFlow: for programs that have none.
+jax_env() {
+    {
+        "$(worker_base)" --version
+        cat "$root/scripts/requirements/jax.txt"
+    } | digest | sed "s|^|$envs/jax-|"
+}
+
+jax_python() { printf '%s/bin/python\n' "$(jax_env)"; }
+
 r_python() { printf '%s/bin/python\n' "$(r_env)"; }
 
 # What pytest must not inherit: both variables change what the tests look at.

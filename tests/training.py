@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
+from pathlib import Path
+
+SYSTEM = "/usr/bin/python3"
 
 
 def training_python() -> str:
@@ -22,3 +26,15 @@ def training_python() -> str:
 def r_python() -> str:
     """The interpreter for R's reticulate; empty where scripts/test found no R to use it."""
     return os.environ.get("ORCHESTRATE_TEST_R_PYTHON", "")
+
+
+def torch_python() -> str:
+    """The system's Python where it has PyTorch, as Debian's python3-torch brings it; else ""."""
+    done = subprocess.run([SYSTEM, "-c", "import torch"], capture_output=True, check=False)
+    return SYSTEM if done.returncode == 0 else ""
+
+
+def jax_python() -> str:
+    """Return the interpreter with JAX and Keras 3 that `scripts/setup frameworks` makes; "" for none."""
+    given = os.environ.get("ORCHESTRATE_TEST_JAX_PYTHON", "")
+    return given if given and Path(given).exists() else ""

@@ -11,14 +11,14 @@ from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import PATIENCE, ROOT, Gang
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))  # tests/frameworks runs those of PyTorch and JAX
 # What `orchestrate` sets for a script that is brought to it.
 GIVEN = {"TF_USE_LEGACY_KERAS": "1", "grpc_proxy": ""}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.name for path in EXAMPLES])
 def test_an_example_is_short(example: Path) -> None:
-    assert len(example.read_text().splitlines()) < 64
+    assert len(example.read_text().splitlines()) < 70
     assert "orchestrator" not in example.read_text().split('"""')[2]
 
 

@@ -1,0 +1,44 @@
+"""Four hosts whose Python has PyTorch, or JAX and Keras 3, and no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.rehearsal import Cluster
+from tests.ssh.runs.desk import Desk
+from tests.training import jax_python, torch_python
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture
+def torch_desk(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, torch_python, "PyTorch for /usr/bin/python3")
+
+
+@pytest.fixture
+def jax_desk(tmp_path: Path) -> Iterator[Desk]:
+    yield from _desk(tmp_path, jax_python, "an environment with JAX")
+
+
+def _desk(folder: Path, python: Callable[[], str], what: str) -> Iterator[Desk]:
+    found = python()
+    if not found and not os.environ.get("CI"):
+        pytest.skip(f"needs {what}: scripts/setup frameworks")
+    assert found, f"CI has not {what}: scripts/setup tests"
+    with Cluster(4, homes=True, python=found) as cluster:
+        made = Desk(cluster, folder)
+        try:
+            yield made
+        finally:
+            made.close()
