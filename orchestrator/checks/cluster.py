@@ -21,6 +21,7 @@ from orchestrator.checks.report import (
     ok,
 )
 from orchestrator.events import CheckReported, Closed, Level, PairReported
+from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.groups import grouped
 from orchestrator.model import Host, Role
 from orchestrator.ranges import fold
@@ -30,13 +31,14 @@ from orchestrator.text import count
 def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Evidence], Judgements]:
     """Make the judgement that names the hosts without the version that most have.
 
-    So many `parts` of it must be equal; `strict`: where not, a job that needs TensorFlow cannot run, and
-    a different patch level is told, too.
+    So many `parts` of it must be equal; `strict`: where not, a job that needs its framework cannot run,
+    and a different patch level is told, too.
     """
 
     def judge(evidence: Evidence) -> Judgements:
         needs = evidence.needs
-        if package == ("keras" if needs.legacy_keras else "tf-keras"):
+        of_job = {"python", "numpy", *FRAMEWORKS[needs.framework].packages}
+        if package not in of_job or package == ("keras" if needs.legacy_keras else "tf-keras"):
             return  # the job does not use it
         versions = [
             (report, version) for report in evidence.reports if (version := _version(report, package))
@@ -54,7 +56,7 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
         for report, version in versions:
             differs = minor(version, parts) != minor(usual, parts)
             if differs or (strict and version != usual):
-                level = Level.FAIL if strict and differs and needs.tensorflow else Level.WARN
+                level = Level.FAIL if strict and differs and needs.needed else Level.WARN
                 hint = _same(report, package, usual, needs)
                 yield report.name, Judgement(level, version, why, hint, between=True)
 
@@ -64,7 +66,7 @@ def _versions(package: str, parts: int, *, strict: bool = False) -> Callable[[Ev
 def _version(report: HostReport, package: str) -> str | None:
     if package == "python":
         return report.facts.python.version
-    return report.tensorflow if package == "tensorflow" else report.version(package)
+    return report.version(package)
 
 
 def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
@@ -79,8 +81,19 @@ def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
     return report.pip(*(["--no-deps"] if package != "tensorflow" else []), f"{name}=={usual}")
 
 
+def _backends(evidence: Evidence) -> Judgements:
+    """Compare what the framework was built with, such as CUDA and NCCL, where hosts tell."""
+    built = {each.name: each.imported.built for each in evidence.reports if each.imported is not None}
+    hosts = grouped((text, name) for name, text in built.items() if text)
+    usual = max(hosts, key=lambda text: len(hosts[text]), default="")
+    for text, names in hosts.items():
+        why = f"{fold(hosts[usual])}: {usual}; tasks that are built differently may not understand each other"
+        for name in names:
+            yield name, ok(text) if text == usual else Judgement(Level.WARN, text, why, between=True)
+
+
 def _machines(evidence: Evidence) -> Judgements:
-    """Two entries may be one machine; TensorFlow listens on every address, so their ports must differ."""
+    """Two entries may be one machine; a task listens on every address, so their ports must differ."""
     for twins in grouped((report.machine, report) for report in evidence.reports).values():
         first = twins[0]
         for report in twins[1:]:
@@ -88,7 +101,7 @@ def _machines(evidence: Evidence) -> Judgements:
             if not both:
                 yield report.name, ok(f"same as {first.name}")
                 continue
-            why = f"both have task port {both}, and TensorFlow listens on all addresses of the machine"
+            why = f"both have task port {both}, and a task listens on all addresses of the machine"
             hint = f"give {report.name} another `task_port`, or write the machine once with `tasks = 2`"
             text = f"is {first.name} under another name"
             yield report.name, Judgement(Level.FAIL, text, why, hint, between=True)
@@ -139,7 +152,7 @@ def _exposure(evidence: Evidence) -> Judgements:
             (text for text in addresses if (ip := ip_of(text)) and ip.version == 4 and ip.is_global), ""
         )
         if public:
-            why = "TensorFlow's port has no authentication: whoever reaches it can run code there"
+            why = "a task's port has no authentication: whoever reaches it can run code there"
             yield report.name, Judgement(Level.WARN, f"{public} is a public address", why)
 
 
@@ -421,6 +434,10 @@ CHECKS = (
     Check("tensorflow", _versions("tensorflow", 2, strict=True)),
     Check("tf_keras", _versions("tf-keras", 2, strict=True)),
     Check("keras", _versions("keras", 2, strict=True)),
+    Check("torch", _versions("torch", 2, strict=True)),
+    Check("jax", _versions("jax", 2, strict=True)),
+    Check("jaxlib", _versions("jaxlib", 2, strict=True)),
+    Check("backend", _backends, fix="install the same build on all, from the same package index"),
     Check("python", _versions("python", 2)),
     Check("numpy", _versions("numpy", 1)),
     Check("protobuf", _versions("protobuf", 1)),

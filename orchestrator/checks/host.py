@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from orchestrator import wire
 from orchestrator.checks.report import (
@@ -20,6 +20,8 @@ from orchestrator.checks.report import (
     set_key,
 )
 from orchestrator.events import Level
+from orchestrator.frameworks import FRAMEWORKS
+from orchestrator.model import FrameworkName
 from orchestrator.text import count, duration, size
 
 OLDEST_PYTHON = (3, 8)  # that our agent runs on
@@ -71,21 +73,30 @@ def _after_setup(report: HostReport, why: str) -> str:
     return f"{why}\nthe `setup` of [job] printed: {words}" if words else why
 
 
-def _tensorflow(report: HostReport, needs: Needs) -> Iterator[Judgement]:
-    if report.tensorflow is not None:
-        yield ok(report.tensorflow)
-    elif report.facts.python.ok:
-        level = Level.FAIL if needs.tensorflow else Level.WARN
-        hint = _or(report.pip("tensorflow"), "set `python` or `setup`, so that the right one is used")
-        if report.is_made(needs):
-            hint = "add tensorflow to the `packages` of [env], then `orchestrate setup`"
-        why = _after_setup(report, f"{report.facts.python.path} does not have it")
-        yield Judgement(level, "not installed", why, hint)
+def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Judgement]]:
+    """Make the judgement of a framework, where the job is of it."""
+    package = FRAMEWORKS[name].package
+
+    def judge(report: HostReport, needs: Needs) -> Iterator[Judgement]:
+        version = report.version(package)
+        if needs.framework is not name:
+            return
+        if version is not None:
+            yield ok(version)
+        elif report.facts.python.ok:
+            level = Level.FAIL if needs.needed else Level.WARN
+            hint = _or(report.pip(package), "set `python` or `setup`, so that the right one is used")
+            if report.is_made(needs):
+                hint = f"add {package} to the `packages` of [env], then `orchestrate setup`"
+            why = _after_setup(report, f"{report.facts.python.path} does not have it")
+            yield Judgement(level, "not installed", why, hint)
+
+    return judge
 
 
 def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     """Compare tf_keras, without which nothing can `fit` on several tasks, with TensorFlow's minor version."""
-    tensorflow, version = report.tensorflow, report.version("tf-keras")
+    tensorflow, version = report.version("tensorflow"), report.version("tf-keras")
     if tensorflow is None or not needs.legacy_keras or release(tensorflow) < _KERAS_3:
         return
     if version is not None and minor(version) == minor(tensorflow):
@@ -97,7 +108,7 @@ def _tf_keras(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     if report.is_made(needs):
         hint = "add tf-keras to the `packages` of [env], then `orchestrate setup`"
     why = "TF_USE_LEGACY_KERAS=1 is set, since tf.keras in the program is Keras 2; the two must match"
-    level = Level.FAIL if needs.tensorflow else Level.WARN
+    level = Level.FAIL if needs.needed else Level.WARN
     yield Judgement(
         level, f"{version} beside tensorflow {tensorflow}" if version else "not installed", why, hint
     )
@@ -113,7 +124,7 @@ def _import(report: HostReport, needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"{broken.name} cannot be imported", broken.error[:400], hint)
     elif imported.ended:
         what = f"importing {imported.importing}" if imported.importing else "at its start"
-        yield Judgement(Level.FAIL, f"Python ended {what}", *_ended(report, imported))
+        yield Judgement(Level.FAIL, f"Python ended {what}", *_ended(report, needs, imported))
     else:
         yield ok()
 
@@ -136,14 +147,14 @@ def _way_out(report: HostReport, needs: Needs, module: str, error: str) -> str:
     return f"remove {report.host.python.removesuffix('/bin/python')} there, then `orchestrate setup`"
 
 
-def _ended(report: HostReport, imported: wire.Imported) -> tuple[str, str]:
+def _ended(report: HostReport, needs: Needs, imported: wire.Imported) -> tuple[str, str]:
     if imported.signal == signal.SIGILL:
         why = "SIGILL: the processor lacks an instruction that this build uses, such as AVX"
         return why, "install a build for it (`grep -c avx /proc/cpuinfo` there), or leave the host out"
     if imported.signal == signal.SIGKILL:
         return "SIGKILL: the kernel was out of memory, or a limit of the container", "look at `dmesg` there"
     python = shlex.quote(report.facts.python.path or "python3")
-    return imported.ended, f"run `{python} -c 'import tensorflow'` there"
+    return imported.ended, f"run `{python} -c 'import {FRAMEWORKS[needs.framework].package}'` there"
 
 
 def _r(report: HostReport, needs: Needs) -> Iterator[Judgement]:
@@ -262,7 +273,7 @@ def _linger(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.WARN, "off", why, hint)
 
 
-def _gpu(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
+def _gpu(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     gpus, devices = report.facts.gpus, report.host.devices or ()
     present = sorted({str(gpu.index) for gpu in gpus})
     missing = [device for device in devices if device.isdigit() and device not in present]
@@ -277,13 +288,14 @@ def _gpu(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
         hint = set_key("devices", "numbers of GPUs that it has")
         yield Judgement(Level.FAIL, f"no GPU {', '.join(missing)}", why, hint)
     visible = report.imported.gpus if report.imported is not None else None
-    per_task = len(devices) // max(1, report.host.tasks)
+    framework = FRAMEWORKS[needs.framework]
+    per_task = len(devices) // (1 if framework.shows_all else max(1, report.host.tasks))
     if visible is not None and visible < per_task:
         why = f"`devices` gives each task {count(per_task, 'GPU')}; the driver or CUDA does not fit it"
-        hint = (
-            "compare the driver of `nvidia-smi`; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN"
-        )
-        yield Judgement(Level.FAIL, f"TensorFlow sees {visible} of {per_task}", why, hint)
+        hint = "compare the driver of `nvidia-smi` with the CUDA that the build needs"
+        if needs.framework is FrameworkName.TENSORFLOW:
+            hint += "; `pip install 'tensorflow[and-cuda]'` brings CUDA and cuDNN"
+        yield Judgement(Level.FAIL, f"{framework.title} sees {visible} of {per_task}", why, hint)
 
 
 def _or(hint: str, other: str) -> str:
@@ -300,7 +312,7 @@ CHECKS = (
     Check("login", each(_login)),
     Check("agent", each(_agent), fix=set_key("agent_python", "a newer Python there")),
     Check("python", each(_python)),
-    Check("tensorflow", each(_tensorflow)),
+    *(Check(row.package, each(_framework(name))) for name, row in FRAMEWORKS.items() if row.package),
     Check("tf_keras", each(_tf_keras)),
     Check("import", each(_import)),
     Check("r", each(_r), fix=_DEBIAN),

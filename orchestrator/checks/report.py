@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 from orchestrator import wire
 from orchestrator.events import CheckReported, Level, PairReported
-from orchestrator.model import DEFAULT_PYTHON, EnvironmentPlan, Host, interpreter
+from orchestrator.frameworks import FRAMEWORKS
+from orchestrator.model import DEFAULT_PYTHON, EnvironmentPlan, FrameworkName, Host, interpreter
 
-# The distributions under which TensorFlow is installed, and what is compared beside it.
+# The distributions under which TensorFlow is installed.
 TENSORFLOW = (
     "tensorflow",
     "tensorflow-cpu",
@@ -23,16 +24,13 @@ TENSORFLOW = (
     "intel-tensorflow",
     "tf-nightly",
 )
-PACKAGES = (*TENSORFLOW, "tf-keras", "keras", "numpy", "tensorflow-datasets", "protobuf")
-# What is imported of each; of TensorFlow's distributions all bring the same module.
+# What is imported of each distribution; of TensorFlow's all bring the same module.
 MODULES = {
     **dict.fromkeys(TENSORFLOW, "tensorflow"),
-    "tf-keras": "tf_keras",
-    "keras": "keras",
+    **{package: module for each in FRAMEWORKS.values() for package, module in each.packages.items()},
     "numpy": "numpy",
-    "tensorflow-datasets": "tensorflow_datasets",
-    "protobuf": "google.protobuf",
 }
+PACKAGES = tuple(MODULES)
 # Linux has names of 15 bytes; an alias of old is eth0:1, a tunnel may have an @.
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,30}")
 
@@ -41,8 +39,9 @@ IpAddress: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 @dataclass(frozen=True)
 class Needs:
-    tensorflow: bool  # the job is our program, a Python or an R script: without TensorFlow it cannot run
+    needed: bool  # the job is our program, a Python or an R script: without its framework it cannot run
     legacy_keras: bool  # TF_USE_LEGACY_KERAS is set: tf_keras has to be there
+    framework: FrameworkName = FrameworkName.TENSORFLOW
     r: bool = False  # the job is an R script: R and reticulate have to be there
     environment: EnvironmentPlan | None = None  # what [env] makes: nobody is to install into it by hand
 
@@ -71,19 +70,16 @@ class HostReport:
     @property
     def distribution(self) -> str | None:
         """The distribution that provides TensorFlow."""
-        return next((name for name in TENSORFLOW if self.version(name)), None)
-
-    @property
-    def tensorflow(self) -> str | None:
-        """The version of TensorFlow, whatever its distribution is called."""
-        return self.version(self.distribution) if self.distribution else None
+        return next((name for name in TENSORFLOW if self.facts.packages.get(name)), None)
 
     def is_made(self, needs: Needs) -> bool:
         """True where it trains in the environment of [env], and not with a Python of the user's own."""
         return needs.environment is not None and self.host.python == interpreter(self.host, needs.environment)
 
     def version(self, package: str) -> str | None:
-        """The version as it was imported, else as the package's files say."""
+        """The version as it was imported, else as the files say; TensorFlow's of any distribution."""
+        if package == "tensorflow":
+            package = self.distribution or package
         installed = self.facts.packages.get(package)
         for module in self.imported.modules if self.imported is not None and installed else ():
             if module.name == MODULES.get(package) and module.version:

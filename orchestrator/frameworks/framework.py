@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.text import endpoint
 
@@ -42,5 +42,10 @@ class Framework:
     spreads: re.Pattern[str] = re.compile(r"(?!)")
     starts: re.Pattern[str] = re.compile(r"(?!)")
     variables: Callable[[Standing], Mapping[str, str]] = lambda _: {}
+    package: str = ""  # the distribution that it cannot do without
+    packages: Mapping[str, str] = field(default_factory=dict)  # distributions that tasks agree on -> modules
+    # Python for a process that has imported those: it may `write` the number of `gpus`, and its build.
+    probe: str = ""
+    validation: tuple[str, ...] = ()  # a module, and its options, that trains on a host alone
     # A task is shown all devices of its host, and takes the one of its local rank; else it is shown its own.
     shows_all: bool = False

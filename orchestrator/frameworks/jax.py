@@ -6,6 +6,14 @@ import re
 
 from orchestrator.frameworks.framework import Framework, Standing
 
+_PROBE = """
+if gpus and "jax" in sys.modules:
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    import jax
+    on = jax.default_backend() == "gpu"
+    write({"gpus": jax.local_device_count() if on else 0, "built": jax.devices()[0].client.platform_version})
+"""
+
 
 def _variables(standing: Standing) -> dict[str, str]:
     return {
@@ -22,6 +30,10 @@ def _variables(standing: Standing) -> dict[str, str]:
 JAX = Framework(
     "JAX",
     imports=frozenset({"jax", "flax", "optax", "equinox", "haiku"}),
+    package="jax",
+    packages={"jax": "jax", "jaxlib": "jaxlib", "keras": "keras"},
+    probe=_PROBE,
+    validation=("worker_entry.alone", "jax"),
     spreads=re.compile(r"jax\.distributed|keras\.distribution|shard_map|NamedSharding|pmap"),
     variables=_variables,
 )

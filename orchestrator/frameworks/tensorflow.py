@@ -6,8 +6,24 @@ import re
 
 from orchestrator.frameworks.framework import Framework
 
+_PROBE = """
+if gpus and "tensorflow" in sys.modules:
+    import tensorflow
+    write({"gpus": len(tensorflow.config.list_physical_devices("GPU"))})
+"""
+
 TENSORFLOW = Framework(
     "TensorFlow",
     imports=frozenset({"tensorflow", "tf_keras"}),
+    package="tensorflow",
+    packages={
+        "protobuf": "google.protobuf",
+        "tensorflow": "tensorflow",
+        "tf-keras": "tf_keras",
+        "keras": "keras",
+        "tensorflow-datasets": "tensorflow_datasets",
+    },
+    probe=_PROBE,
+    validation=("worker_entry", "--validate"),
     spreads=re.compile(r"tf\.distribute|MultiWorkerMirrored|MirroredStrategy|ParameterServer|TF_CONFIG"),
 )

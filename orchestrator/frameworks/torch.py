@@ -6,6 +6,17 @@ import re
 
 from orchestrator.frameworks.framework import Framework, Standing
 
+_PROBE = """
+if "torch" in sys.modules:
+    import torch, torch.distributed as group
+    there = group.is_available()
+    nccl = there and torch.version.cuda and group.is_nccl_available()
+    parts = ["CUDA " + torch.version.cuda] if torch.version.cuda else []
+    parts += ["NCCL " + ".".join(map(str, torch.cuda.nccl.version()))] if nccl else []
+    parts += ["gloo"] if there and group.is_gloo_available() else []
+    write({"gpus": torch.cuda.device_count() if gpus else None, "built": ", ".join(parts) or "no backend"})
+"""
+
 
 def _variables(place: Standing) -> dict[str, str]:
     address, port = place.peers[0]
@@ -32,6 +43,10 @@ TORCH = Framework(
     imports=frozenset(
         {"torch", "torchvision", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "transformers"}
     ),
+    package="torch",
+    packages={"torch": "torch", "keras": "keras"},
+    probe=_PROBE,
+    validation=("worker_entry.alone", "torch"),
     spreads=re.compile(r"torch\.distributed|DistributedDataParallel|lightning|accelerate|deepspeed"),
     starts=re.compile(r"(?:^|[/\s])torchrun(?:\s|$)|\btorch\.distributed\.(?:run|launch)\b"),
     variables=_variables,

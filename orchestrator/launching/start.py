@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UsageError
+from orchestrator.frameworks import FRAMEWORKS
 from orchestrator.launching import code, keeping, notebook, notified, program
 from orchestrator.launching.data import check_data
 from orchestrator.launching.environment import planned_environment
@@ -113,9 +114,10 @@ def make_plan(
     # What a command of the user's own looks at is not known: it may be the network.
     usual = Revalidate.ALWAYS if inventory.job.validate else Revalidate.CHANGED
     when = inventory.job.validation or usual
+    framework = FRAMEWORKS[planned.recipe.framework]
     admission = Admission(
         preflight=not arguments.skip_preflight,
-        validate=when is not Revalidate.NEVER,
+        validate=when is not Revalidate.NEVER and bool(inventory.job.validate or framework.validation),
         recall=when is Revalidate.CHANGED,
         validate_command=inventory.job.validate,
     )

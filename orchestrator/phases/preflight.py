@@ -11,7 +11,7 @@ from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import CheckReported, Level, PairReported, Phase
 from orchestrator.fleet import Fleet
-from orchestrator.frameworks import alone
+from orchestrator.frameworks import FRAMEWORKS, alone
 from orchestrator.groups import grouped
 from orchestrator.model import Host, RunPlan
 from orchestrator.phases.context import PhaseFailed, Run, phase, report_failures
@@ -79,7 +79,7 @@ def examine(
 ) -> Findings:
     """Ask the connected hosts of a plan everything, emit the results, conclude.
 
-    `closely`: also import what trains, where the job needs TensorFlow, and emit every pair, not only those
+    `closely`: also import what trains, where the job needs a framework, and emit every pair, not only those
     with something wrong. `on_step` hears what takes its time.
     """
     hosts = [host for host in plan.hosts if host.name in fleet.sessions]
@@ -177,22 +177,24 @@ def _begin_imports(
 
 
 def _imports(plan: RunPlan, host: Host, facts: wire.MachineFacts, needs: Needs) -> wire.Imports | None:
-    """Nothing to ask where the job needs no TensorFlow, or where it is known already that it is not there."""
+    """Nothing to ask where the job needs no framework, or where it is known already that it is not there."""
+    framework = FRAMEWORKS[needs.framework]
     # A host may name packages that nobody asked for.
     there = {checks.MODULES[name] for name in checks.PACKAGES if facts.packages.get(name)}
-    if not needs.tensorflow or not facts.python.ok or checks.MODULES["tensorflow"] not in there:
+    if not needs.needed or not facts.python.ok or checks.MODULES.get(framework.package) not in there:
         return None
-    packages = ["numpy", "protobuf", "tensorflow", "tf-keras" if needs.legacy_keras else "keras"]
-    packages += ["tensorflow-datasets"] if is_builtin(plan.command) else []
-    modules = [checks.MODULES[name] for name in packages]
+    unused = {"keras" if needs.legacy_keras else "tf-keras"}
+    unused |= set() if is_builtin(plan.command) else {"tensorflow-datasets"}
+    modules = [checks.MODULES[name] for name in ("numpy", *framework.packages) if name not in unused]
     spec = plan.tasks_on(host.name)[0]
     return wire.Imports(
         python=spec.env.get("RETICULATE_PYTHON", host.python) if needs.r else host.python,
         setup=spec.setup,
-        env=alone(plan.recipe.framework, spec.env),
+        env={"KERAS_BACKEND": needs.framework.value, **alone(needs.framework, spec.env)},
         # numpy is imported by all: that it is not there is what one wants to know.
         modules=[module for module in modules if module in there or module == "numpy"],
         gpus=bool(facts.gpus or host.devices),
+        probe=framework.probe,
     )
 
 
@@ -216,8 +218,9 @@ def needs(plan: RunPlan) -> Needs:
     python = is_builtin(plan.command) or any(word.endswith(".py") for word in argv[:2])
     r = is_r(argv)
     return Needs(
-        tensorflow=python or r,
+        needed=python or r,
         legacy_keras="TF_USE_LEGACY_KERAS" in plan.tasks[0].env,
+        framework=plan.recipe.framework,
         r=r,
         environment=plan.environment,
     )

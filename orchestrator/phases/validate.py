@@ -29,8 +29,8 @@ from orchestrator.events import (
     ValidationStood,
 )
 from orchestrator.fleet import Cancelled
-from orchestrator.frameworks import alone
-from orchestrator.model import TaskSpec
+from orchestrator.frameworks import FRAMEWORKS, alone
+from orchestrator.model import FrameworkName, TaskSpec
 from orchestrator.phases.attempt import Gauge
 from orchestrator.phases.context import Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
@@ -233,9 +233,11 @@ def _local(run: Run, spec: TaskSpec) -> TaskSpec:
     if run.plan.admission.validate_command is not None:
         argv = resolve(tuple(shlex.split(run.plan.admission.validate_command)), python)
     else:
+        framework = run.plan.recipe.framework
         # Of a script of the user's own it is not known which data it needs.
-        job = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "digits")
-        argv = (python, "-m", "worker_entry", "--validate", *job)
+        own = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "digits")
+        options = own if framework is FrameworkName.TENSORFLOW else ()
+        argv = (python, "-m", *FRAMEWORKS[framework].validation, *options)
     given = {**run.data_env.get(spec.host, {}), **spec.env}
     env = alone(run.plan.recipe.framework, given)
     # The tree it runs in is never to be altered.

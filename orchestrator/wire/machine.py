@@ -102,7 +102,8 @@ class Module(Reply, frozen=True):
 
 class Imported(Reply, frozen=True):
     modules: tuple[Module, ...]  # up to the first that fails
-    gpus: Count | None  # that TensorFlow sees
+    gpus: Count | None  # that the framework sees
+    built: Words  # what it was built with, where the probe says so
     importing: Words  # what was being imported when it ended
     ended: Words  # why it ended too early, "" when it did not
     signal: Signal | None  # that ended it, and was not ours
@@ -117,6 +118,7 @@ class Imports(Request[Imported], frozen=True, kw_only=True):
     env: Mapping[str, str]
     modules: Sequence[str]
     gpus: bool = False
+    probe: str = ""  # Python that goes on where the imports are done
 
     def check(self, reply: Imported) -> None:
         expect({each.name for each in reply.modules} <= {*self.modules}, "it imported what nobody asked for")

@@ -47,7 +47,7 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
     until("the first epoch is saved", lambda: any(saved.glob("*")), LIMIT)
     os.kill(desk.task_pids(run, "worker/2")[0], signal.SIGKILL)
     assert viewer.wait(LIMIT) == ExitStatus.OK, viewer.stdout + viewer.stderr
-    assert "worker/2 on node3 was killed by SIGKILL" in viewer.stderr
+    assert "worker/2 on rehearsal-03 was killed by SIGKILL" in viewer.stderr
     assert weights(desk, "2") == [expected] * 4
     again = (desk.run_folder() / "logs" / "2" / "worker-1.log").read_text()
     assert not re.search(r"[Ee]poch 1\b", again)

@@ -13,9 +13,9 @@ import pytest
 from orchestrator import checks, wire
 from orchestrator.checks import Evidence, HostReport, Needs
 from orchestrator.events import CheckReported, Level, PairReported
-from orchestrator.model import EnvironmentPlan, Host, Role
+from orchestrator.model import EnvironmentPlan, FrameworkName, Host, Role
 
-NEEDS = Needs(tensorflow=True, legacy_keras=True)
+NEEDS = Needs(needed=True, legacy_keras=True)
 
 
 def report(name: str = "gpu-01", **changes: Any) -> HostReport:
@@ -248,7 +248,7 @@ def test_nothing_is_said_of_what_is_well(changes: dict[str, Any]) -> None:
 
 
 def test_a_job_that_is_no_python_needs_no_tensorflow() -> None:
-    checks = examined(report(facts__packages={}), needs=Needs(tensorflow=False, legacy_keras=False))
+    checks = examined(report(facts__packages={}), needs=Needs(needed=False, legacy_keras=False))
     assert of_level(checks, W) == [("gpu-01", "tensorflow", "not installed")]
     assert not of_level(checks, F)
 
@@ -273,7 +273,7 @@ def made(name: str = "gpu-01", **changes: Any) -> HostReport:
     ],
 )
 def test_what_env_makes_is_mended_by_setup(changes: dict[str, Any], check: str, hint: str) -> None:
-    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
+    needs = Needs(needed=True, legacy_keras=False, environment=MADE)
     results = examined(made("gpu-01"), made("gpu-02", **changes), made("gpu-03"), needs=needs)
     (found,) = (each for each in results if each.level in (W, F))
     assert (found.host, found.check) == ("gpu-02", check)
@@ -282,7 +282,7 @@ def test_what_env_makes_is_mended_by_setup(changes: dict[str, Any], check: str, 
 
 def failing(module: dict[str, str]) -> wire.Imported:
     """The imports of a process that ended at this module."""
-    rest: dict[str, Any] = {"gpus": None, "importing": "", "ended": "", "signal": None}
+    rest: dict[str, Any] = {"gpus": None, "built": "", "importing": "", "ended": "", "signal": None}
     return wire.read({"modules": [module], **rest}, wire.Imported, "imports")
 
 
@@ -315,7 +315,7 @@ def test_what_env_does_not_name_is_added_there_and_what_is_damaged_is_made_anew(
     module: str, error: str, there: str | None, hint: str
 ) -> None:
     """An environment that lacks a package is what [env] says: made anew it would lack it again."""
-    needs = Needs(tensorflow=True, legacy_keras=False, environment=MADE)
+    needs = Needs(needed=True, legacy_keras=False, environment=MADE)
     broken = {"name": module, "version": "", "error": f"ModuleNotFoundError: {error}"}
     host = replace(made(facts__packages__numpy=there), imported=failing(broken))
     (check,) = (found for found in examined(host, needs=needs) if found.check == "import")
@@ -529,6 +529,7 @@ def test_an_import_that_shows_what_files_do_not(imported: dict[str, Any], check:
     well = {
         "modules": [{"name": "tensorflow", "version": "2.21.0", "error": ""}],
         "gpus": None,
+        "built": "",
         "importing": "",
     }
     answer = wire.read({**well, "ended": "", "signal": None, **imported}, wire.Imported, "imports")
@@ -595,3 +596,40 @@ def test_what_a_host_says_never_stands_bare_in_what_we_advise(changes: dict[str,
     assert of_level(results, W, F)
     hints = [each.hint for each in results if "evil" in each.hint]
     assert all("curl" not in re.sub(r"'[^']*'", "", hint) for hint in hints), hints
+
+
+@pytest.mark.parametrize(
+    ("packages", "level", "found"),
+    [
+        ({"torch": "2.9.1+cu128"}, Level.OK, "2.9.1+cu128"),
+        ({}, Level.FAIL, "not installed"),
+    ],
+)
+def test_a_job_of_torch_needs_torch_and_no_tensorflow(
+    packages: dict[str, str], level: Level, found: str
+) -> None:
+    needs = Needs(needed=True, legacy_keras=False, framework=FrameworkName.TORCH)
+    results = examined(report(facts__packages=packages), needs=needs)
+    assert [(each.level, each.found) for each in named(results, "torch")] == [(level, found)]
+    assert not named(results, "tensorflow")
+
+
+def test_what_torch_is_built_with_is_compared() -> None:
+    needs = Needs(needed=True, legacy_keras=False, framework=FrameworkName.TORCH)
+    answer = {"modules": [], "gpus": 1, "importing": "", "ended": "", "signal": None}
+    hosts = [
+        replace(
+            report(host__name=name, facts__packages={"torch": version}),
+            imported=wire.read({**answer, "built": built}, wire.Imported, "imports"),
+        )
+        for name, version, built in (
+            ("a", "2.9.1", "CUDA 12.8, NCCL 2.27.5, gloo"),
+            ("b", "2.9.1", "CUDA 12.8, NCCL 2.27.5, gloo"),
+            ("c", "2.8.0", "CUDA 12.6, NCCL 2.26.2, gloo"),
+        )
+    ]
+    results = examined(*hosts, needs=needs)
+    assert of_level(named(results, "backend"), Level.WARN) == [
+        ("c", "backend", "CUDA 12.6, NCCL 2.26.2, gloo")
+    ]
+    assert ("c", "torch", "2.8.0") in of_level(results, Level.FAIL)

@@ -65,9 +65,7 @@ for name in sys.argv[3:]:
         text = type(error).__name__ + (": " + str(error).strip() if str(error).strip() else "")
         write({"importing": "", "module": {"name": name, "version": None, "error": text}})
         break
-if sys.argv[2] == "gpus" and "tensorflow" in sys.modules:
-    import tensorflow
-    write({"gpus": len(tensorflow.config.list_physical_devices("GPU"))})
+gpus = sys.argv[2] == "gpus"
 """
 _R = """
 mark <- commandArgs(TRUE)[1]
@@ -96,10 +94,10 @@ def facts(agent: Agent, request: Request) -> dict[str, Any]:
 
 def imports(_agent: Agent, request: Request) -> dict[str, Any]:
     """Import the modules up to the first that fails; `ended` is "" where the process came to a good end."""
-    gpus = "gpus" if request.get("gpus") else "-"
+    gpus, probe = "gpus" if request.get("gpus") else "-", str(request.get("probe") or "")
     python, modules = str(request["python"]), list(map(str, request["modules"]))
     answer = question.ask(
-        lambda mark: [python, "-c", _IMPORT, mark, gpus, *modules],
+        lambda mark: [python, "-c", _IMPORT + probe, mark, gpus, *modules],
         python,
         request.get("setup"),
         {**request["env"], "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -108,6 +106,7 @@ def imports(_agent: Agent, request: Request) -> dict[str, Any]:
     reply: dict[str, Any] = {
         "modules": [],
         "gpus": None,
+        "built": "",
         "importing": "",
         "ended": answer.ended,
         "signal": answer.signal,
