@@ -48,7 +48,7 @@ BUDGET = {
     "node/base": Size(12, 1_295, 6_932),
     "node/disk": Size(7, 481, 2_984),
     "node/hook": Size(8, 670, 4_028),
-    "node/look": Size(9, 1_087, 7_224),
+    "node/look": Size(9, 1_086, 7_224),
     "node/serve": Size(8, 832, 5_147),
     "node/stock": Size(10, 1_676, 12_178),
     "node/task": Size(15, 2_560, 17_169),
