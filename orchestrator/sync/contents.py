@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ClusterError, OrchestrateError, UsageError
+from orchestrator.errors import ClusterError, UsageError
 from orchestrator.node.base.fault import reason
 from orchestrator.node.serve.frames import MAX_PAYLOAD
 from orchestrator.node.stock.manifest import BLOB, Blob, Manifest, blobs_of
@@ -318,13 +318,13 @@ def _hash(found: Sequence[_Entry], on_bytes: Callable[[int, int], None]) -> list
     """The digests of the blobs of each file; each byte is read once."""
     total, done = sum(entry.size for entry in found), 0
     blobs = [(entry, at) for entry in found for at in blobs_of(entry.size)]
-    digests = dict.fromkeys((entry.name for entry in found), "")
+    digests: dict[str, list[str]] = {entry.name: [] for entry in found}
     with ThreadPoolExecutor(_HASHERS) as pool:
         for (entry, at), digest in zip(blobs, pool.map(_blob, blobs), strict=True):
-            digests[entry.name] += digest
+            digests[entry.name].append(digest)
             done += min(BLOB, entry.size - at)
             on_bytes(done, total)
-    return list(digests.values())
+    return list(map("".join, digests.values()))
 
 
 def _blob(place: tuple[_Entry, int]) -> str:
@@ -357,17 +357,9 @@ def _remember(path: Path, digests: list[str]) -> None:
         pass  # it is read again the next time
 
 
-def _unreadable(path: Path, error: OSError) -> OrchestrateError:
-    if isinstance(error, FileNotFoundError):
-        if not path.is_symlink():
-            return ChangedError([str(path)], "part of [data]")
-        return UsageError(
-            f"{path} leads to {os.readlink(path)}, which is not there",
-            why="links in [data] are followed, since it is their content that tasks read",
-            hint=f"`rm {shlex.quote(str(path))}`, or bring what it leads to",
-        )
+def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"cannot read {path}, which is part of [data]",
-        why=reason(error),
-        hint="correct its permissions, or leave it out",
+        why=f"{reason(error)}: {os.path.realpath(path)}",
+        hint="correct it, or leave it out; links are followed, since it is their content that tasks read",
     )
