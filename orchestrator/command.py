@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,21 +26,6 @@ Explain: TypeAlias = Callable[[int | None, bytes], HostError | None]
 
 _TAIL = 4096
 _ENDING = 2.0  # seconds that a client may take to end once its pipes are closed, and once more after TERM
-
-
-def slurm(host: Host) -> list[str]:
-    """Return srun's words for one more step of this job on a node; raise HostError outside of a job."""
-    job = os.environ.get("SLURM_JOB_ID")
-    if not job:
-        raise HostError(
-            host.name,
-            "cannot be reached with srun",
-            kind="config",
-            why='`via = "srun"` works inside of a Slurm job, and SLURM_JOB_ID is not set',
-            hint="start it inside of `salloc` or `sbatch`",
-        )
-    step = ["srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host.ssh]
-    return [*step, "--unbuffered", "--cpu-bind=none", "--mem=0", "--quiet", "sh", "-c"]
 
 
 def filled_in(command: Sequence[str], host: Host) -> list[str]:
@@ -57,10 +42,12 @@ class PipeLink:
         client: Sequence[str] | None = None,
         explain: Explain = lambda _status, _words: None,
         remark: str = "",
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._host = host
         self._client = client
         self._explain = explain
+        self._environ = environ  # None: ours
         self.remark = remark
         self._lock = threading.Lock()
         self._channels: list[PipeChannel] = []
@@ -86,7 +73,14 @@ class PipeLink:
         pipe = subprocess.PIPE
         try:
             return subprocess.Popen(
-                words, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, bufsize=0, start_new_session=True
+                words,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                cwd=cwd,
+                env=self._environ,
+                bufsize=0,
+                start_new_session=True,
             )
         except OSError as error:
             raise HostError(

@@ -6,7 +6,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from orchestrator.command import PipeLink, filled_in, slurm
+from orchestrator import slurm
+from orchestrator.command import PipeLink, filled_in
 from orchestrator.errors import HostError
 from orchestrator.model import Host, Way
 from orchestrator.ssh import openssh
@@ -42,7 +43,7 @@ class _Table:
             return PipeLink(host.name)
         match host.via:
             case Way.SRUN:
-                return PipeLink(host.name, slurm(host))
+                return self._over_srun(host)
             case Way.OPENSSH:
                 return self._over_openssh(host, "")
             case Way.AUTO | Way.PARAMIKO:
@@ -85,6 +86,12 @@ class _Table:
             return openssh.error(host, status, words)
 
         return PipeLink(host.name, openssh.client(host, self._masters), explain, remark)
+
+    def _over_srun(self, host: Host) -> Link:
+        def explain(_status: int | None, words: bytes) -> HostError | None:
+            return slurm.explain(host, words)
+
+        return PipeLink(host.name, slurm.client(host), explain, environ=slurm.environment())
 
     def _load(self) -> None:
         """Begin to load paramiko, with the first host that needs it."""

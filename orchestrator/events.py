@@ -57,6 +57,7 @@ class FailureKind(StrEnum):
     HANG = "hang"
     LOST = "lost"  # its supervisor or guard was killed
     HOST_LOST = "host-lost"
+    ALLOCATION = "allocation"  # Slurm ended the job, or took the node
     REBOOTED = "rebooted"
     BUG = "bug"
 
@@ -75,6 +76,7 @@ class Loss(StrEnum):
     NONE = ""
     RESTARTED = "restarted"  # its machine or container was
     UNREACHABLE = "unreachable"  # its host stays lost
+    TAKEN = "taken"  # Slurm ended its job, or took its node
     UNSTARTED = "unstarted"
 
 

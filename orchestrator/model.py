@@ -69,6 +69,7 @@ class Host:
     identity: str | None = None
     ssh_config: str | None = None  # instead of the user's and the system's, as `ssh -F`
     via: Way | tuple[str, ...] = Way.AUTO  # a tuple: a command of the user's, with {host} in it
+    job: str = ""  # the Slurm job whose steps lead to it; "": the one that we are in, with via = "srun"
     python: str = DEFAULT_PYTHON  # trains
     agent_python: str = DEFAULT_PYTHON  # runs our agent; needs only the standard library
     workdir: str = "~/orchestrate"  # trees and runs; may be on a shared home

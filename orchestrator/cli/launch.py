@@ -37,15 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import logins
     from orchestrator.cli.desk.interrupts import Interrupts
-    from orchestrator.cli.desk.inventory import load
+    from orchestrator.cli.desk.inventory import SLURM, load
     from orchestrator.launching.start import start
     from orchestrator.planning.selection import narrow
 
     inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
+    other_ports = arguments.other_ports or arguments.hosts == SLURM  # nobody chose those
     with Interrupts() as interrupts:
-        folder = start(inventory, arguments, logins, other_ports=arguments.other_ports)
+        folder = start(inventory, arguments, logins, other_ports=other_ports)
         if not arguments.detach or interrupts.count:
             from orchestrator.cli.desk.watch import follow
 

@@ -26,10 +26,11 @@ _AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re
 _KEY = re.compile(r"\s*(\[{1,2}[A-Za-z0-9_. -]+\]{1,2}|[A-Za-z0-9_.-]+(?=\s*=))")
 
 
-def load(path: str | Path, *, ours: bool = False) -> Inventory:
+def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
     """Read an inventory from disk; raise UsageError for whatever is wrong with it.
 
-    `ours`: nobody named the file, so another user must not have been able to write it.
+    `ours`: nobody named the file, so another user must not have been able to write it. `hosts` are further
+    [[host]] tables.
     """
     if Path(path).is_dir():
         inside = Path(path) / "hosts.toml"
@@ -53,7 +54,8 @@ def load(path: str | Path, *, ours: bool = False) -> Inventory:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a NUL character"
         raise UsageError(f"cannot read {path}", why=why) from error
-    return _anchored(parse(data, str(path)), Path(path).absolute().parent)
+    more = b"\n" + hosts.encode() if hosts else b""
+    return _anchored(parse(data + more, str(path)), Path(path).absolute().parent)
 
 
 def _anchored(inventory: Inventory, folder: Path) -> Inventory:

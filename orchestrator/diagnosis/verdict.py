@@ -39,6 +39,7 @@ _KIND_HINTS = {
     FailureKind.REBOOTED: (
         "`last -x` and `journalctl -b -1` on {host}: power, an update or a person restarted it"
     ),
+    FailureKind.ALLOCATION: "`scontrol show node {host}`; a job with `--no-kill` outlives its nodes",
     FailureKind.HOST_LOST: "check {host}'s power and network, then `orchestrate preflight`",
 }
 
@@ -51,6 +52,7 @@ _LOSSES = {
     Loss.NONE: FailureKind.LOST,
     Loss.RESTARTED: FailureKind.REBOOTED,
     Loss.UNREACHABLE: FailureKind.HOST_LOST,
+    Loss.TAKEN: FailureKind.ALLOCATION,
     Loss.UNSTARTED: FailureKind.START,
 }
 
@@ -202,6 +204,8 @@ def _who(exited: TaskExited, alike: Sequence[TaskExited], total: int) -> str:
 
 def _cause(exited: TaskExited, kind: FailureKind, statement: Statement, who: str) -> str:
     """`worker/2 on gpu-03 was killed by SIGKILL after 41 s`, and the exception where there is one."""
+    if kind is FailureKind.ALLOCATION:
+        return f"{exited.lost}, and {exited.task} is lost with it"
     if kind in (FailureKind.REBOOTED, FailureKind.HOST_LOST):
         return f"{exited.host}: {exited.lost}, and {exited.task} is lost with it"
     how = f"{who} {end_after(exited)}"

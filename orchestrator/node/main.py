@@ -34,6 +34,9 @@ def hello(agent: Agent) -> dict[str, Any]:
 def main(config: dict[str, Any]) -> int:
     """Serve until the controller is gone; return the process's exit status."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if "SLURM_STEP_ID" in os.environ:  # the tasks get these too; somebody has to tell how they end
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     trust.tighten_umask()
     stdin, stdout = _take_protocol()
     try:

@@ -23,7 +23,7 @@ from orchestrator.events import (
     TaskProgressed,
 )
 from orchestrator.model import TaskId
-from orchestrator.phases import stop
+from orchestrator.phases import allocation, stop
 from orchestrator.phases.adopt import Adopted
 from orchestrator.phases.context import Run, log
 from orchestrator.phases.follow import Follower, on_nodes
@@ -134,6 +134,10 @@ class Attempt:
             # An attempt that has failed waits for a lost host no longer than one that continues.
             if (stopper is None or stopper.by is StopBy.FAILURE) and (gone := self._given_up()):
                 follower.give_up_host(gone, f"no word from it for {run.plan.restarts.host_timeout:.0f} s")
+            for name, why in allocation.taken(
+                run, [host.name for host in run.hosts if host.name in run.lost]
+            ).items():
+                follower.give_up_host(name, why, taken=True)
             if stopper is not None and time.monotonic() > stopper.deadline:
                 follower.give_up("it has not ended, and nothing tells why")
                 break
@@ -143,7 +147,7 @@ class Attempt:
             links.begin()  # where all have ended at once there was no time for it
         cut = links.result()
         follower.close()
-        unproven = tuple(stop.sweep(run))
+        unproven = () if allocation.fate(run).over else tuple(stop.sweep(run))  # Slurm ends all of a job
         good = hung is None and succeeded(follower.tasks, follower.ends, run.plan.completion)
         run.bus.emit(PhaseEnded(Phase.FOLLOW, good, time.monotonic() - began))
         # What fails after the stop was asked for may fail because of it: a peer was killed a moment earlier.

@@ -18,6 +18,7 @@ from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Event, HostFailed, Phase, PhaseEnded, PhaseStarted
 from orchestrator.fleet import Fleet, Lost, Session, TaskNews
 from orchestrator.model import Host, RunPlan
+from orchestrator.slurm import Fate
 from orchestrator.store import RunFolder
 from orchestrator.store.bus import Bus
 from orchestrator.store.validations import Validations
@@ -141,6 +142,7 @@ class Run:
     away: set[str] = field(default_factory=set)  # hosts of which was told that they cannot be reached
     leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
     unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
+    fate: tuple[float, Fate] = (-math.inf, Fate())  # when Slurm was asked (monotonic), and its answer
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
 
     @property

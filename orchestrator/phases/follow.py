@@ -124,11 +124,11 @@ class Follower:
             known = silent or self._messages.get(task) or why
             self._end(vanished(self._place(task), known, time.time(), stopped=True, loss=loss))
 
-    def give_up_host(self, name: str, why: str) -> None:
-        """Take the tasks of a host that stays lost for failed."""
+    def give_up_host(self, name: str, why: str, *, taken: bool = False) -> None:
+        """Take the tasks of a host that stays lost for failed; `taken`: Slurm says why."""
         for task in self.waiting():
             if self._placed[task] == name:
-                silent, loss = recovery.silence(self._run, name)
+                silent, loss = ("", Loss.TAKEN) if taken else recovery.silence(self._run, name)
                 self._end(vanished(self._place(task), silent or why, time.time(), loss=loss))
 
     def _distrust(self, name: str, why: str) -> None:

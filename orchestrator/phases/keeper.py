@@ -21,7 +21,7 @@ from orchestrator.errors import ExitStatus, OrchestrateError
 from orchestrator.events import AttemptFailed, FailureKind, Noted, Outcome, Phase, RunEnded, RunLeft, StopBy
 from orchestrator.fleet import Cancelled, problems
 from orchestrator.model import Order
-from orchestrator.phases import launch, stage, stop, validate
+from orchestrator.phases import allocation, launch, stage, stop, validate
 from orchestrator.phases.adopt import Adopted, adopt, announce
 from orchestrator.phases.attempt import Attempt
 from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, log
@@ -33,6 +33,8 @@ from orchestrator.phases.restart.seats import connect_or_replace
 from orchestrator.planning.takeover import FIRST
 from orchestrator.run import restarts
 from orchestrator.run.restarts import FailedAttempt
+
+_LOOK = 2.0  # seconds between two looks for an order from another machine
 
 
 class Control:
@@ -49,10 +51,12 @@ class Control:
     def _listen(self) -> None:
         buffer = b""
         while True:
-            select.select([self._fifo], [], [])
-            *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
-            for line in lines:
-                self._hear(line)
+            if select.select([self._fifo], [], [], _LOOK)[0]:
+                *lines, buffer = (buffer + os.read(self._fifo, 4096)).split(b"\n")
+                for line in lines:
+                    self._hear(line)
+            elif data := self._run.folder.take_order():
+                self._hear(data)
 
     def _hear(self, line: bytes) -> None:
         try:
@@ -101,6 +105,7 @@ class _Keeper:
 
     def guarded(self, work: Callable[[_Keeper], RunEnded | RunLeft]) -> ExitStatus:
         """Whatever happens, the run ends with one RunEnded, and a bug leaves its traceback."""
+        allocation.heed_signals(self._run)
         ended = self._conclude(lambda: work(self))
         if isinstance(ended, RunEnded) and self._over is None:
             notify(self._run, ended)  # before the end is told: whoever waits for that finds it done
@@ -142,7 +147,7 @@ class _Keeper:
         self._control.listen()
         found = adopt(run)
         if isinstance(found, RunLeft):
-            return found
+            return self._taken() or found
         self._number = found.attempt
         self._failures = [FailedAttempt("", None, 0.0)] * (found.attempt - FIRST)
 
@@ -167,6 +172,8 @@ class _Keeper:
                 self._end_all(kill=True, grace=0.0, by=StopBy.FAILURE)
                 return self._lost_for_good(self._verdict, error.cause, error.hint)
             except (PhaseFailed, OrchestrateError) as error:
+                if (ended := self._taken()) is not None:
+                    return ended
                 failed = of_phase(error)
                 if not run.plan.restarts.most or run.stop.asked:
                     raise failed from error
@@ -177,8 +184,10 @@ class _Keeper:
                 self._control.cancels = False
                 finished = Attempt(run, str(self._number), adopted).follow()
                 adopted, self._unproven = None, finished.unproven
+                if not finished.good and (ended := self._taken()) is not None:
+                    return ended
                 if finished.by_user or self._over is not None:
-                    return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
+                    return self._stopped_by()
                 if finished.good:
                     odd = doubt(finished)
                     cause = odd.cause if odd.task else ""
@@ -248,6 +257,8 @@ class _Keeper:
 
     def _failed(self, failure: PhaseFailed) -> RunEnded:
         """A phase could not be finished: end what was started."""
+        if (ended := self._taken()) is not None:
+            return ended
         if self._run.stop.asked:
             return self._stopped()
         self._end_all(kill=False, grace=self._run.plan.failure_grace, by=StopBy.FAILURE)
@@ -258,7 +269,22 @@ class _Keeper:
     def _stopped(self) -> RunEnded:
         """A user asked for the end before or while the tasks were started."""
         self._end_all(kill=self._run.stop.kill, grace=self._run.plan.grace, by=StopBy.USER)
-        return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause="stopped by the user")
+        return self._taken() or self._stopped_by()
+
+    def _stopped_by(self) -> RunEnded:
+        cause = allocation.why_stopped(self._run)
+        return self._ended(Outcome.STOPPED, ExitStatus.INTERRUPTED, cause=cause)
+
+    def _taken(self) -> RunEnded | None:
+        """Return the end of a run whose Slurm job is over, however it looked here; None for others."""
+        over = allocation.fate(self._run, now=True).over
+        if not over or self._over is not None:
+            return None
+        kind, hint = (
+            FailureKind.ALLOCATION,
+            f"`sacct -j {allocation.job(self._run)}`; launch it in another job",
+        )
+        return self._ended(Outcome.FAILED, ExitStatus.RUN_FAILED, cause=over, kind=kind, hint=hint)
 
     def _broken(self) -> RunEnded:
         with contextlib.suppress(Exception):
@@ -275,7 +301,7 @@ class _Keeper:
         """Stop whatever this run has on the nodes, in any attempt."""
         run = self._run
         run.fleet.resume()
-        if self._run.started:
+        if self._run.started and not allocation.fate(run).over:
             stop.EndAll(run, kill=kill, grace=grace, by=by).wait()
             try:
                 collect(run, str(self._number))

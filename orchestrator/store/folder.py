@@ -56,6 +56,7 @@ class RunFolder:
     debug_log = _Inside("debug.log")
     lock = _Inside("keeper.lock")
     control = _Inside("control")
+    order = _Inside("order.json")  # in place of the FIFO, to a keeper on another machine
     vitals = _Inside("vitals.json")  # what the tasks do right now, for viewers
     notify = _Inside("notify.json")
     logs = _Inside("logs")
@@ -244,14 +245,31 @@ class RunFolder:
         except FileNotFoundError:
             return False
 
+    def _leave_order(self, order: Order) -> bool:
+        """Write an order for a keeper that shares nothing with us but this folder."""
+        try:
+            write_atomically(self.order, json.dumps({"want": order}).encode())
+        except OSError:
+            return False
+        return True
+
+    def take_order(self) -> bytes:
+        """Return an order that was left here, once; empty when there is none."""
+        try:
+            data = read_plain(self.order, 4096)
+            self.order.unlink()
+        except OSError:
+            return b""
+        return data
+
     def ask_keeper(self, order: Order) -> bool:
         """Put one order to the keeper; False when there is none that listens."""
         try:
             if not self._is_fifo():  # a device may act when it is opened
                 return False
             fd = os.open(self.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # ENXIO: nobody reads
-            return False
+        except OSError:  # ENXIO: nobody on this machine reads
+            return order is not Order.VITALS and self.has_keeper() and self._leave_order(order)
         try:
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 return False

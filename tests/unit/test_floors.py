@@ -19,7 +19,7 @@ FLOORS = {
     5: {"cli"},
     4: {"render", "launching"},
     3: {"phases", "connectors"},
-    2: {"transport", "ssh", "command", "fleet", "sync", "store", "rehearsal", "envs"},
+    2: {"transport", "ssh", "command", "slurm", "fleet", "sync", "store", "rehearsal", "envs"},
     1: {
         "config",
         "planning",

@@ -18,7 +18,10 @@ def takes_command(parser: argparse.ArgumentParser) -> bool:
 
 
 def hosts(parser: argparse.ArgumentParser) -> None:
-    text = "the inventory, or hosts: gpu-01,gpu-02 (default: hosts.toml, here or in a folder above)"
+    text = (
+        "the inventory, or hosts: gpu-01,gpu-02, or `slurm`: the nodes of this job (default: hosts.toml, here"
+        " or in a folder above)"
+    )
     parser.add_argument("--hosts", metavar="FILE", help=text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -20,7 +21,9 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        # Before the time limit of a job, where it was asked for: `#SBATCH --signal=B:USR1@120`.
+        of_slurm = (signal.SIGUSR1,) if "SLURM_JOB_ID" in os.environ else ()
+        for number in (signal.SIGINT, signal.SIGTERM, *of_slurm):
             self._before[number] = signal.signal(number, self._came)
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import os
@@ -10,20 +11,25 @@ import shlex
 import socket
 from pathlib import Path
 
-from orchestrator import config, ranges
+from orchestrator import config, ranges, slurm
 from orchestrator.cli.desk.out import tell
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_target
 from orchestrator.errors import HostError, UsageError
-from orchestrator.model import LOCAL, Host, Inventory
+from orchestrator.model import LOCAL, Host, Inventory, Way
 from orchestrator.planning.selection import misread
 
 NAME = "hosts.toml"
+SLURM = "slurm"  # the nodes of the job that we are in; ./slurm is a file
 _FILES = (".toml", ".tml", ".yaml", ".yml", ".ini", ".json", ".txt", ".cfg", ".conf")
 
 
 def load(wanted: str | None) -> Inventory:
     """Return what `--hosts` says, or the hosts.toml of this folder or of one above it; raise UsageError."""
+    return _in_job(_of_job() if wanted == SLURM else _load(wanted))
+
+
+def _load(wanted: str | None) -> Inventory:
     if wanted is not None and (named := named_hosts(wanted)):
         return _of_names(named)
     path = locate(wanted)
@@ -98,7 +104,28 @@ def _check_name(wanted: str) -> None:
 
 def is_there(wanted: str | None) -> bool:
     """Return True if `load` would find hosts."""
-    return bool(wanted and named_hosts(wanted)) or locate(wanted).exists()
+    return bool(wanted and (wanted == SLURM or named_hosts(wanted))) or locate(wanted).exists()
+
+
+def _of_job() -> Inventory:
+    """An inventory of the nodes of a Slurm job; a hosts.toml without hosts has the settings."""
+    allocation = slurm.allocation(slurm.job_here())
+    tables = slurm.tables(allocation)
+    path = locate(None)
+    settings = path.is_file() and not re.search(r"(?m)^\s*\[\[\s*host\b", path.read_text(errors="replace"))
+    found = config.load(path, ours=True, hosts=tables) if settings else config.parse(tables, "--hosts slurm")
+    names = ranges.fold(host.name for host in found.hosts)
+    tell(f"hosts: {names}, of Slurm job {allocation.job}; settings: {path if settings else 'none'}")
+    return found
+
+
+def _in_job(inventory: Inventory) -> Inventory:
+    """Note the job of hosts that srun leads to: whoever keeps the run later is perhaps not in it."""
+    hosts = (
+        dataclasses.replace(host, job=slurm.job_here()) if host.via is Way.SRUN else host
+        for host in inventory.hosts
+    )
+    return dataclasses.replace(inventory, hosts=tuple(hosts))
 
 
 def _of_names(words: tuple[str, ...]) -> Inventory:

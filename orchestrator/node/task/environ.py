@@ -6,6 +6,7 @@ Bytes, because the agent's locale may be anything while the values must arrive e
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Dict, Mapping, NamedTuple
 
 from ..base.paths import Paths, TaskFolder
@@ -13,6 +14,12 @@ from ..base.procs import COOKIE
 
 Environ = Dict[bytes, bytes]
 
+# Of the login, or of the step of a Slurm job, that our agent is: of a task it would not be true. JAX,
+# Lightning, mpi4py and TensorFlow's SlurmClusterResolver would take themselves for process 0 of 1.
+_OF_AGENT = re.compile(
+    rb"SSH_|PMIX?\d?_|SRUN_|SLURM_(STEP|SRUN_|PROCID$|LOCALID$|NODEID$|GTIDS$|NTASKS|NPROCS$|NNODES$|TASK"
+    rb"|CPU_BIND|MEM_BIND|LAUNCH_NODE|DISTRIBUTION$|MPI_TYPE$|PMI|PRIO_PROCESS$|UMASK$|WORKING_CLUSTER$)"
+)
 
 # A newline first: the setup may end in a comment. PATH again: a login shell's profile may reset it.
 _RUN_AFTER_SETUP = '\nPATH="$1${1:+:}$PATH"; shift; exec "$@"'
@@ -38,7 +45,7 @@ def build(
     base: Mapping[bytes, bytes], interpreter: str | None, env: Mapping[str, str], marks: Mapping[str, str]
 ) -> Environ:
     """The task's environment: the login's, our defaults, the job's own (wins), and the marks (always)."""
-    made = {name: value for name, value in base.items() if not name.startswith(b"SSH_")}
+    made = {name: value for name, value in base.items() if not _OF_AGENT.match(name)}
     _set_utf8(made)
     made[b"PYTHONUNBUFFERED"] = b"1"
     if interpreter is not None:

@@ -15,7 +15,7 @@ from orchestrator.errors import ClusterError, HostError
 from orchestrator.events import Noted, Phase, StopBy
 from orchestrator.fleet import Cancelled
 from orchestrator.model import Preparing
-from orchestrator.phases import connect, data, preflight, stage, stop, validate
+from orchestrator.phases import allocation, connect, data, preflight, stage, stop, validate
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
 from orchestrator.phases.launch import launch
 from orchestrator.phases.mesh import listen
@@ -121,7 +121,8 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
             fits(spare, run.plan.host(name)) for spare in seats.candidates(run, absent) for name in lost
         )
         patience = min(run.timings.host_return, policy.host_timeout) if helped else policy.host_timeout
-        if all(time.monotonic() - run.lost[name] > patience for name in lost):
+        gone = allocation.taken(run, lost)
+        if all(name in gone or time.monotonic() - run.lost[name] > patience for name in lost):
             return lost | unfit
         recovery.gather(run, _LOOK)
     return unfit

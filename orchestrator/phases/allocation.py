@@ -1,0 +1,59 @@
+"""The Slurm job of a run's hosts: the nodes that it has lost, its end, its signals."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Collection
+
+from orchestrator import slurm
+from orchestrator.model import Order
+from orchestrator.phases.context import Run
+from orchestrator.slurm import Fate
+from orchestrator.text import duration
+
+_EVERY = 3.0  # seconds between two questions to Slurm
+_NEAR = 900.0  # seconds before a time limit in which a stop is told with it
+
+
+def job(run: Run) -> str:
+    """Return the job of a run's hosts; "" where they are not of Slurm."""
+    return next((host.job for host in run.hosts if host.job), "")
+
+
+def fate(run: Run, *, now: bool = False) -> Fate:
+    """Return what Slurm says of the run's job and nodes; nothing of a run without one."""
+    at, known = run.fate
+    if job(run) and (now or time.monotonic() - at > _EVERY):
+        known = slurm.look(job(run), {host.ssh for host in run.hosts if host.job})
+        run.fate = time.monotonic(), known
+    return known
+
+
+def taken(run: Run, names: Collection[str]) -> dict[str, str]:
+    """Return why which of these hosts will not come back, by Slurm."""
+    if not names or not job(run):
+        return {}
+    found = fate(run)
+    nodes = {host.name: host.ssh for host in run.hosts if host.name in names}
+    why = {name: found.over or found.down.get(node, "") for name, node in nodes.items()}
+    return {name: text for name, text in why.items() if text}
+
+
+def why_stopped(run: Run) -> str:
+    """Name who stopped a run: nearly always it is a user, and Slurm's signal comes before a time limit."""
+    left = fate(run, now=True).left
+    if left is None or left > _NEAR:
+        return "stopped by the user"
+    return f"stopped {duration(max(0.0, left))} before the time limit of Slurm job {job(run)}"
+
+
+def heed_signals(run: Run) -> None:
+    """Make an orderly stop of the signals that Slurm sends to the processes of a job."""
+
+    def stop(*_: object) -> None:
+        run.folder.ask_keeper(Order.STOP)
+
+    if job(run):
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGUSR1, stop)

@@ -1,0 +1,283 @@
+"""Slurm as seen from inside of a job: its nodes, a client that leads to one, and how a job ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.errors import HostError, Trouble, UsageError
+from orchestrator.model import Host
+from orchestrator.text import plain
+
+# Of the job, and not of the step or batch script that we are in: what that was given would be taken for
+# options of each srun (SLURM_GPUS_PER_TASK shows a step one GPU, SLURM_MEM_PER_CPU refuses --mem).
+_OF_JOB = (
+    "SLURM_CONF",
+    "SLURM_JOB_",
+    "SLURM_JOBID",
+    "SLURM_SUBMIT_",
+    "SLURM_CLUSTER_",
+    "SLURM_ARRAY_",
+    "SLURM_RESTART_",
+)
+_RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "CONFIGURING", "STAGE_OUT"}
+_ENDS = {
+    "CANCELLED": "was cancelled (scancel)",
+    "TIMEOUT": "reached its time limit",
+    "DEADLINE": "reached its deadline",
+    "PREEMPTED": "was preempted by another job",
+    "NODE_FAIL": "was ended by Slurm when a node failed",
+}
+_PATIENCE = 5.0  # seconds for Slurm to answer
+_PORTS = (20_000, 32_000)  # below what systems hand out by themselves
+_ROOM = 64  # task ports of one job on a node
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a job, with the number of its tasks where the job says it."""
+
+    name: str
+    address: str
+    tasks: int = 1
+    devices: tuple[str, ...] | None = None  # its GPUs of this job; None: the job has none
+
+
+@dataclass(frozen=True)
+class Allocation:
+    job: str
+    nodes: tuple[Node, ...]
+    task_port: int
+
+
+@dataclass(frozen=True)
+class Fate:
+    """The state of a job: why it is over ("" while it is not), and why which nodes of it are gone."""
+
+    over: str = ""
+    down: Mapping[str, str] = field(default_factory=dict)
+    left: float | None = None  # seconds until its time limit; None: it has none, or that is not known
+
+
+def job_here() -> str:
+    """Return the id of the job that this process is in, or that SLURM_JOB_ID names; "" for none."""
+    return os.environ.get("SLURM_JOB_ID", "")
+
+
+def client(host: Host) -> list[str]:
+    """Return srun's words for one more step of the host's job on its node; raise HostError without a job."""
+    job = host.job or job_here()
+    if not job:
+        raise HostError(
+            host.name,
+            "cannot be reached with srun",
+            kind="config",
+            why='`via = "srun"` works inside of a Slurm job, and SLURM_JOB_ID is not set',
+            hint="start it inside of `salloc` or `sbatch`",
+        )
+    step = ["srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host.ssh]
+    return [*step, "--unbuffered", "--cpu-bind=none", "--mem=0", "--quiet", "sh", "-c"]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for srun: ours, without what it would take for options."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "SRUN_", "SBATCH_", "SALLOC_", "PMI")) or name.startswith(_OF_JOB)
+    }
+
+
+def explain(host: Host, words: bytes) -> HostError | None:
+    """Return srun's own error, by its last words; None where it has none."""
+    lines = [line for line in words.decode(errors="replace").splitlines() if line.startswith("srun: error: ")]
+    if not lines:
+        return None
+    return HostError(
+        host.name,
+        "cannot be reached with srun",
+        kind=Trouble.NO_ROUTE,
+        why=plain(lines[0].removeprefix("srun: error: "))[:300],
+        hint=f"`scontrol show job {host.job or job_here()}` and `scontrol show node {host.ssh}`",
+    )
+
+
+def allocation(job: str) -> Allocation:
+    """Ask Slurm for the nodes of a job; raise UsageError."""
+    if not re.fullmatch(r"\d+", job):
+        raise UsageError(
+            "--hosts slurm works inside of a Slurm job",
+            why=f"SLURM_JOB_ID is {job!r}" if job else "SLURM_JOB_ID is not set",
+            hint="start it in `salloc -N4` or in a batch file; `SLURM_JOB_ID=7 orchestrate ...` reaches into"
+            " a running job, and `--hosts ./slurm` is the file of that name",
+        )
+    record = _record(_ask("job", job))
+    if over := _end(job, record):
+        raise UsageError(f"--hosts slurm: {over}", hint="`squeue --me` shows the jobs that run")
+    names = _slurm("scontrol", "show", "hostnames", record.get("NodeList", "")).split()
+    records = {
+        one["NodeName"]: one for one in map(_record, _ask("node", ",".join(names)).splitlines()) if one
+    }
+    tasks = dict(zip(names, _tasks(os.environ, len(names)), strict=True)) if job == job_here() else {}
+    devices = _devices(job, names) if "gres/gpu" in " ".join(record.values()) else {}
+    nodes = tuple(
+        Node(name, _address(name, records.get(name, {})), tasks.get(name, 1), devices.get(name))
+        for name in names
+    )
+    return Allocation(job, nodes, _first_port(int(job), _slurm("scontrol", "show", "config")))
+
+
+def look(job: str, nodes: Collection[str]) -> Fate:
+    """Ask Slurm what has become of a job and of some of its nodes; nothing where Slurm does not answer."""
+    try:
+        text = _ask("job", job)
+    except UsageError as error:
+        gone = "Invalid job id" in error.why
+        return Fate(f"Slurm job {job} is over: Slurm does not know it any more") if gone else Fate()
+    record = _record(text)
+    down: dict[str, str] = {}
+    with contextlib.suppress(UsageError):
+        for line in _ask("node", ",".join(nodes)).splitlines() if nodes else ():
+            node = _record(line)
+            state = node.get("State", "")
+            if re.match(r"DOWN|FAIL|.*\+(FAIL|POWERED_DOWN)\b", state):
+                reason = f" ({plain(node['Reason'])[:200]})" if node.get("Reason") else ""
+                down[node["NodeName"]] = f"{node['NodeName']} is {state} in Slurm{reason}"
+    over = _end(job, record)
+    if over and down:
+        over = f"Slurm ended job {job}, since {', '.join(down.values())}"
+    return Fate(over, down, _left(record))
+
+
+def _end(job: str, record: Mapping[str, str]) -> str:
+    """Why a job is over, "" while it is not: its nodes are another job's, or nobody's."""
+    state = record.get("JobState", "RUNNING")
+    if state in _RUNNING:
+        return ""
+    limit = record.get("TimeLimit", "")
+    if state == "COMPLETING":  # until all of it is gone Slurm does not tell why
+        late = _seconds(record.get("RunTime", "")) >= _seconds(limit)
+        state = "TIMEOUT" if late else "CANCELLED"
+        if not late and record.get("BatchFlag") == "1":
+            return f"Slurm job {job} was cancelled (scancel), or its batch script has ended"
+    limit = f" ({limit})" if state == "TIMEOUT" else ""
+    words = _ENDS.get(state, f"is over: Slurm calls it {plain(state)[:40]}")
+    return f"Slurm job {job} {words}{limit}"
+
+
+def _seconds(text: str) -> float:
+    """Read Slurm's `1-02:03:04`; no number is no limit."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if match is None:
+        return math.inf
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _left(record: Mapping[str, str]) -> float | None:
+    try:
+        return time.mktime(time.strptime(record.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S")) - time.time()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _tasks(environ: Mapping[str, str], nodes: int) -> list[int]:
+    """The tasks of each node where the job was asked for a number of tasks; else one on each."""
+    if not environ.get("SLURM_NTASKS") and not environ.get("SLURM_NTASKS_PER_NODE"):
+        return [1] * nodes  # SLURM_TASKS_PER_NODE may then be the number of cores
+    counts = [
+        int(match[1])
+        for match in re.finditer(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
+        for _ in range(int(match[2] or 1))
+    ]
+    return counts if len(counts) == nodes else [1] * nodes
+
+
+def _devices(job: str, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The GPUs of the job on each node: Slurm tells a step, and nobody else, which they are there."""
+    step = ["srun", "--overlap", f"--jobid={job}", f"-N{len(names)}", f"-n{len(names)}", "--quiet"]
+    told = _slurm(
+        *step, "--mem=0", "sh", "-c", 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"', patience=30.0
+    )
+    rows = (line.partition(" ") for line in told.splitlines())
+    return {name: tuple(gpus.split(",")) for name, _, gpus in rows if name in names and gpus}
+
+
+def _address(name: str, record: Mapping[str, str]) -> str:
+    """A node's name where it leads to another machine, as all nodes know it; else what Slurm itself uses."""
+    with contextlib.suppress(OSError):
+        if not socket.gethostbyname(name).startswith("127."):
+            return name
+    return record.get("NodeAddr") or name
+
+
+def _first_port(job: int, config: str) -> int:
+    """The first task port, another one for each job, outside of what Slurm itself listens on."""
+    spans = [
+        (int(match[1]), int(match[2] or match[1]))
+        for match in re.finditer(r"^\w*Port(?:Range)?\s*=\s*(\d+)(?:-(\d+))?\s*$", config, re.MULTILINE)
+    ]
+    first, last = _PORTS
+    places = (last - first) // _ROOM
+    for place in range(job, job + places):
+        port = first + place % places * _ROOM
+        if not any(low < port + _ROOM and high >= port for low, high in spans):
+            return port
+    return first
+
+
+def _ask(what: str, name: str) -> str:
+    return _slurm("scontrol", "--oneliner", "show", what, name)
+
+
+def _slurm(*words: str, patience: float = _PATIENCE) -> str:
+    """Return what a program of Slurm's prints; raise UsageError."""
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+            timeout=patience,
+            stdin=subprocess.DEVNULL,
+            env=environment(),
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        told = getattr(error, "stderr", None) or str(error)
+        raise UsageError(
+            "Slurm does not answer",
+            why=f"{words[0]}: {plain(' '.join(str(told).split()))[:300]}",
+            hint="`scontrol ping`; SLURM_CONF names Slurm's configuration where it is not in /etc/slurm",
+        ) from error
+    return done.stdout
+
+
+def _record(line: str) -> dict[str, str]:
+    """One line of scontrol's: `NodeName=n1 State=DOWN* Reason=Not responding`."""
+    words = re.split(r"(?:^|\s)([A-Z][\w:/]*)=", line.strip())
+    return {key: value.strip() for key, value in zip(words[1::2], words[2::2], strict=True)}
+
+
+def tables(allocation: Allocation) -> str:
+    """Return the allocation as [[host]] tables of hosts.toml."""
+    lines: list[str] = []
+    for node in allocation.nodes:
+        keys = {
+            "name": node.name,
+            "ssh": node.name,
+            "address": node.address,
+            "via": "srun",
+            "tasks": node.tasks,
+        }
+        keys |= {"task_port": allocation.task_port} | ({"devices": node.devices} if node.devices else {})
+        lines += ["[[host]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
+    return "\n".join(lines) + "\n"
