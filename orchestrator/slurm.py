@@ -84,7 +84,9 @@ def client(host: Host) -> list[str]:
             hint="start it inside of `salloc` or `sbatch`",
         )
     step = ["srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host.ssh]
-    return [*step, "--unbuffered", "--cpu-bind=none", "--mem=0", "--quiet", "sh", "-c"]
+    # exec: Slurm signals the process that it started, and waits for it alone.
+    at_home = ["sh", "-c", 'cd; eval "exec $0"']
+    return [*step, "--unbuffered", "--cpu-bind=none", "--mem=0", "--quiet", *at_home]
 
 
 def environment() -> dict[str, str]:
@@ -145,14 +147,17 @@ def look(job: str, nodes: Collection[str]) -> Fate:
     record = _record(text)
     down: dict[str, str] = {}
     with contextlib.suppress(UsageError):
+        inside = _slurm("scontrol", "show", "hostnames", record.get("NodeList", "")).split()
         for line in _ask("node", ",".join(nodes)).splitlines() if nodes else ():
             node = _record(line)
-            state = node.get("State", "")
+            name, state, reason = node["NodeName"], node.get("State", ""), node.get("Reason", "")
+            because = f" ({plain(reason)[:200]})" if reason else ""
             if re.match(r"DOWN|FAIL|.*\+(FAIL|POWERED_DOWN)\b", state):
-                reason = f" ({plain(node['Reason'])[:200]})" if node.get("Reason") else ""
-                down[node["NodeName"]] = f"{node['NodeName']} is {state} in Slurm{reason}"
+                down[name] = f"{name} is {state} in Slurm{because}"
+            elif name not in inside:
+                down[name] = f"Slurm took {name} out of job {job}{because}"
     over = _end(job, record)
-    if over and down:
+    if down and over and not record.get("JobState", "").startswith("CANCEL"):
         over = f"Slurm ended job {job}, since {', '.join(down.values())}"
     return Fate(over, down, _left(record))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,8 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    from orchestrator import slurm
     from orchestrator.cli.desk.asking import asking
     from orchestrator.cli.desk.finding import find_run, source_of
+    from orchestrator.model import LOCAL
     from orchestrator.sync.pull import keep_from_launches
 
     folder = find_run(arguments.run, arguments.hosts)
@@ -63,6 +66,8 @@ def main(arguments: argparse.Namespace) -> int:
             hint="name another folder with --to: it will be made",
         )
     hosts = [plan.host(name) for name in names]
+    if hosts[0].job and slurm.look(hosts[0].job, ()).over:  # its nodes are others' now: the home is shared
+        hosts = [dataclasses.replace(host, ssh=LOCAL) for host in hosts]
     errors: list[HostError] = []
     with asking(hosts) as (fleet, bad):
         errors += bad.values()

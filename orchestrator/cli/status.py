@@ -92,6 +92,8 @@ def _look(nodes: _Nodes, folder: RunFolder, plan: RunPlan, *, json: bool) -> tup
         folder.ask_keeper(Order.VITALS)
     states, unreachable, keeper = nodes.ask()
     view = replay(history(folder))
+    if view.ended and any(host.job for host in plan.hosts):  # its nodes may be another job's by now
+        unreachable = {}
     vitals = _vitals(folder, asked) if here and view.tasks and not view.ended else Vitals()
     lines = status_table(
         plan,

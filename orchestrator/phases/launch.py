@@ -30,6 +30,7 @@ def start(
     futures = []
     for spec in specs:
         session = run.fleet.sessions[spec.host]
+        in_job = bool(run.plan.host(spec.host).job)  # no task may outlive it, and its keeper is part of it
         started = wire.Spec(
             argv=spec.argv,
             env={**run.data_env.get(spec.host, {}), **spec.env, **run.secrets},
@@ -38,8 +39,8 @@ def start(
             python=run.plan.host(spec.host).python,
             grace=run.plan.grace,
             port=spec.port,
-            endless=endless(run.plan, spec),
-            lifeline=run.plan.lifeline,
+            endless=in_job or endless(run.plan, spec),
+            lifeline=run.timings.least_fence if in_job else run.plan.lifeline,
             fence=restarts.fence(run.plan, run.timings.least_fence) if not is_validation(attempt) else None,
             stacks=run.plan.stacks,
             log_cap=LOG_CAP,

@@ -1,0 +1,168 @@
+"""Four nodes of a real Slurm on this machine, as tests see them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.timings import VARIABLE
+from tests.polling import poll
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 90.0  # seconds; a bound on what must happen, never a wait
+
+
+@dataclass
+class Slurm:
+    """What `scripts/slurm up` left, and a user who has a project and a home of their own there."""
+
+    conf: Path
+    folder: Path
+    project: Path = field(init=False)
+    environment: dict[str, str] = field(init=False)
+    _jobs: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.project = self.folder / "project"
+        self.project.mkdir()
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "PYTHONUNBUFFERED", "PYTHONDONTWRITE"))
+        }
+        self.environment = {
+            **kept,
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            "SLURM_CONF": str(self.conf),
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            # Above the 20 s between two words of a keeper.
+            VARIABLE: json.dumps({"least_fence": 25.0}),
+        }
+        orchestrate = self.folder / "orchestrate"
+        code = "from orchestrator.cli.main import run; run()"
+        orchestrate.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "{code}" "$@"\n')
+        orchestrate.chmod(0o755)
+
+    def run(self, *words: str, status: int | None = 0, **environ: str) -> str:
+        """Return what a command of the login node prints on both streams; it must end with `status`."""
+        done = subprocess.run(
+            words,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.project,
+            env={**self.environment, **environ},
+            timeout=LIMIT,
+        )
+        assert status in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def start(self, *words: str, **environ: str) -> subprocess.Popen[bytes]:
+        """Start a command of the login node in a session of its own; what it prints goes to `out`."""
+        with (self.folder / "out").open("ab") as out:
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=self.project,
+                env={**self.environment, **environ},
+                start_new_session=True,
+            )
+
+    def script(self, name: str, text: str) -> str:
+        (self.project / name).write_text(text)
+        return name
+
+    def submit(self, options: str, *words: str) -> Job:
+        """Submit a batch file whose one command is `orchestrate launch --hosts slurm words...`."""
+        line = shlex.join(["orchestrate", "launch", "--hosts", "slurm", *words])
+        batch = self.script("job.sbatch", f"#!/bin/bash\nexec {line}\n")
+        output = str(self.folder / "%j.out")
+        number = self.run("sbatch", "--parsable", "--output", output, *options.split(), batch).strip()
+        self._jobs.append(number)
+        return Job(self, number)
+
+    def allocate(self, *options: str) -> Job:
+        """Have nodes whoever lives: `salloc --no-shell`."""
+        told = self.run("salloc", "--no-shell", *options)
+        (number,) = re.findall(r"Granted job allocation (\d+)", told)
+        self._jobs.append(number)
+        return Job(self, number)
+
+    def close(self) -> None:
+        """End every job, so that the nodes are idle again."""
+        if self._jobs:
+            self.run("scancel", "--quiet", *self._jobs, status=None)
+        self.run("scontrol", "update", "nodename=n[1-4]", "state=resume", status=None)
+        self.until("the nodes are idle", lambda: self.run("sinfo", "-hNt", "idle").count("\n") == 4)
+
+    def until(self, what: str, condition: Any, limit: float = LIMIT) -> None:
+        assert poll(condition, limit), f"not within {limit:.0f} s: {what}"
+
+    def runs(self) -> list[Path]:
+        return sorted((self.folder / "state" / "orchestrate" / "runs").glob("2*"))
+
+    def ended(self) -> dict[str, Any]:
+        """Return how the newest run ended, once it has."""
+
+        def find() -> Any:
+            return next((one for one in self.events() if one["event"] == "RunEnded"), None)
+
+        self.until("the run has ended", find)
+        return dict(find())
+
+    def events(self) -> list[dict[str, Any]]:
+        if not (runs := self.runs()):
+            return []
+        *lines, _unfinished = (runs[-1] / "events.jsonl").read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+    def alive(self) -> list[str]:
+        """The processes that bear a task's cookie, on any node."""
+        marks = [f"\0ORCHESTRATE_TASK={run.name}/" for run in self.runs()]
+        return [command for command, environ in processes() if any(mark in environ for mark in marks)]
+
+
+@dataclass(frozen=True)
+class Job:
+    slurm: Slurm
+    number: str
+
+    @property
+    def output(self) -> str:
+        path = self.slurm.folder / f"{self.number}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def prints(self, text: str) -> None:
+        self.slurm.until(f"{text!r} in\n{self.output}", lambda: text in self.output)
+
+    def wait(self) -> str:
+        """Return what the batch file printed, once the job is over."""
+        self.slurm.until(
+            "the job is over", lambda: not self.slurm.run("squeue", "-hj", self.number, status=None)
+        )
+        return self.output
+
+
+def processes() -> Iterator[tuple[str, str]]:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command, environ = (
+                (path / name).read_bytes().decode(errors="replace") for name in ("cmdline", "environ")
+            )
+        except OSError:
+            continue
+        yield command, f"\0{environ}"

@@ -1,0 +1,187 @@
+"""Runs in jobs of a real Slurm: their start, and each way in which Slurm ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExitStatus
+from orchestrator.rehearsal import Cluster
+from tests.slurm.cluster import LIMIT, Slurm
+from tests.ssh.runs.desk import Desk
+from tests.training import training_python
+
+FAST = ("--skip-preflight", "--no-validate")
+COUNT = """
+import os, signal, sys, time
+of_a_step = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP", "PMI")
+print("I am", [name for name in os.environ if name.startswith(of_a_step)])
+print("job", os.environ["SLURM_JOB_ID"], os.environ["SLURM_JOB_NODELIST"])
+
+def save(*_):
+    open("saved", "w").write("a checkpoint")
+    sys.exit("saved")
+
+signal.signal(signal.SIGTERM, save)
+for step in range(int(sys.argv[1])):
+    print("step", step, flush=True)
+    time.sleep(0.2)
+"""
+
+
+@pytest.fixture
+def count(slurm: Slurm) -> str:
+    """A program that needs nothing: it counts, and saves at TERM."""
+    return slurm.script("count.py", COUNT)
+
+
+def digests(text: str) -> set[str]:
+    return set(re.findall(r"worker/\d: weights (\w{16})", text))
+
+
+def test_sbatch_trains_four_tasks_to_the_weights_of_a_run_over_ssh(slurm: Slurm, tmp_path: Path) -> None:
+    with Cluster(4, homes=True, python=training_python()) as cluster:
+        desk = Desk(cluster, tmp_path / "desk")
+        program = (desk.project / desk.example("fit.py")).read_text()
+        short = program.replace("epochs=3, steps_per_epoch=20", "epochs=1, steps_per_epoch=5")
+        seeded = "\ndef main() -> None:\n    tf.keras.utils.set_random_seed(7)\n"
+        short = short.replace("\ndef main() -> None:\n", seeded)
+        over_ssh = desk.launch("--", desk.script("fit.py", short))
+        assert over_ssh.wait(2 * LIMIT) == 0, over_ssh.stdout + over_ssh.stderr
+        desk.close()
+    for name in ("fit.py", "digits.csv.gz"):
+        (slurm.project / name).write_bytes((desk.project / name).read_bytes())
+    slurm.script("hosts.toml", f'[defaults]\npython = "{training_python()}"\n')
+    job = slurm.submit("-N4", *FAST, "--", "fit.py")
+    trained = job.wait()
+    assert len(re.findall(r"worker/\d n\d \| worker/\d: weights", trained)) == 4, trained
+    assert len(digests(trained)) == 1
+    assert digests(trained) == digests(over_ssh.stdout)
+
+
+def test_tasks_are_not_the_step_that_starts_them_and_the_login_node_has_the_run(
+    slurm: Slurm, count: str
+) -> None:
+    job = slurm.submit("-N2 --ntasks-per-node=2", "--skip-preflight", "--no-validate", "--", count, "3")
+    printed = job.wait()
+    assert printed.count("| I am []\n") == 4, printed
+    assert printed.count(f"| job {job.number} n[1-2]\n") == 4
+    run = slurm.runs()[-1].name
+    assert "succeeded" in slurm.run("orchestrate", "status", run)
+    assert slurm.run("orchestrate", "tail", run, "-n", "all", "--no-follow").count("| step 2") == 4
+    told = slurm.run("orchestrate", "exec", "--hosts", "slurm", "--", "true", status=ExitStatus.USAGE)
+    assert "SLURM_JOB_ID is not set" in told
+
+
+def test_preflight_measures_the_nodes_of_a_job(slurm: Slurm) -> None:
+    slurm.script("hosts.toml", f'[defaults]\npython = "{training_python()}"\n')
+    printed = slurm.run("salloc", "-N3", "orchestrate", "preflight", "--hosts", "slurm")
+    assert "ready to train" in printed, printed
+
+
+def test_scancel_is_the_verdict_and_leaves_nothing(slurm: Slurm, count: str) -> None:
+    job = slurm.submit("-N2", *FAST, "--", count, "900")
+    job.prints("step 3")
+    slurm.run("scancel", job.number)
+    ended = slurm.ended()
+    assert (ended["kind"], ended["unproven"]) == ("allocation", [])
+    assert f"job {job.number} was cancelled (scancel)" in ended["cause"]
+    assert (slurm.runs()[-1] / "logs").exists()
+    job.wait()
+    assert not slurm.alive()
+
+
+def test_a_node_that_is_set_down_ends_the_job_and_is_named(slurm: Slurm, count: str) -> None:
+    job = slurm.submit("-N2 --no-requeue", *FAST, "--", count, "900")
+    job.prints("step 3")
+    slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=a fan is dead")
+    ended = slurm.ended()
+    assert ended["kind"] == "allocation", ended
+    assert "n2 is DOWN" in ended["cause"]
+    assert "a fan is dead" in ended["cause"]
+    slurm.until("nothing is left", lambda: not slurm.alive())
+
+
+def test_a_run_goes_on_with_the_nodes_that_are_left(slurm: Slurm, count: str) -> None:
+    job = slurm.submit("-N3 --no-kill", *FAST, "--max-restarts", "1", "--min-hosts", "2", "--", count, "40")
+    job.prints("step 3")
+    slurm.run("scontrol", "update", "nodename=n3", "state=down", "reason=a fan is dead")
+    ended = slurm.ended()
+    assert (ended["outcome"], ended["attempts"]) == ("succeeded", 2), ended
+    (failed,) = [one for one in slurm.events() if one["event"] == "AttemptFailed"]
+    assert failed["kind"] == "allocation"
+    assert "n3 is DOWN" in failed["cause"]
+
+
+def test_the_signal_before_a_time_limit_is_an_orderly_stop(slurm: Slurm, count: str) -> None:
+    """As `--signal=B:USR1@60` sends it; scripts/soak-slurm waits for a true time limit."""
+    job = slurm.submit("-N2 --time=10", *FAST, "--", count, "900")
+    job.prints("step 3")
+    slurm.run("scancel", "--batch", "--signal=USR1", job.number)
+    ended = slurm.ended()
+    assert ended["outcome"] == "stopped"
+    assert f"before the time limit of Slurm job {job.number}" in ended["cause"]
+    job.wait()
+    slurm.run("orchestrate", "pull", "--to", "results")
+    assert (slurm.project / "results" / "saved").exists()
+
+
+def test_two_runs_in_one_allocation_outlive_their_terminals(slurm: Slurm, count: str) -> None:
+    job = slurm.allocate("-N2")
+    words = ("orchestrate", "launch", "--hosts", "slurm", *FAST, "--", count, "25")
+    viewers = [slurm.start(*words, SLURM_JOB_ID=job.number) for _ in range(2)]
+    slurm.until("both train", lambda: (slurm.folder / "out").read_text().count("step 1\n") == 4)
+    for viewer in viewers:
+        os.killpg(viewer.pid, signal.SIGHUP)
+        viewer.wait()
+    ports = set()
+    for run in slurm.runs():
+        told = slurm.run("orchestrate", "tail", run.name, "-n", "all")
+        assert told.count("| step 24") == 2, told
+        ports |= set(re.findall(r'"port": (\d+)', (run / "plan.json").read_text()))
+    assert len(ports) == 2
+    slurm.run("scancel", job.number)
+
+
+def test_salloc_whose_terminal_is_closed_takes_the_nodes_back(slurm: Slurm, count: str) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:  # the shell of a terminal
+        os.chdir(slurm.project)
+        words = ["salloc", "-N2", "orchestrate", "launch", "--hosts", "slurm", *FAST, "--", count, "900"]
+        os.execvpe("salloc", words, slurm.environment)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while b"step 3" not in shown:
+            shown += os.read(terminal, 65536)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    ended = slurm.ended()
+    assert ended["kind"] == "allocation", (ended, shown)
+    assert "Slurm job" in ended["cause"]
+    slurm.until("nothing is left", lambda: not slurm.alive())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("options", "outcome", "cause"),
+    [
+        ("--signal=B:USR1@20", "stopped", "before the time limit of Slurm job"),
+        ("", "failed", "reached its time limit (00:01:00)"),
+    ],
+)
+def test_a_time_limit_ends_with_a_checkpoint(
+    slurm: Slurm, count: str, options: str, outcome: str, cause: str
+) -> None:
+    job = slurm.submit(f"-N2 --time=1 {options}", *FAST, "--", count, "900")
+    job.prints("step 3")
+    ended = slurm.ended()
+    assert ended["outcome"] == outcome, ended
+    assert cause in ended["cause"]
+    slurm.run("orchestrate", "pull", "--to", "results")
+    assert (slurm.project / "results" / "saved").exists()

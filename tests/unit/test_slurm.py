@@ -1,0 +1,151 @@
+"""What is made of Slurm's words; tests/slurm has a real one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator import slurm
+from orchestrator.errors import HostError, UsageError
+from orchestrator.model import Host, Order, Way
+from orchestrator.names import RunId
+from orchestrator.node.task import environ
+from orchestrator.store import RunFolder
+
+SCONTROL = """#!/bin/sh
+case "$*" in
+    *"show job"*) cat job ;;
+    *"show hostnames"*) printf 'n1\\nn2\\n' ;;
+    *"show node"*) cat node ;;
+    *"show config"*) printf 'SlurmdPort = 6818\\nSrunPortRange = 20448-20500\\nSlurmctldPort=6817\\n' ;;
+esac
+"""
+RUNNING = "JobId=7 JobState=RUNNING RunTime=00:01:00 TimeLimit=1-00:00:00 EndTime=Unknown NodeList=n[1-2]"
+NODES = "NodeName=n1 NodeAddr=192.0.2.1 State=MIXED\nNodeName=n2 NodeAddr=192.0.2.2 State=MIXED\n"
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the words of a Slurm lie that says what is written there."""
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "job").write_text(RUNNING)
+    (tmp_path / "node").write_text(NODES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "tasks"),
+    [
+        ({}, [1, 1]),
+        ({"SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "3,1"}, [3, 1]),
+        ({"SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x2)"}, [2, 2]),
+        ({"SLURM_TASKS_PER_NODE": "48(x2)"}, [1, 1]),  # cores, where nobody asked for tasks
+    ],
+)
+@pytest.mark.usefixtures("words")
+def test_tasks_of_nodes(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], tasks: list[int]) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = slurm.allocation("7")
+    assert [node.tasks for node in found.nodes] == tasks
+    assert [node.address for node in found.nodes] == ["192.0.2.1", "192.0.2.2"]
+    # Job 7 would begin at 20448, where srun listens.
+    assert found.task_port == 20_512
+    assert slurm.allocation("8").task_port == 20_512
+
+
+@pytest.mark.parametrize(
+    ("job", "over"),
+    [
+        ("JobState=RUNNING", ""),
+        ("JobState=CANCELLED Reason=None", "Slurm job 7 was cancelled (scancel)"),
+        ("JobState=TIMEOUT TimeLimit=00:01:00", "Slurm job 7 reached its time limit (00:01:00)"),
+        (
+            "JobState=COMPLETING RunTime=00:01:02 TimeLimit=00:01:00",
+            "Slurm job 7 reached its time limit (00:01:00)",
+        ),
+        ("JobState=COMPLETING RunTime=00:00:09 TimeLimit=UNLIMITED", "Slurm job 7 was cancelled (scancel)"),
+        (
+            "JobState=COMPLETING BatchFlag=1 RunTime=00:00:09 TimeLimit=UNLIMITED",
+            "Slurm job 7 was cancelled (scancel), or its batch script has ended",
+        ),
+        ("JobState=PREEMPTED", "Slurm job 7 was preempted by another job"),
+        ("JobState=BOOT_FAIL", "Slurm job 7 is over: Slurm calls it BOOT_FAIL"),
+    ],
+)
+def test_ends_of_jobs(words: Path, job: str, over: str) -> None:
+    (words / "job").write_text(f"JobId=7 {job} NodeList=n[1-2]\n")
+    assert slurm.look("7", ["n1", "n2"]).over == over
+
+
+def test_nodes_that_a_job_has_lost(words: Path) -> None:
+    (words / "node").write_text(
+        NODES.replace("192.0.2.2 State=MIXED", "x State=DOWN*+DRAIN Reason=a fan [root@now]")
+        + "NodeName=n3 State=IDLE\n"
+    )
+    assert slurm.look("7", ["n1", "n2", "n3"]).down == {
+        "n2": "n2 is DOWN*+DRAIN in Slurm (a fan [root@now])",
+        "n3": "Slurm took n3 out of job 7",
+    }
+    (words / "job").write_text(RUNNING.replace("RUNNING", "NODE_FAIL"))
+    assert slurm.look("7", ["n2"]).over.startswith("Slurm ended job 7, since n2 is DOWN")
+
+
+def test_a_slurm_that_does_not_answer_ends_nothing(words: Path) -> None:
+    (words / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    assert slurm.look("7", ["n1"]) == slurm.Fate()
+    with pytest.raises(UsageError):
+        slurm.allocation("7")
+
+
+def test_srun_is_not_given_what_it_would_take_for_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"SLURM_MEM_PER_CPU": "1", "SLURM_GPUS_PER_TASK": "1", "SLURM_JOB_ID": "7", "SLURM_CONF": "c"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    left = {name for name in slurm.environment() if name in given}
+    assert left == {"SLURM_JOB_ID", "SLURM_CONF"}
+
+
+def test_sruns_own_words_are_the_error_of_its_host() -> None:
+    host = Host("n1", "n1", "n1", via=Way.SRUN, job="7")
+    said = slurm.explain(host, b"srun: warning: x\nsrun: error: Slurm job 7 has expired\n")
+    assert isinstance(said, HostError)
+    assert said.why == "Slurm job 7 has expired"
+    assert slurm.explain(host, b"the program's own words") is None
+
+
+def test_a_task_is_told_of_the_job_and_not_of_our_step() -> None:
+    step = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_STEPID")
+    step += (
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_GTIDS",
+        "SLURM_TASK_PID",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "PMI2_X",
+    )
+    job = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_CPUS_ON_NODE", "SLURM_SUBMIT_DIR")
+    base = dict.fromkeys((name.encode() for name in (*step, *job)), b"1")
+    kept = environ.build(base, None, {}, {}).keys() & base.keys()
+    assert kept == {name.encode() for name in job}
+
+
+def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, RunId("20261124-231508-zu8c"))
+    folder.path.mkdir()
+    os.close(folder.open_control())
+    assert not folder.ask_keeper(Order.STOP)  # nobody keeps it
+    lock = folder.take_lock()  # as over there: its FIFO has no reader here
+    assert lock is not None
+    assert folder.ask_keeper(Order.KILL)
+    assert folder.take_order() == b'{"want": "kill"}'
+    assert folder.take_order() == b""
