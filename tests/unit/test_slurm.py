@@ -123,16 +123,10 @@ def test_sruns_own_words_are_the_error_of_its_host() -> None:
 
 
 def test_a_task_is_told_of_the_job_and_not_of_our_step() -> None:
-    step = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_STEPID")
-    step += (
-        "SLURM_LOCALID",
-        "SLURM_NODEID",
-        "SLURM_GTIDS",
-        "SLURM_TASK_PID",
-        "PMI_RANK",
-        "PMIX_RANK",
-        "PMI2_X",
-    )
+    step = [
+        *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_STEPID"),
+        *("SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID", "PMI_RANK", "PMIX_RANK"),
+    ]
     job = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_CPUS_ON_NODE", "SLURM_SUBMIT_DIR")
     base = dict.fromkeys((name.encode() for name in (*step, *job)), b"1")
     kept = environ.build(base, None, {}, {}).keys() & base.keys()
