@@ -73,7 +73,8 @@ def first_codes(text: str) -> list[str]:
 
 
 def defaults_of(kind: type) -> dict[str, object]:
-    return {field.name: field.default for field in fields(kind)}
+    """Return the default of each key; the Slurm job of a host is of where a command runs, and no key."""
+    return {field.name: field.default for field in fields(kind) if field.name != "job"}
 
 
 TABLES = [("Keys of `[[host]]`", HOST_KEYS, Host), ("Keys of `[job]`", JOB_KEYS, Job)]
