@@ -16,7 +16,6 @@ from tests.ssh.test_transports import (  # noqa: F401 - collected here once more
     test_a_far_end_that_is_killed_ends_the_stream,
     test_a_million_lines_arrive_while_stderr_is_flooded_and_its_tail_is_kept,
     test_bytes_go_both_ways_unchanged_until_the_end_of_stdin,
-    test_many_at_once,
     test_rsync_goes_over_it,
 )
 
