@@ -44,16 +44,14 @@ def main(arguments: argparse.Namespace) -> int:
     folder = find_run(arguments.run, arguments.hosts)
     plan = folder.read_plan()
     with unconnected((*plan.hosts, *plan.retired)) as fleet:
-        nodes = _Nodes(plan, fleet)
-        nodes.connect()
-        if arguments.watch is None:
-            lines, known, _ = _look(nodes, folder, plan, json=arguments.json)
-            (facts if arguments.json else say)(*lines)
-            return int(ExitStatus.OK if known else ExitStatus.CLUSTER)
-        return _watch(nodes, folder, plan, arguments)
+        if arguments.watch is not None:
+            return _watch(fleet, folder, plan, arguments)
+        lines, known, _ = _look(fleet, folder, plan, json=arguments.json)
+    (facts if arguments.json else say)(*lines)
+    return int(ExitStatus.OK if known else ExitStatus.CLUSTER)
 
 
-def _watch(nodes: _Nodes, folder: RunFolder, plan: RunPlan, arguments: argparse.Namespace) -> int:
+def _watch(fleet: Fleet, folder: RunFolder, plan: RunPlan, arguments: argparse.Namespace) -> int:
     """Look again and again, until the run is over or the user has seen enough."""
     from orchestrator.render import DisplayGoneError
     from orchestrator.render.sink import Redraw
@@ -61,7 +59,7 @@ def _watch(nodes: _Nodes, folder: RunFolder, plan: RunPlan, arguments: argparse.
     table = Redraw(sys.stdout)
     try:
         while True:
-            lines, known, view = _look(nodes, folder, plan, json=arguments.json)
+            lines, known, view = _look(fleet, folder, plan, json=arguments.json)
             if arguments.json:
                 facts(*lines)
                 sys.stdout.flush()
@@ -70,7 +68,6 @@ def _watch(nodes: _Nodes, folder: RunFolder, plan: RunPlan, arguments: argparse.
             if view.ended or not known:
                 return int(ExitStatus.OK if known else ExitStatus.CLUSTER)
             time.sleep(arguments.watch)
-            nodes.connect()
     except (BrokenPipeError, DisplayGoneError):  # `| head` has seen enough
         return int(ExitStatus.OK)
     except KeyboardInterrupt:
@@ -78,7 +75,7 @@ def _watch(nodes: _Nodes, folder: RunFolder, plan: RunPlan, arguments: argparse.
         return int(ExitStatus.INTERRUPTED)
 
 
-def _look(nodes: _Nodes, folder: RunFolder, plan: RunPlan, *, json: bool) -> tuple[list[str], bool, View]:
+def _look(fleet: Fleet, folder: RunFolder, plan: RunPlan, *, json: bool) -> tuple[list[str], bool, View]:
     """The lines of one look, whether any host answered, and how the run stands."""
     from orchestrator.cli.desk.history import history
     from orchestrator.model import Order
@@ -90,7 +87,7 @@ def _look(nodes: _Nodes, folder: RunFolder, plan: RunPlan, *, json: bool) -> tup
     asked = time.time()
     if here:
         folder.ask_keeper(Order.VITALS)
-    states, unreachable, keeper = nodes.ask()
+    states, unreachable, keeper = _ask(plan, fleet)
     view = replay(history(folder))
     if view.ended and any(host.job for host in plan.hosts):  # its nodes may be another job's by now
         unreachable = {}
@@ -124,36 +121,26 @@ def _vitals(folder: RunFolder, since: float) -> Vitals:
         time.sleep(_LOOK)
 
 
-class _Nodes:
-    """The agents of a run's hosts, asked over connections that stay."""
+def _ask(
+    plan: RunPlan, fleet: Fleet
+) -> tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], dict[str, str], str]:
+    """Return the tasks' states by (attempt, task), why the other hosts gave none, and who keeps the run.
 
-    def __init__(self, plan: RunPlan, fleet: Fleet) -> None:
-        self._plan = plan
-        self._hosts = (*plan.hosts, *plan.retired)
-        self._fleet = fleet
-        self._bad: dict[str, str] = {}
+    Connections stay for the next look; those that were lost are made again.
+    """
+    from orchestrator import wire
+    from orchestrator.planning.takeover import speaks_for
 
-    def connect(self) -> None:
-        """Connect with those that are not; why the others cannot be reached is told by `ask`."""
-        for name in [name for name, session in self._fleet.sessions.items() if not session.alive]:
-            del self._fleet.sessions[name]
-        missing = [host for host in self._hosts if host.name not in self._fleet.sessions]
-        bad = self._fleet.connect(missing) if missing else {}
-        self._bad = {name: error.in_one_line for name, error in bad.items()}
-
-    def ask(self) -> tuple[dict[tuple[str, str], tuple[str, wire.TaskStatus]], dict[str, str], str]:
-        """The tasks' states by (attempt, task), why the other hosts gave none, and who keeps the run."""
-        from orchestrator import wire
-        from orchestrator.planning.takeover import speaks_for
-
-        plan, answers = self._plan, self._fleet.ask(wire.States(run=self._plan.run))
-        keepers = [run.keeper for reply in answers.good.values() for run in reply.runs if run.keeper]
-        states = {
-            (task.attempt, task.task): (name, task)
-            for name, reply in answers.good.items()
-            for task in reply.tasks
-            if speaks_for(plan, name, task.attempt, task.task)
-        }
-        said = {name: error.in_one_line for name, error in answers.bad.items()}
-        who = next((keeper.who or "" for keeper in keepers if keeper.alive), "")
-        return states, {**self._bad, **said}, who
+    for name in [name for name, session in fleet.sessions.items() if not session.alive]:
+        del fleet.sessions[name]
+    bad = fleet.connect([host for host in (*plan.hosts, *plan.retired) if host.name not in fleet.sessions])
+    answers = fleet.ask(wire.States(run=plan.run))
+    keepers = [run.keeper for reply in answers.good.values() for run in reply.runs if run.keeper]
+    states = {
+        (task.attempt, task.task): (name, task)
+        for name, reply in answers.good.items()
+        for task in reply.tasks
+        if speaks_for(plan, name, task.attempt, task.task)
+    }
+    who = next((keeper.who or "" for keeper in keepers if keeper.alive), "")
+    return states, {name: error.in_one_line for name, error in {**bad, **answers.bad}.items()}, who
