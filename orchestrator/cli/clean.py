@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.desk.asking import asking
     from orchestrator.cli.desk.inventory import load
-    from orchestrator.phases.clean import CleanOptions, clean, look
+    from orchestrator.phases.clean import CleanOptions, clean
     from orchestrator.render.clean import Cleaning, lines
     from orchestrator.render.errors import report
     from orchestrator.store import prune
@@ -50,11 +50,9 @@ def main(arguments: argparse.Namespace) -> int:
     work = arguments.work and (arguments.yes or arguments.dry_run or _confirm(arguments.older_than))
     wanted = CleanOptions(arguments.older_than, work, dry=arguments.dry_run)
     with asking(inventory.hosts) as (fleet, unreachable):
-        seen, kept = look(fleet, unreachable), prune.kept()
-        hosts, bad = clean(fleet, seen, kept, wanted)
-    alive = seen.alive | kept
+        hosts, bad, alive = clean(fleet, unreachable, prune.kept(), wanted)
     here = prune.prune(alive, set(hosts), older=wanted.older, dry=wanted.dry)
-    done = Cleaning(hosts, {**seen.unreachable, **bad}, here, alive, wanted.work, wanted.dry)
+    done = Cleaning(hosts, bad, here, alive, wanted.work, wanted.dry)
     (facts if arguments.json else say)(*lines(done, json=arguments.json, width=width()))
     if done.unreachable and not arguments.json:
         report(SeveralErrors(done.unreachable.values()), sys.stderr)

@@ -21,45 +21,29 @@ class CleanOptions:
     dry: bool
 
 
-@dataclass(frozen=True)
-class KnownRuns:
-    """Runs as the nodes know them before anything is touched."""
-
-    alive: frozenset[str]  # on any of them
-    known: frozenset[str]
-    unreachable: Mapping[str, HostError]
-
-
-def look(fleet: Fleet, unreachable: Mapping[str, HostError]) -> KnownRuns:
-    """Ask all nodes which runs are alive."""
-    answers = fleet.ask(wire.CleanLook())
-    replies = answers.good.values()
-    return KnownRuns(
-        alive=frozenset(run for reply in replies for run in reply.alive),
-        known=frozenset(run for reply in replies for run in reply.known),
-        unreachable={**unreachable, **answers.bad},
-    )
-
-
 def clean(
-    fleet: Fleet, seen: KnownRuns, kept: frozenset[str], options: CleanOptions
-) -> tuple[dict[str, wire.Cleaned], dict[str, HostError]]:
-    """Clean every node; return what each found and removed, and why the others did not.
+    fleet: Fleet, unreachable: Mapping[str, HostError], kept: frozenset[str], options: CleanOptions
+) -> tuple[dict[str, wire.Cleaned], dict[str, HostError], frozenset[str]]:
+    """Clean every node: what each found and removed, why the others did not, and the runs that are alive.
 
     `kept` are runs with a keeper here. While a host is silent nobody knows what it uses of a folder
     that others see too: code and working folders are left alone then.
     """
+    looks = fleet.ask(wire.CleanLook())
+    silent = {**unreachable, **looks.bad}
+    alive = kept.union(*(reply.alive for reply in looks.good.values()))
+    known = {run for reply in looks.good.values() for run in reply.known}
     answers = fleet.ask(
         lambda session: wire.Clean(
             workdir=session.host.workdir,
-            alive=sorted(seen.alive | kept),
-            known=sorted(seen.known),
+            alive=sorted(alive),
+            known=sorted(known),
             older=options.older,
-            shared=not seen.unreachable,
+            shared=not silent,
             work=options.work,
             dry=options.dry,
         ),
         timeout=_SECONDS,
-        hosts=[name for name in fleet.sessions if name not in seen.unreachable],
+        hosts=[name for name in fleet.sessions if name not in silent],
     )
-    return answers.good, answers.bad
+    return answers.good, {**silent, **answers.bad}, alive
