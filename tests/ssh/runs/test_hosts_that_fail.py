@@ -229,20 +229,6 @@ def test_all_hosts_lost_a_stop_ends_in_time_and_says_what_it_does_not_know(desk:
     desk.nothing_is_left(run)
 
 
-def test_a_stop_names_the_lost_host_that_it_waits_for(desk: Desk) -> None:
-    desk.timings = {"stop_unreachable": 3.0}
-    desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
-    desk.launch("--detach", "--", "sleep", "600").wait()
-    run, host = desk.run_id(), desk.cluster.hosts[1]
-    # Lost while the keeper still asks for the start, a host is told otherwise.
-    until("both are followed", lambda: started(desk, "follow")(run))
-    desk.kill_sshd(desk.cluster.servers[1])
-    until("the loss is told", lambda: desk.named("HostLost", run))
-    stop = desk.start("stop", run)
-    assert stop.wait() == ExitStatus.CLUSTER
-    assert f"{host.name}: no word from it (" in stop.stderr
-
-
 def test_a_host_that_comes_back_for_the_last_proof_is_told_to_stop_too(desk: Desk) -> None:
     """Given up as lost, it answers when the keeper makes sure that nothing is left: its task must end."""
     desk.timings = {"stop_unreachable": 1.0, "last_try": 30.0}

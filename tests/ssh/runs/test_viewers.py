@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -243,39 +242,6 @@ def test_a_launch_needs_a_disk_that_can_be_written(desk: Desk, disk: Path) -> No
     assert "cannot make the run's folder" in viewer.stderr
     assert "XDG_STATE_HOME" in viewer.stderr
     assert not list(desk._runs())
-
-
-@root_only
-def test_a_full_disk_here_delays_the_logs_and_loses_nothing(desk: Desk, disk: Path) -> None:
-    viewer = counting(desk)
-    run = desk.run_id()
-    viewer.shows("line 5")
-    filler = fill(disk)
-    log = desk.run_folder(run) / "logs" / "1" / "worker-0.log"
-    full = log.stat().st_size
-    node_log = desk.node_log(desk.cluster.hosts[0], run, "worker-0")
-    until("the node has more", lambda: node_log.stat().st_size > full + 1024)
-    assert len(desk.task_pids(run)) == 2
-    let_it_end(desk)
-    until("they end", lambda: not desk.task_pids(run))
-    assert viewer.process.poll() is None
-    filler.unlink()
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    desk.logs_are_identical(run)
-    traceback_free(desk, run)
-
-
-@root_only
-def test_stop_gets_through_when_the_disk_here_is_full(desk: Desk, disk: Path) -> None:
-    viewer = counting(desk)
-    run = desk.run_id()
-    fill(disk)
-    viewer.signal(signal.SIGINT)
-    until("they are gone", lambda: not desk.task_pids(run))
-    while viewer.process.poll() is None:  # it waits for the logs; who has no patience goes
-        viewer.signal(signal.SIGINT)
-        time.sleep(0.3)
-    assert viewer.wait() == ExitStatus.INTERRUPTED
 
 
 # --- where it is shown ---
