@@ -15,7 +15,7 @@ from tests.node.harness import PROGRAMS, interpreters
 FOLDER = Path(node.__file__).parent
 STANDARD = {*sys.stdlib_module_names, "sitecustomize"}  # the last is whoever's there is, or nobody's
 MODULES = sorted(FOLDER.rglob("*.py"))
-HOT = ("main", "task.control", "task.follow", "task.runs", "task.start", "task.tasks")
+HOT = ("main", "task.control", "task.follow", "task.start", "task.tasks")
 
 
 def _top(item: ast.ImportFrom) -> str:

@@ -8,16 +8,19 @@ The guard waits for the supervisor; when that is gone before its time, it ends w
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 import time
 from typing import Any, NoReturn
 
 from ..base import ending as processes
-from ..base import prctl, procs
+from ..base import prctl, procs, trust
+from ..base.fault import reason
 from ..base.paths import TaskFolder
 from ..serve.loop import READ, Loop, wake_on
-from . import control, ending, leader, state
+from . import control, ending, state
 from .ending import Lifeline
 from .environ import Handles, Launch
 from .oom import Memory
@@ -93,9 +96,9 @@ class Supervisor:
 
     def _spawn(self) -> bool:
         try:
-            pid, self._exec = leader.spawn(self._launch, self._handles.log_write)
+            pid, self._exec = _spawn_leader(self._launch, self._handles.log_write)
         except OSError as error:
-            self._refusal = leader.cannot_fork(error)
+            self._refusal = _no_process(error)
             return False
         finally:
             os.close(self._handles.log_write)  # the task's side of the pipe is the task's alone
@@ -228,7 +231,7 @@ class Supervisor:
         """The leader became the program, or says why not."""
         assert self._exec is not None
         self._loop.unwatch(self._exec)
-        self._refusal = leader.hear(self._exec)
+        self._refusal = _hear_exec(self._exec)
         self._exec = None
         if self._refusal:
             return
@@ -254,7 +257,7 @@ class Supervisor:
         facts["seconds"] = time.monotonic() - self._began  # the clock may have been set meanwhile
         if self._refusal:
             unknown = {**facts, "exit_code": None, "exit_signal": None}
-            return state.ended(unknown, state.UNSTARTED, now, leader.in_one_line(self._refusal))
+            return state.ended(unknown, state.UNSTARTED, now, _in_one_line(self._refusal))
         if self._left_behind and self._ending.want == state.WANT_RUN:
             number = self._left_behind
             left = "1 process behind, which was" if number == 1 else f"{number} processes behind, which were"
@@ -269,13 +272,142 @@ class Supervisor:
         """Tell `start` how it went, once; nobody may be listening any more."""
         if not self._answered:
             self._answered = True
-            leader.answer(self._handles.answer, answer)
+            _tell_start(self._handles.answer, answer)
 
 
 def _exit_of(status: int) -> dict[str, int | None]:
     if os.WIFSIGNALED(status):
         return {"exit_code": None, "exit_signal": os.WTERMSIG(status)}
     return {"exit_code": os.WEXITSTATUS(status), "exit_signal": None}
+
+
+# --- the task's first process ---
+
+
+def _spawn_leader(launch: Launch, output: int) -> tuple[int, int]:
+    """Fork the leader; return its pid and a pipe: it ends empty when exec worked, else with an error."""
+    heard, said = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            error = _become(launch, output, parent)
+            os.write(said, json.dumps(error).encode())
+        except BaseException as bug:
+            os.write(said, json.dumps(_refused("the task could not be prepared", repr(bug), "")).encode())
+        finally:
+            os._exit(127)
+    os.close(said)
+    return pid, heard
+
+
+def _hear_exec(pipe: int) -> dict[str, str]:
+    """Why exec failed, {} when it worked; called when the pipe has something or has ended."""
+    with open(pipe, "rb") as stream:
+        said = stream.read()
+    error: dict[str, str] = json.loads(said) if said else {}
+    return error
+
+
+def _no_process(error: OSError) -> dict[str, str]:
+    """The refusal when no process could be made."""
+    return _refused(
+        "no process could be made for it",
+        reason(error),
+        "the machine is short of memory, or this user has too many processes (ulimit -u)",
+    )
+
+
+def _in_one_line(refusal: dict[str, str]) -> str:
+    return ": ".join(part for part in (refusal["what"], refusal["why"]) if part)
+
+
+def _tell_start(fd: int, said: dict[str, Any]) -> None:
+    """Tell the waiting `start` how it went, and hang up."""
+    try:
+        os.write(fd, json.dumps(said).encode() + b"\n")
+    except OSError:
+        pass
+    os.close(fd)
+
+
+def _become(launch: Launch, output: int, parent: int) -> dict[str, str]:
+    """Become the task; returns only the reason why that failed."""
+    os.setsid()
+    prctl.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(127)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        os.chdir(launch.cwd)
+    except OSError as error:
+        return _refused(
+            f"its working folder {launch.cwd} cannot be entered",
+            reason(error),
+            "sync the code again, or check `workdir` of this host",
+        )
+    _reset_signals()
+    trust.restore_umask()
+    try:
+        _exec(launch.argv, launch.env)
+    except (OSError, ValueError) as error:
+        return _explain_exec(error, launch)
+
+
+def _reset_signals() -> None:
+    """Nothing blocked and nothing ignored: both would be inherited over exec."""
+    for signum in signal.valid_signals():
+        try:
+            signal.signal(signum, signal.SIG_DFL)
+        except (OSError, ValueError):
+            pass  # KILL and STOP
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _exec(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+    """Like execvpe, with the task's own PATH; raise the most telling error."""
+    if b"/" in argv[0]:
+        os.execve(argv[0], argv, env)  # noqa: S606 - no shell is the point
+    denied = None
+    for folder in env.get(b"PATH", os.defpath.encode()).split(b":"):
+        try:
+            os.execve(os.path.join(folder or b".", argv[0]), argv, env)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            if os.path.lexists(os.path.join(folder, argv[0])):  # else it is a folder that we may not search
+                denied = error
+    raise denied or FileNotFoundError(errno.ENOENT, "no such program on PATH")
+
+
+def _explain_exec(error: Exception, launch: Launch) -> dict[str, str]:
+    program = os.fsdecode(launch.argv[0])[:500]
+    what = f"{program} could not be started"
+    code = error.errno if isinstance(error, OSError) else None
+    why = os.strerror(code) if code else str(error)
+    if code == errno.ENOENT and "/" not in program:
+        path = os.fsdecode(launch.env.get(b"PATH", b""))[:500]
+        return _refused(what, f"no program of that name is on PATH ({path})", "give its path, or install it")
+    if code == errno.ENOENT:
+        hint = "is it in the synced tree, or ignored? is another one meant, by `python` in hosts.toml?"
+        there = os.path.exists(program)
+        return _refused(
+            what,
+            "what its first line names is not there" if there else f"no such file, seen from {launch.cwd}",
+            hint,
+        )
+    if code == errno.EACCES:
+        return _refused(what, why, f"chmod +x {program}, unless its file system is mounted noexec")
+    if code == errno.ENOEXEC:
+        return _refused(
+            what, "it is no program and names no interpreter", "begin it with a line like #!/bin/sh"
+        )
+    return _refused(what, why, "")
+
+
+def _refused(what: str, why: str, hint: str) -> dict[str, str]:
+    return {"what": what, "why": why, "hint": hint}
 
 
 # --- the guard ---
@@ -291,7 +423,7 @@ def guard(launch: Launch, handles: Handles) -> None:
         try:
             child = os.fork()
         except OSError as error:
-            leader.answer(handles.answer, {"error": cannot_fork(launch, error)})
+            _tell_start(handles.answer, {"error": cannot_fork(launch, error)})
             return
         if child == 0:
             supervise(launch, handles, mine)
@@ -309,9 +441,9 @@ def guard(launch: Launch, handles: Handles) -> None:
 
 def cannot_fork(launch: Launch, error: OSError) -> dict[str, str]:
     """Conclude a task for which no process can be made; return the error."""
-    refusal = leader.cannot_fork(error)
+    refusal = _no_process(error)
     found = state.read(launch.folder)
-    final = state.ended(found, state.UNSTARTED, time.time_ns(), leader.in_one_line(refusal))
+    final = state.ended(found, state.UNSTARTED, time.time_ns(), _in_one_line(refusal))
     state.conclude(launch.folder, final)
     return refusal
 
