@@ -110,7 +110,7 @@ def native(lines: Sequence[str]) -> str:
     assert match is not None
     text = match["log"] or match["c"]
     what = next((line for line in lines[place + 1 : place + 3] if _WHAT.match(line)), "")
-    return _short(f"{text}: {_WHAT.sub('', what)}" if what else text)
+    return _short(f"{text}: {what.partition('what():')[2].strip()}" if what else text)
 
 
 def _native(lines: Sequence[str]) -> int | None:

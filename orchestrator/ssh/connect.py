@@ -284,15 +284,7 @@ def _tcp(target: Target, deadline: Deadline) -> socket.socket:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Have small messages leave at once, and a peer that is gone noticed without an answer from us."""
+    """Have small messages leave at once, and a peer noticed that acknowledges our keepalives no more."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 20),
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", _SILENCE * 1000),
-    ):
-        if hasattr(socket, name):
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
