@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import json
 import os
-import resource
 import signal
 import struct
 import subprocess
@@ -19,9 +17,8 @@ import pytest
 
 from orchestrator.node.base import procs
 from orchestrator.node.task import control, state
-from orchestrator.node.task.follow import LOOK_EVERY
 from tests.node.agent_client import AgentClient, AgentError
-from tests.node.harness import guard_of, kill_together, names_in, supervisor_of, until
+from tests.node.harness import guard_of, kill_together, supervisor_of, until
 from tests.node.lab import Lab, gone, opened, wait_gone
 from tests.removal import remove
 
@@ -157,25 +154,6 @@ def test_a_task_whose_guard_and_supervisor_are_killed_is_lost_and_nothing_is_lef
     assert procs.bearers(lab.run) == []
 
 
-def test_an_agent_without_descriptors_says_so_and_sees_what_happened_once_it_has_some(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, "sleep", "1000")
-    lab.follow(agent, "worker/0")
-    agent.until(lambda: bool(agent.states("worker/0")))
-    limits = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
-    used = set(names_in(f"/proc/{agent.pid}/fd"))
-    most = next(fd for fd in itertools.count() if str(fd) not in used)
-    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (most, limits[1]))
-    with pytest.raises(AgentError, match="Too many open files"):
-        agent.request("states", run=lab.run)
-    kill_our_processes(lab)
-    deadline = time.monotonic() + 2.5 * LOOK_EVERY
-    while time.monotonic() < deadline:  # it looks around meanwhile
-        assert agent.request("ping")
-    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
-    assert lab.final(agent)["state"] == "lost"
-
-
 class Stalled:
     """A reader that does not read: its pipe is small and full."""
 
@@ -214,14 +192,6 @@ def test_a_reader_that_stalls_costs_no_memory_and_stop_is_served_at_once(lab: La
 
 def memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_a_hundred_thousand_short_writes_are_followed_without_an_agent_at_full_load(lab: Lab) -> None:
-    agent = lab.agent()
-    lab.start(agent, *python("import os\nfor n in range(100_000): os.write(1, b'%d\\n' % n)"))
-    lab.follow(agent, "worker/0")
-    lab.final(agent)
-    assert agent.log("worker/0") == b"".join(b"%d\n" % n for n in range(100_000))
 
 
 def states(agent: AgentClient, run: str | None) -> list[dict[str, Any]]:
@@ -349,12 +319,3 @@ def test_a_guard_that_is_stopped_does_not_outlive_the_sweep(lab: Lab) -> None:
     assert lab.final(agent)["exit_signal"] == signal.SIGKILL
     assert agent.request("sweep", run=lab.run)["alive"] == []
     wait_gone(guard)
-
-
-def test_a_supervisor_whose_folder_is_removed_ends_its_task_though_nobody_looks(lab: Lab) -> None:
-    agent = lab.agent()
-    pid = lab.start(agent, "sleep", "1000")["pid"]
-    ours = [supervisor_of(pid), guard_of(pid)]
-    agent.close()
-    remove(lab.state / "runs" / lab.run)
-    wait_gone(pid, *ours)

@@ -80,13 +80,6 @@ def helpers(agent: AgentClient, lab: Lab) -> list[int]:
     return found
 
 
-def test_at_the_end_of_stdin_all_helpers_are_gone(lab: Lab) -> None:
-    agent = lab.agent()
-    family = helpers(agent, lab)
-    assert agent.close() == 0
-    wait_gone(*family)
-
-
 def test_a_killed_agent_leaves_no_helper(lab: Lab) -> None:
     agent = lab.agent()
     family = helpers(agent, lab)

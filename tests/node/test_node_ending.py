@@ -86,14 +86,6 @@ def test_what_the_leader_leaves_behind_ends_too_and_its_exit_counts(node: Node) 
     assert dead(family)
 
 
-def test_a_child_that_keeps_the_output_open_does_not_delay_the_end(node: Node) -> None:
-    begun = time.monotonic()
-    node.start("sh", "-c", "setsid sleep 600 & echo done")
-    assert node.final()["exit_code"] == 0
-    assert node.log() == b"done\n"
-    assert time.monotonic() - begun < 60.0
-
-
 @pytest.mark.parametrize("kill", [True, False])
 @pytest.mark.parametrize("program", ["forks.py", "hops.py"])
 def test_a_task_that_forks_all_the_time_does_not_outrun_the_kill(

@@ -16,7 +16,6 @@ import pytest
 from orchestrator.node.base import paths
 from orchestrator.node.task import state
 from orchestrator.node.task.output import RECORD
-from tests.limits import limited_files
 from tests.node.harness import Node, until
 
 
@@ -154,19 +153,3 @@ def test_with_room_again_the_log_goes_on_after_a_said_gap(small: Node) -> None:
     kept = f"first\n{text}\n".encode()
     assert gap["offset"] + gap["bytes"] == len(kept)
     assert small.log() == kept[: gap["offset"]] + b"last\n"
-
-
-@pytest.mark.parametrize("letter", ["x", "é", "訓", "🙂"])
-def test_the_last_word_of_a_task_fits_where_room_was_kept_for_it(node: Node, letter: str) -> None:
-    """In whatever language the system speaks of what went wrong."""
-    node.start("true")
-    node.final()
-    folder = node.task()
-    state.set_aside(folder)
-    room = Path(folder.path, state.FOR_END).stat().st_size
-    final = state.ended(state.read(folder), state.LOST, 1, letter * 5000)
-    with limited_files(room):
-        state.write_last(folder, final)
-    found = state.read(folder)
-    assert (found["state"], found["message"]) == (state.EXITED, letter * len(found["message"]))
-    assert len(found["message"]) >= 500

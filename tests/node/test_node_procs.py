@@ -35,16 +35,6 @@ def sleeper(children: list[subprocess.Popen[bytes]], env: dict[str, str]) -> int
     return child.pid
 
 
-def test_the_table_knows_us_and_our_family(children: list[subprocess.Popen[bytes]]) -> None:
-    pid = sleeper(children, {})
-    found = procs.look(pid)
-    assert found is not None
-    assert (found.pid, found.ppid, found.pgrp, found.zombie) == (pid, os.getpid(), pid, False)
-    assert found in procs.descendants(os.getpid(), procs.scan())
-    assert procs.descendants(pid, procs.scan()) == []
-    assert procs.look(2**22 + 5) is None
-
-
 def test_a_name_with_brackets_and_blanks_hides_nothing(tmp_path: Path) -> None:
     program = tmp_path / ") S 1 1 (x"
     shutil.copy("/bin/sleep", program)

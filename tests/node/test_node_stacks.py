@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -168,53 +167,4 @@ def test_a_handler_that_was_there_first_wins(node: Node) -> None:
     until(lambda: b"mine" in node.log())
 
 
-def test_a_program_may_close_everything_and_is_left_alone(node: Node) -> None:
-    node.start(sys.executable, "-c", "import os; os.closerange(3, 100)" + SLEEP)
-    up(node)
-    assert "not made ready" in stacks(node)[0]["why"]
-    assert not state.is_final(node.state_of())
-
-
 # --- py-spy ---
-
-
-def fake_spy(node: Node, text: str) -> dict[str, Any]:
-    folder = node.folder / "spy"
-    folder.mkdir(exist_ok=True)
-    (folder / "py-spy").write_text(text)
-    (folder / "py-spy").chmod(0o755)
-    return {"env": {"PATH": f"{folder}:{os.environ['PATH']}"}}
-
-
-def test_py_spy_on_the_tasks_path_is_preferred(node: Node) -> None:
-    threads = (
-        '[{"thread_id": 2, "thread_name": "MainThread", "owns_gil": true, "frames": ['
-        '{"name": "A.f", "filename": "/x/t.py", "line": 3}]},'
-        ' {"thread_id": 1, "thread_name": "other", "owns_gil": false, "frames": []}]'
-    )
-    spec = fake_spy(node, f"#!/bin/sh\necho {shlex.quote(threads)}\n")
-    node.start(sys.executable, "-c", SLEEP, **spec)
-    up(node)
-    (found,) = stacks(node)
-    assert found["how"] == "py-spy"
-    assert found["text"].splitlines() == [
-        "Thread 0x0000000000000001 [other] (most recent call first):",
-        "",
-        "Thread 0x0000000000000002 [MainThread, holds the GIL] (most recent call first):",
-        '  File "/x/t.py", line 3 in f',
-    ]
-
-
-def test_the_dumps_name_is_its_own_tasks(node: Node) -> None:
-    """worker/1 must not be taken for worker/10."""
-    node.start(sys.executable, "-c", SLEEP, task="worker/1")
-    node.start(sys.executable, "-c", SLEEP.replace("nap", "doze"), task="worker/10")
-    up(node, "worker/1")
-    up(node, "worker/10")
-    assert "doze" not in until(lambda: stacks(node, task="worker/1")[0]["text"])
-
-    def dozing() -> list[dict[str, Any]]:
-        return [one for one in stacks(node, task="worker/10", tasks=["worker/10"]) if "doze" in one["text"]]
-
-    (only,) = until(dozing, what="worker/10 is asleep")
-    assert procs.look(only["pid"]) is not None

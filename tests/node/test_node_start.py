@@ -114,28 +114,6 @@ def test_nothing_starts_behind_a_stop_from_elsewhere(node: Node, monkeypatch: py
     node.alone()
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"argv": []},
-        {"argv": "true"},
-        {"argv": ["a\0b"]},
-        {"env": {"A=B": "c"}},
-        {"env": {"": "c"}},
-        {"env": {"A": "b\0c"}},
-    ],
-)
-def test_a_spec_that_no_process_can_have_is_refused_and_claims_nothing(
-    node: Node, spec: dict[str, Any]
-) -> None:
-    from orchestrator.node.task import start
-
-    with pytest.raises(NodeError) as caught:
-        start.start(node.paths, node.run, "1", "worker/0", {"argv": ["true"], "env": {}, **spec}, [])
-    assert caught.value.kind == "usage"
-    assert node.paths.tasks(node.run) == []
-
-
 def test_environment_values_arrive_exactly(node: Node) -> None:
     env = {
         "QUOTES": 'it\'s "so" `x` $(id) ${HOME} \\ \\n',
@@ -283,25 +261,6 @@ def test_the_task_outlives_the_process_that_started_it(node: Node) -> None:
     assert control.is_locked(node.task())
 
 
-def test_a_guard_killed_before_its_supervisor_lives_means_that_nothing_is_started(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from orchestrator.node.task import supervisor
-
-    begin = supervisor.supervise
-
-    def orphaned(*arguments: Any) -> None:
-        os.kill(os.getppid(), signal.SIGKILL)
-        until(lambda: os.getppid() != arguments[2], what="the guard is dead")
-        begin(*arguments)
-
-    monkeypatch.setattr(supervisor, "supervise", orphaned)
-    assert "guard was killed" in _outcome(node)
-    assert node.final()["state"] == state.LOST
-    assert node.state_of()["pid"] is None
-    node.alone()
-
-
 def test_a_bug_in_the_supervisor_is_written_down_and_ends_the_task(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,30 +273,6 @@ def test_a_bug_in_the_supervisor_is_written_down_and_ends_the_task(
     assert "crash.txt" in _outcome(node)
     assert "ZeroDivisionError: by design" in Path(node.task().crash).read_text()
     assert node.final()["state"] == state.LOST
-
-
-@pytest.mark.parametrize("which", [1, 2, 3, 4])
-def test_without_a_process_to_be_had_the_task_is_unstarted(
-    node: Node, monkeypatch: pytest.MonkeyPatch, which: int
-) -> None:
-    """Each of the four forks in turn (detaching, guard, supervisor, leader) fails."""
-    fork, count = os.fork, 0
-
-    def failing() -> int:
-        nonlocal count
-        count += 1
-        if count == which:
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        return fork()
-
-    monkeypatch.setattr(os, "fork", failing)
-    with pytest.raises(NodeError) as caught:
-        node.start("true")
-    monkeypatch.undo()
-    assert (caught.value.kind, caught.value.what) == ("start", "no process could be made for it")
-    assert "temporarily unavailable" in caught.value.why
-    assert node.final()["state"] == state.UNSTARTED
-    node.alone()
 
 
 def _outcome(node: Node) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import grp
 import os
 import pwd
 import shutil
@@ -21,11 +20,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.base import procs, trust, turnstile
-from orchestrator.node.base.fault import NodeError
+from orchestrator.node.base import procs, turnstile
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient, AgentError
-from tests.node.harness import names_in, until
+from tests.node.harness import until
 from tests.node.lab import Lab
 from tests.node.test_agent_store import Receiver, make_tree
 from tests.ports import free_port
@@ -153,61 +151,6 @@ def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_
         make_work(lab, agent)
     assert os.system(caught.value.hint) == 0
     assert make_work(lab, agent)["missing"] == []
-
-
-@pytest.mark.parametrize("spoil", ["mode", "owner", "folder"])
-def test_a_tree_of_ours_that_others_could_write_is_sent_again(lab: Lab, shared: Path, spoil: str) -> None:
-    agent = lab.agent()
-    send_tree(lab, agent, {"package/model.py": b"1"})
-    assert is_present(lab, agent)
-    model = shared / "trees" / DIGEST / "package" / "model.py"
-    model.write_bytes(b"evil")
-    if spoil == "owner":
-        os.chown(model, NOBODY, NOBODY)
-    else:
-        (model if spoil == "mode" else model.parent).chmod(0o777)
-    assert not is_present(lab, agent)
-    assert make_work(lab, agent)["missing"] == [DIGEST]
-    send_tree(lab, agent, {"package/model.py": b"1"})
-    assert model.read_bytes() == b"1"
-    assert names_in(shared / "trees") == [DIGEST]
-
-
-def test_an_ordinary_user_takes_roots_code_and_no_third_ones(lab: Lab, shared: Path) -> None:
-    agent = lab.agent()
-    send_tree(lab, agent, {"train.py": b"1"})
-    tree = str(shared / "trees" / DIGEST)
-    assert as_nobody(lambda: trust.is_ours(tree) or os.stat("/nowhere"))
-    os.chown(tree, 1234, 1234)
-
-    def take() -> None:
-        try:
-            trust.is_ours(tree)
-        except NodeError:
-            raise OSError from None
-
-    assert not as_nobody(take)
-
-
-def test_a_group_of_one_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As useradd makes it, with umask 002; users and groups are made up, the folder is real."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    folder.chmod(0o775)
-    os.chown(folder, 0, 4242)
-    user = pwd.struct_passwd(("ada", "x", 0, 4242, "", "/", "/bin/sh"))
-    members: list[str] = []
-    name = "ada"
-    monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
-    trust.check_way(str(folder))
-    members.append("bob")
-    with pytest.raises(NodeError, match="will not run code"):
-        trust.check_way(str(folder))
-    members.clear()
-    name = "users"
-    with pytest.raises(NodeError, match="will not run code"):
-        trust.check_way(str(folder))
 
 
 # --- what another user meets while a run is alive ---

@@ -21,8 +21,6 @@ from orchestrator.rehearsal import Cluster
 from tests.exclusive import exclusive
 from tests.ports import unanswering
 
-REPOSITORY = Path(__file__).parents[2]
-
 
 def failure(host: Host) -> HostError:
     """What keeps us from the host's agent."""
@@ -83,16 +81,6 @@ def test_an_expired_account(account: Account) -> None:
     assert "it hung up" in error.why
 
 
-def test_an_expired_password(account: Account) -> None:
-    account.change("chage", "-d", "0")
-    try:
-        error = failure(account.host)
-    finally:
-        account.change("chage", "-d", "2026-01-01", "-M", "-1")
-    assert (error.kind, error.what) == ("account", "wants a new password of that account first")
-    assert "password has expired" in error.why
-
-
 @pytest.mark.parametrize("limit", ["nproc 0", "nofile 8"])
 def test_no_process_left_for_the_account(account: Account, limit: str) -> None:
     with limits(account, limit):
@@ -100,21 +88,6 @@ def test_no_process_left_for_the_account(account: Account, limit: str) -> None:
     assert (error.kind, error.what) == ("no-process", "cannot start a process for us")
     assert "sshd closes the channel" in error.why
     assert "limits.conf" in error.hint
-
-
-def test_too_many_logins(account: Account) -> None:
-    with limits(account, "maxlogins 0"):
-        error = failure(account.host)
-    assert (error.kind, error.what) == ("account", "has too many logins of that account")
-
-
-def test_an_account_without_a_shell(account: Account) -> None:
-    account.change("usermod", "-s", "/usr/sbin/nologin")
-    try:
-        error = failure(account.host)
-    finally:
-        account.change("usermod", "-s", "/bin/bash")
-    assert (error.kind, error.what) == ("account", "logs in, but may run no command there")
 
 
 # --- bastions ---

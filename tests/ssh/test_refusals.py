@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +20,8 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.connect import SshConnector
-from tests.ports import unanswering
 
 Edit = Callable[..., Host]
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -145,14 +142,6 @@ def test_a_wrong_user(connector: SshConnector, host: Host) -> None:
     assert "identity" in error.hint
 
 
-def test_no_key_at_all(connector: SshConnector, host: Host) -> None:
-    path = Path(str(host.ssh_config))
-    path.write_text(path.read_text().replace("IdentityFile", "IdentityFile none\n#"))
-    error = refused(connector, host)
-    assert error.kind == "auth"
-    assert "there was no key to offer" in error.why
-
-
 def test_a_key_that_cannot_be_read_is_named(connector: SshConnector, host: Host, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n-----END OPENSSH PRIVATE KEY-----\n")
@@ -165,46 +154,6 @@ def test_a_key_that_cannot_be_read_is_named(connector: SshConnector, host: Host,
 
 
 # --- the way there ---
-
-
-def test_a_name_that_does_not_resolve(
-    connector: SshConnector, configure: Edit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(*_: object, **__: object) -> object:  # a real query would leave the machine
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    host = configure("HostName no-such-host.invalid")
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    error = refused(connector, host)
-    assert error.kind == "resolve"
-    assert "no-such-host.invalid" in error.why
-
-
-UNREACHABLE = """
-from orchestrator.connectors import connectors
-from orchestrator.errors import HostError
-from orchestrator.fleet import Fleet
-from orchestrator.model import Host
-try:
-    connectors().connect(Host("h", "127.0.0.1", "127.0.0.1", ssh_config="/dev/null"), 5)
-except HostError as error:
-    print(error.kind, error.what, error.why, sep="|")
-"""
-
-
-def test_no_route() -> None:
-    """In a network namespace of its own nothing leads anywhere, not even loopback."""
-    argv = ["unshare", "-rn", sys.executable, "-c", UNREACHABLE]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    if "unshare" in done.stderr:
-        pytest.skip("no network namespaces here")
-    assert done.stdout.startswith("no-route|cannot be reached|Network is unreachable"), done
-
-
-def test_a_machine_that_does_not_answer(connector: SshConnector, configure: Edit) -> None:
-    with unanswering() as port:
-        error = refused(connector, configure("HostName 127.0.0.1", f"Port {port}"), timeout=1)
-    assert (error.kind, error.what) == ("timeout", "did not answer in time")
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host
 from orchestrator.rehearsal import Cluster, sshd
 from orchestrator.ssh.connect import SshConnector
-from orchestrator.ssh.keys import Secrets
 from orchestrator.ssh.prepare import prepare
 from orchestrator.ssh.resolve import resolve
 from orchestrator.transport import Link
@@ -172,13 +171,6 @@ def test_a_key_with_a_passphrase_is_asked_for_once(cluster: Cluster, tmp_path: P
         assert caught.value.kind == "auth"
         assert f"{key} is encrypted" in caught.value.why
         assert caught.value.hint == f"`ssh-add '{key}'`"
-
-
-def test_nothing_is_asked_when_a_default_key_works_without(
-    cluster: Cluster, tmp_path: Path, config: Path
-) -> None:
-    keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "open"))
-    assert prepare([use(config, cluster.hosts[0])], lambda _: pytest.fail("asked")) == Secrets()
 
 
 @pytest.mark.parametrize(("kind", "form"), [("ed25519", ""), ("ecdsa", "PEM")])

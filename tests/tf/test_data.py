@@ -87,24 +87,3 @@ def small_mnist(folder: Path) -> list[str]:
     manual = folder / "downloads" / "manual"
     mnist_files.make(manual)
     return ["-m", "tests.tf.small_mnist", "worker_entry.prepare", str(manual), "-"]
-
-
-def test_an_uneven_last_batch_of_which_some_tasks_get_nothing(tmp_path: Path) -> None:
-    """100 test examples are a batch of 99 and one of 1: two of the three tasks have none of that."""
-    status, said = prepare(small_mnist(tmp_path), tmp_path)
-    assert status == 0, said
-    length = words("--epochs 1 --steps-per-epoch 5 --optimizer sgd")
-    options = ["--data-dir", str(tmp_path), *length]
-    (alone,) = train(tmp_path / "one", *options, "--batch-size", "99")
-    three = train(tmp_path / "three", *options, "--batch-size", "33", "--loop", "custom", jobs={"worker": 3})
-    assert len({result["digest"] for result in three}) == 1
-    for result in three:
-        assert result["test_accuracy"] == pytest.approx(alone["test_accuracy"], abs=1e-6)
-        assert result["test_loss"] == pytest.approx(alone["test_loss"], abs=1e-5)
-
-
-def test_preparing_without_a_network_says_what_else_can_be_done(tmp_path: Path) -> None:
-    status, said = prepare(["-m", "worker_entry.prepare"], tmp_path, **NO_NETWORK)
-    assert status == 1
-    assert "127.0.0.1:1 cannot be reached: nothing listens there" in said
-    assert "--dataset digits" in said

@@ -135,15 +135,3 @@ def test_alone_it_survives_a_kill_and_a_term(tmp_path: Path, uninterrupted: Unin
     found = compare(uninterrupted.checkpoints, folder(""))
     assert found["steps"] == [STEPS, STEPS]
     assert found["apart"] < 1e-5
-
-
-def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
-    def folder(_task: str) -> Path:
-        return tmp_path / "checkpoints"
-
-    with gang(tmp_path / "first", folder, "--steps-per-epoch", "1", jobs={}) as first:
-        first.finish()
-    with gang(tmp_path / "second", folder, "--optimizer", "sgd", jobs={}) as second:
-        assert second.wait() == {"alone": 1}
-        (error,) = second["alone"].records("error")
-        assert "is of another model or optimizer" in error["message"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.connectors import connectors
-from orchestrator.errors import ExitStatus, HereError, HostError, Trouble
+from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.events import Event, HostLost
 from orchestrator.fleet import Fleet
 from orchestrator.model import LOCAL, Host
@@ -81,13 +81,6 @@ def test_an_ssh_that_cannot_be_started_is_this_machines_trouble(
     with pytest.raises(HereError) as refusal:
         resolve.resolve(host("a"))
     assert refusal.value.why == os.strerror(number)
-
-
-def test_what_fails_here_is_an_error_of_each_host() -> None:
-    fleet = Fleet(Troubled(OSError(errno.EMFILE, "Too many open files")), lambda _: None)
-    errors = fleet.connect([replace(host("a"), ssh=LOCAL)])
-    fleet.close()
-    assert [(error.kind, error.status) for error in errors.values()] == [(Trouble.HERE, ExitStatus.HERE)]
 
 
 WITHOUT_SSH = """
