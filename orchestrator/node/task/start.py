@@ -34,7 +34,6 @@ def start(  # noqa: PLR0917 - named by the protocol
     `lease_fds` are locks that shall be held for as long as the task lives.
     """
     folder = paths.task(run, attempt, task)
-    _check(spec)
     prctl.load()
     launch = _launch(paths, folder, spec)
     claimed = take_claim(folder)
@@ -67,18 +66,6 @@ def _withdraw(folder: TaskFolder) -> None:
     """Conclude a task that was claimed too late."""
     found = {**state.read(folder), "want": state.WANT_STOP}
     state.conclude(folder, state.ended(found, state.UNSTARTED, time.time_ns(), _STOPPED))
-
-
-def _check(spec: Mapping[str, Any]) -> None:
-    argv, env = spec.get("argv"), spec.get("env") or {}
-    if not isinstance(argv, list) or not argv or not all(isinstance(text, str) for text in argv):
-        raise NodeError("usage", "a task needs a command: a list of texts", f"got {type(argv).__name__}")
-    bad = [name for name, value in env.items() if not name or "=" in name or "\0" in name + value]
-    if bad:
-        names = ", ".join(repr(name) for name in bad)
-        raise NodeError("usage", f"not possible in an environment: {names}", "a name with =, or a NUL byte")
-    if any("\0" in text for text in argv):
-        raise NodeError("usage", "a NUL byte cannot be part of a command line")
 
 
 def _launch(paths: Paths, folder: TaskFolder, spec: Mapping[str, Any]) -> Launch:
