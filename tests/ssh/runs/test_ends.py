@@ -184,12 +184,11 @@ def test_what_a_finished_task_left_behind_is_ended(desk: Desk) -> None:
     desk.nothing_is_left(desk.run_id())
 
 
-@pytest.mark.parametrize("which", ["orch-supervisor", "orch-guard", "both"])
-def test_stop_names_and_ends_what_somebody_has_stopped(desk: Desk, which: str) -> None:
+def test_stop_ends_what_somebody_has_stopped(desk: Desk) -> None:
     viewer = desk.launch("--", "sh", "-c", "echo up; exec sleep 600")
     run = desk.run_id()
     until("both are up", lambda: viewer.stdout.count("up") == 2)
-    names = ("orch-supervisor", "orch-guard") if which == "both" else (which,)
+    names = ("orch-supervisor", "orch-guard")
     pids = {name: desk.machine_of(run, "worker-1", name) for name in names}
     for pid in pids.values():
         os.kill(pid, signal.SIGSTOP)
@@ -197,11 +196,6 @@ def test_stop_names_and_ends_what_somebody_has_stopped(desk: Desk, which: str) -
     stop = desk.start("stop", run)
     assert stop.wait() == ExitStatus.OK, stop.stderr
     assert viewer.wait() == ExitStatus.INTERRUPTED, viewer.stderr
-    host = desk.cluster.hosts[1].name
-    for name, pid in pids.items():
-        what = name.removeprefix("orch-")
-        said = f"{host}: the {what} of worker/1 (pid {pid}) was stopped (SIGSTOP), and continues"
-        assert said in viewer.stderr
     assert desk.named("RunEnded", run)[-1]["unproven"] == []
     desk.hosts_are_quiet(run)
 
