@@ -44,9 +44,9 @@ def main(arguments: argparse.Namespace) -> int:
     inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
     if arguments.dry_run:
         return _dry_run(inventory, arguments)
-    other_ports = arguments.other_ports or arguments.hosts == SLURM  # nobody chose those
+    arguments.other_ports |= arguments.hosts == SLURM  # nobody chose those
     with Interrupts() as interrupts:
-        folder = start(inventory, arguments, logins, other_ports=other_ports)
+        folder = start(inventory, arguments, logins)
         if not arguments.detach or interrupts.count:
             from orchestrator.cli.desk.watch import follow
 
@@ -70,12 +70,9 @@ def _announced(folder: RunFolder) -> bytes:
 
 
 def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
-    import dataclasses
-
     import msgspec
 
-    from orchestrator.launching import notified
-    from orchestrator.launching.start import make_plan
+    from orchestrator.launching.start import make_plan, notify_command
     from orchestrator.planning.explain import dry_run
     from orchestrator.store import new_run_id
     from orchestrator.text import utf8
@@ -83,13 +80,12 @@ def _dry_run(inventory: Inventory, arguments: argparse.Namespace) -> int:
     now = time.time()
     planned, project, found = make_plan(inventory, arguments, new_run_id(now), now)
     sent = project.sent() if project is not None else None
-    told = notified.command(inventory.job, arguments.notify)
+    told = notify_command(inventory.job, arguments.notify)
     if arguments.json:
         more: dict[str, Any] = {"code": sent.as_json()} if sent else {}
         more["findings"] = [one.as_json() for one in found]
         facts(msgspec.json.encode(utf8({**msgspec.to_builtins(planned), **more})))
     else:
-        planned = dataclasses.replace(planned, notes=(*planned.notes, *map(str, found)))
         say(*dry_run(planned).removesuffix("\n").split("\n"), *(sent.as_text() if sent else ()))
         say(*(("", f"at its end, here: {shlex.join(told)}") if told else ()))
     return int(ExitStatus.OK)

@@ -132,18 +132,21 @@ def everything(inventory: Inventory) -> RunPlan:
 
     from orchestrator.launching.environment import planned_environment
     from orchestrator.launching.keeping import owner
-    from orchestrator.planning.plan import assign
+    from orchestrator.model import Admission
+    from orchestrator.planning.plan import assign, lay_out
 
     inventory, environment = planned_environment(inventory)
     hosts = tuple(dataclasses.replace(host, spare=False) for host in inventory.hosts)
-    planned = assign(
-        dataclasses.replace(inventory, hosts=hosts),
-        command=(),
-        env={},
-        name="",
+    inventory = dataclasses.replace(inventory, hosts=hosts)
+    layout = lay_out(inventory, command=(), env={}, environ=os.environ)
+    return assign(
+        inventory,
+        layout,
         run="preflight",
+        name="",
         owner=owner(),
         created=time.time(),
-        environ=os.environ,
+        admission=Admission(),
+        environment=environment,
+        notes=layout.notes,
     )
-    return dataclasses.replace(planned, environment=environment)

@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     ):
         os.environ[MARK] = str(cluster.folder)  # a keeper has it, and ends with the hosts if we are killed
         inventory = Inventory(cluster.hosts, source="the rehearsal")
-        folder = start(inventory, arguments, logins, other_ports=False)
+        folder = start(inventory, arguments, logins)
         status = follow(folder, arguments, interrupts)
     if status == ExitStatus.CLUSTER and arguments.python is None:
         tell("the tasks use the Python that runs orchestrate; name another with --python")

@@ -5,17 +5,30 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.config.mistakes import Wrong
+from orchestrator.config.values import NeedsShell, notify
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import FRAMEWORKS
-from orchestrator.launching import code, keeping, notebook, notified, program
+from orchestrator.launching import code, keeping, notebook, program
 from orchestrator.launching.data import check_data
 from orchestrator.launching.environment import planned_environment
-from orchestrator.model import Admission, FrameworkName, Host, Inventory, OnHang, Revalidate, RunPlan, TaskId
+from orchestrator.model import (
+    Admission,
+    FrameworkName,
+    Host,
+    Inventory,
+    Job,
+    OnHang,
+    Revalidate,
+    RunPlan,
+    TaskId,
+)
 from orchestrator.names import RunId
 from orchestrator.planning import environ, plan
 from orchestrator.program import findings, refusals
@@ -43,8 +56,6 @@ def start(
     inventory: Inventory,
     arguments: argparse.Namespace,
     logins: Callable[[Sequence[Host]], Secrets | None],
-    *,
-    other_ports: bool,
 ) -> RunFolder:
     """Plan the run, make its folder, fork its keeper; raise UsageError before anything was made.
 
@@ -53,14 +64,11 @@ def start(
     now = time.time()
     run = new_run_id(now)
 
-    planned, project, found = make_plan(inventory, arguments, run, now)
-    wanted_tasks(arguments.task, planned, "the run")
-    admission = dataclasses.replace(planned.admission, other_ports=other_ports)
     key = own_key()
     unsealed = () if key is not None else (f"no key could be made ({key_path()}): {_UNSEALED}",)
-    notes = (*planned.notes, *map(str, found), *unsealed)
-    planned = dataclasses.replace(planned, notes=notes, admission=admission)
-    told = notified.command(inventory.job, getattr(arguments, "notify", None))
+    planned, project, _ = make_plan(inventory, arguments, run, now, unsealed)
+    wanted_tasks(arguments.task, planned, "the run")
+    told = notify_command(inventory.job, getattr(arguments, "notify", None))
     secrets = environ.values_here("secrets", inventory.job.secrets, os.environ)
     folder = RunFolder(runs_root(), run)
     folder.create(planned)
@@ -72,7 +80,11 @@ def start(
 
 
 def make_plan(
-    inventory: Inventory, arguments: argparse.Namespace, run: RunId, created: float
+    inventory: Inventory,
+    arguments: argparse.Namespace,
+    run: RunId,
+    created: float,
+    notes: tuple[str, ...] = (),
 ) -> tuple[RunPlan, code.Project | None, tuple[findings.Finding, ...]]:
     """The plan, the user's code where it is to be sent, and what will probably go wrong; raise UsageError."""
     given = {
@@ -100,49 +112,71 @@ def make_plan(
     check_data(inventory)
     inventory, environment = planned_environment(inventory, resolve=not getattr(arguments, "dry_run", False))
     sources = program.read(command, around)
-    planned = plan.assign(
+    layout = plan.lay_out(
         inventory,
         command=arguments.command,
         env=dict(arguments.env),
-        name=arguments.name,
-        run=str(run),
-        owner=keeping.owner(),
-        created=created,
         environ=os.environ,
         sources=tuple(source.text for source in sources),
     )
     # What a command of the user's own looks at is not known: it may be the network.
     usual = Revalidate.ALWAYS if inventory.job.validate else Revalidate.CHANGED
     when = inventory.job.validation or usual
-    framework = FRAMEWORKS[planned.recipe.framework]
-    admission = Admission(
-        preflight=not arguments.skip_preflight,
-        validate=when is not Revalidate.NEVER and bool(inventory.job.validate or framework.validation),
-        recall=when is Revalidate.CHANGED,
-        validate_command=inventory.job.validate,
-    )
-    cwd = "" if project is None else project.root.cwd
-    tensorflow = planned.recipe.framework is FrameworkName.TENSORFLOW
+    framework = FRAMEWORKS[layout.recipe.framework]
+    tensorflow = layout.recipe.framework is FrameworkName.TENSORFLOW
     known = not tensorflow or program.names_tensorflow(command, around, sources)
-    noted = planned.notes if known else ()
-    ignored = inventory.job.lint_ignore if tensorflow else tuple(findings.CODES)
-    scene = findings.Scene(planned, sources)
-    found = findings.find(scene, ignored)
-    if_shared = findings.find(dataclasses.replace(scene, one_folder=True), ignored)
+    ignored = inventory.job.lint_ignore
+    rules = ignored if tensorflow else tuple(findings.CODES)
+    scene = findings.Scene(layout.tasks, layout.recipe, sources)
+    found = findings.find(scene, rules)
+    if_shared = findings.find(dataclasses.replace(scene, one_folder=True), rules)
     own = findings.own_paths(
         command, sources, lambda path: around.exists(path) and not around.everywhere(path)
     )
-    own = {} if findings.PATH in inventory.job.lint_ignore else own
-    planned = dataclasses.replace(
-        planned,
-        admission=admission,
-        cwd=cwd,
+    planned = plan.assign(
+        inventory,
+        layout,
+        run=str(run),
+        name=arguments.name,
+        owner=keeping.owner(),
+        created=created,
+        admission=Admission(
+            preflight=not arguments.skip_preflight,
+            validate=when is not Revalidate.NEVER and bool(inventory.job.validate or framework.validation),
+            recall=when is Revalidate.CHANGED,
+            validate_command=inventory.job.validate,
+            other_ports=getattr(arguments, "other_ports", False),
+        ),
         environment=environment,
+        cwd="" if project is None else project.root.cwd,
+        notes=(*converted, *(layout.notes if known else ()), *map(str, found), *notes),
         if_shared=tuple(str(one) for one in if_shared if one not in found),
-        find_program=findings.PROGRAM not in inventory.job.lint_ignore,
-        data=inventory.data,
-        notes=(*converted, *noted),
-        own_paths=tuple(own),
-        own_paths_at=tuple(own.values()),
+        find_program=findings.PROGRAM not in ignored,
+        own_paths={} if findings.PATH in ignored else own,
     )
     return planned, project, found
+
+
+def notify_command(job: Job, wanted: str | None) -> tuple[str, ...]:
+    """The argv that tells of the end, its program as an absolute path; () for none.
+
+    Raise UsageError for one that could not be run: at the end of a night it would be too late.
+    """
+    try:
+        argv = job.notify if wanted is None else notify(wanted)
+    except Wrong as wrong:
+        shell = wanted is not None and isinstance(wrong, NeedsShell) and not set(wanted) & set("'\"\\$`")
+        hint = (
+            f"`--notify \"bash -c '{wanted}'\"`" if shell else "`--notify 'mail -s trained me@example.org'`"
+        )
+        raise UsageError(f"--notify {wrong}", hint=hint) from wrong
+    if not argv:
+        return ()
+    program = shutil.which(os.path.expanduser(argv[0]))  # noqa: PTH111 - a name without a slash stays one
+    if program is None:
+        raise UsageError(
+            f"--notify: this machine has no program {argv[0]}",
+            why="it is run here, by no shell, when the run has ended",
+            hint="write its whole path; a script needs `chmod +x`",
+        )
+    return (os.path.abspath(program), *argv[1:])  # noqa: PTH100 - a link is run by its own name

@@ -26,11 +26,11 @@ from orchestrator.model import TaskId
 from orchestrator.phases import allocation, stop
 from orchestrator.phases.adopt import Adopted
 from orchestrator.phases.context import Run, log
-from orchestrator.phases.follow import Follower, on_nodes
+from orchestrator.phases.follow import Follower
 from orchestrator.phases.hang import Hung, LinkTester, Watch
 from orchestrator.run import restarts, vitals
-from orchestrator.run.fetching import Fetching
 from orchestrator.run.gang import GangDecision, decide, essential, succeeded
+from orchestrator.run.records import Fetching
 from orchestrator.store.reader import last_lines
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come
@@ -115,14 +115,16 @@ class Attempt:
                     why = "asked for from another machine" if elsewhere and not run.stop.asked else ""
                     stopper = self._stop(StopBy.USER, why, run.plan.grace)
             if asked is not None and time.monotonic() >= self._next_leave:
-                self._leave_behind()
+                self._next_leave = time.monotonic() + _LEAVE_EVERY
+                follower.leave_behind(timeout=5.0)  # however much of their output is still there
             if run.stop.kill and stopper is not None:
                 stopper.sharpen()
             match decide(follower.tasks, follower.ends, run.plan.completion):
                 case GangDecision.ENDED:
                     break
                 case GangDecision.STOP_FAILED if stopper is None:
-                    stopper = self._stop(StopBy.FAILURE, self._blame(), run.plan.failure_grace)
+                    blame = f"{self._failed()[0].task} failed"
+                    stopper = self._stop(StopBy.FAILURE, blame, run.plan.failure_grace)
                     if self._blames_peer():
                         links.begin()
                 case GangDecision.STOP_COMPLETE if stopper is None:
@@ -162,17 +164,6 @@ class Attempt:
                 self._diverged.setdefault(str(task), lines.fit.diverged)
         return Finished(tuple(self._exits), good, stopped, self._steps, unproven, hung, self._diverged, cut)
 
-    def _leave_behind(self) -> None:
-        """Do not wait for the output of tasks that have ended, however much of it there is."""
-        self._next_leave = time.monotonic() + _LEAVE_EVERY
-        waiting = set(self._follower.waiting())
-        ended = {
-            task: told
-            for (name, task), told in on_nodes(self._run, self.name, timeout=5.0).items()
-            if task in waiting and self._follower.host(task) == name
-        }
-        self._follower.leave_behind(ended)
-
     def _begun(self) -> StopBy | None:
         """Why the last keeper was stopping what is still alive; None when it was not."""
         return self._adopted.stopping if self._adopted is not None and self._follower.waiting() else None
@@ -198,9 +189,6 @@ class Attempt:
     def _failed(self) -> list[TaskExited]:
         return [exited for exited in self._exits if ended_badly(exited)]
 
-    def _blame(self) -> str:
-        return f"{self._failed()[0].task} failed"
-
     def _blames_peer(self) -> bool:
         """Return True if the last words of the first failed task are about another one."""
         slug = self._failed()[0].task.replace("/", "-")
@@ -212,7 +200,7 @@ class Attempt:
         if not run.plan.restarts.most:
             return ""  # with nothing to restart its tasks are waited for
         return restarts.given_up(
-            {host.name: now - run.lost[host.name] for host in run.hosts if host.name in run.lost},
+            {name: now - since for name, since in run.lost.items()},
             {follower.host(task) for task in follower.waiting()},
             hosts=len(run.hosts),
             silent=now - follower.heard,

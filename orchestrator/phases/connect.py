@@ -128,11 +128,11 @@ def keep_again(run: Run, session: Session) -> None:
     The agent that we had there may still be about to notice that it was left.
     """
     name = session.host.name
-    run.unkept.add(name)
+    run.losses.unkept.add(name)
 
     def answered(future: Future[wire.Keeping]) -> None:
         if not future.cancelled() and future.exception() is None and future.result().granted:
-            run.unkept.discard(name)
+            run.losses.unkept.discard(name)
 
     session.submit(wire.Keep(run=run.id, who=run.who)).add_done_callback(answered)
 

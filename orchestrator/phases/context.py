@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,8 +109,39 @@ class CodeSource:
 
 
 @dataclass
+class StagedCode:
+    """Code as the stage has brought it to hosts, and where the tasks work there."""
+
+    reading: Future[Contents] | None = None  # the user's code, while it is read
+    trees: list[Contents] = field(default_factory=list)  # that every host has: that code and worker_entry
+    synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there
+    builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
+    work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
+    made: set[str] = field(default_factory=set)  # hosts whose cwd was made again, for the coming attempt
+    shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
+
+
+@dataclass
+class PlacedData:
+    """Data of [data]: read here once, and where the tasks of each host find it."""
+
+    contents: Contents | None = None
+    env: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass
+class HostLosses:
+    """Hosts that are lost, while they are tried again; `phases.restart.recovery` fills it."""
+
+    since: dict[str, float] = field(default_factory=dict)  # monotonic
+    untried: dict[str, float] = field(default_factory=dict)  # seconds to wait first; no thread has begun
+    untold: set[str] = field(default_factory=set)  # nobody was told of them
+    unkept: set[str] = field(default_factory=set)  # back, and do not hold us for the keeper yet
+
+
+@dataclass
 class Run:
-    """One run in the hands of its keeper."""
+    """One run in the hands of its keeper: what is fixed, the plan and the fleet, and what each phase owns."""
 
     folder: RunFolder
     plan: RunPlan
@@ -124,25 +155,12 @@ class Run:
     key: bytes | None = None  # with which the user's plans are sealed
     validations: Validations | None = None  # of earlier launches; None: none are remembered
     stop: StopFlag = field(default_factory=StopFlag)
-    work: dict[str, str] = field(default_factory=dict)  # host -> absolute cwd
-    made: set[str] = field(default_factory=set)  # hosts whose cwd was made again, for the coming attempt
-    shared: dict[str, str] = field(default_factory=dict)  # host -> the first one that sees the same workdir
-    reading: Future[Contents] | None = None  # the user's code, while it is read
-    dataset: Contents | None = None  # what [data] names, once it was read
-    data_env: dict[str, dict[str, str]] = field(default_factory=dict)  # host -> where its tasks find that
-    trees: list[Contents] = field(
-        default_factory=list
-    )  # that every host has: the user's code and worker_entry
-    synced: dict[str, set[str]] = field(default_factory=dict)  # host -> digests that were told to be there
-    builtin: dict[str, str] = field(default_factory=dict)  # host -> folder of worker_entry's tree
-    started: bool = False  # something of the run may be alive on the nodes
-    lost: dict[str, float] = field(default_factory=dict)  # host -> since when (monotonic)
-    untried: dict[str, float] = field(default_factory=dict)  # of the lost ones: no thread was left for them
-    untold: set[str] = field(default_factory=set)  # of the lost ones, those that nobody was told of
-    away: set[str] = field(default_factory=set)  # hosts of which was told that they cannot be reached
+    staged: StagedCode = field(default_factory=StagedCode)
+    placed: PlacedData = field(default_factory=PlacedData)
+    losses: HostLosses = field(default_factory=HostLosses)
     leased: dict[str, Session] = field(default_factory=dict)  # host -> whose agent holds its ports
-    unkept: set[str] = field(default_factory=set)  # hosts that do not hold us for the keeper, yet
     fate: tuple[float, Fate] = (-math.inf, Fate())  # when Slurm was asked (monotonic), and its answer
+    started: bool = False  # something of the run may be alive on the nodes
     watched: float = -math.inf  # when a viewer last said that it looks at the tasks (monotonic)
 
     @property
@@ -152,6 +170,12 @@ class Run:
     @property
     def hosts(self) -> tuple[Host, ...]:
         return self.plan.hosts
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """The hosts with tasks that are lost, each with since when (monotonic)."""
+        since = self.losses.since
+        return {host.name: since[host.name] for host in self.hosts if host.name in since}
 
     @property
     def names(self) -> list[str]:
@@ -170,14 +194,14 @@ class PhaseFailed(Exception):  # noqa: N818 - how a phase ends, caught by the ke
         hosts: Mapping[str, str] | None = None,
         *,
         outside: bool = False,
-        lost: Collection[str] = (),
+        here: bool = False,
     ) -> None:
         super().__init__(cause)
         self.phase = phase
         self.cause = cause
         self.hint = hint
         self.hosts = hosts or {}  # what is wrong with which
-        self.lost = frozenset(lost)  # those of `hosts` with which nothing is wrong but that they were lost
+        self.here = here  # nothing is wrong with any host: this machine could not do its part
         self.outside = outside  # it need not come again: a host was lost over it
 
 
@@ -214,7 +238,6 @@ def phase_failed(bus: Bus, phase: Phase, errors: Mapping[str, HostError]) -> Pha
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     found = {name: error.what for name, error in errors.items()}
     outside = any(error.lost or error.kind == Trouble.TIMEOUT for error in errors.values())
-    lost = [name for name, error in errors.items() if error.lost]
-    return PhaseFailed(
-        phase, f"{first}{others} {errors[first].what}", errors[first].hint, found, outside=outside, lost=lost
-    )
+    here = all(error.kind == Trouble.HERE for error in errors.values())
+    cause = f"{first}{others} {errors[first].what}"
+    return PhaseFailed(phase, cause, errors[first].hint, found, outside=outside, here=here)

@@ -43,19 +43,19 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
     with phase(run, Phase.DATA):
         hosts = [host for host in run.hosts if host.name in run.fleet.sessions]
         digest = run.plan.data_digest
-        if digest and run.dataset is None:  # another keeper has sent it
+        if digest and run.placed.contents is None:  # another keeper has sent it
             seen = look(run.fleet, hosts, digest, thorough=False)
             if all(one.state in _USABLE for one in seen.good.values()) and not seen.bad:
                 _found(run, run.plan.data, {name: one.path for name, one in seen.good.items()})
                 return
-        dataset = run.dataset or _read(run, run.plan.data)
+        dataset = run.placed.contents or _read(run, run.plan.data)
         if digest not in ("", dataset.digest):
             raise PhaseFailed(
                 Phase.DATA,
                 "what [data] names is not what it was when the run began",
                 "launch it again: tasks of one run must read the same",
             )
-        run.dataset = dataset
+        run.placed.contents = dataset
         placed, bad = bring(run.fleet, hosts, dataset, run.bus.emit, TransferOptions(run=run.id))
         fail_on(run.bus, Phase.DATA, bad)
         _found(run, run.plan.data, placed)
@@ -71,7 +71,7 @@ def place(run: Run, joined: Sequence[str] | None = None) -> None:
 def _found(run: Run, data: Data, placed: Mapping[str, str]) -> None:
     """From now on tasks are told where it is."""
     for name, path in placed.items():
-        run.data_env[name] = env_of_data(path, data)
+        run.placed.env[name] = env_of_data(path, data)
 
 
 def _read(run: Run, data: Data) -> Contents:

@@ -19,7 +19,6 @@ from orchestrator.model import TaskId
 from orchestrator.phases.connect import keep_again
 from orchestrator.phases.context import Emit, Followed, Reconnected, Run, ViewerRequest, log
 from orchestrator.phases.restart import recovery
-from orchestrator.planning.takeover import speaks_for
 from orchestrator.run import fitlines, hang
 from orchestrator.run.records import ReportLines, TaskPlace, final, reported, vanished
 from orchestrator.store.mirror import Mirror, has_room
@@ -112,15 +111,9 @@ class Follower:
 
     def give_up(self, why: str) -> None:
         """End what was told to stop and is not waited for any longer: its host stays lost, or KILL fails."""
-        states = ended_on_nodes(self._run, self._attempt) if self._put_off.hosts else {}
+        self.leave_behind()
         for task in self.waiting():
-            name = self._placed[task]
-            if (state := states.get(task)) is not None and name in self._run.fleet.sessions:
-                self._told(Noted(f"{task}: there was no room here for the rest of its log: {name} has all"))
-                offset = self._run.fleet.sessions[name].clock_offset
-                self._end(final(self._place(task), state, offset, time.time()))
-                continue
-            silent, loss = recovery.silence(self._run, name)
+            silent, loss = recovery.silence(self._run, self._placed[task])
             known = silent or self._messages.get(task) or why
             self._end(vanished(self._place(task), known, time.time(), stopped=True, loss=loss))
 
@@ -243,17 +236,14 @@ class Follower:
         """Return True if it is the task of that host."""
         return self._task_on(host, task) is not None
 
-    def leave_behind(self, told: Mapping[TaskId, tuple[wire.TaskStatus, float]]) -> None:
-        """End tasks whose ends are known though their output is not all here, and say how much is not.
-
-        `told` is what their nodes tell, and how far the clock of each is ahead.
-        """
-        for task, (one, clock_offset) in told.items():
-            if task not in self.ends and one.state.state.final:
-                if (left := one.log_size - self._mirrors[task].log_size) > 0:
+    def leave_behind(self, timeout: float = 10.0) -> None:
+        """End tasks that have ended by their nodes' word though their output is not all here, and say so."""
+        for task, (told, clock_offset) in ended_on_nodes(self._run, self._attempt, timeout).items():
+            if task in self._placed and task not in self.ends:
+                if (behind := told.log_size - self._mirrors[task].log_size) > 0:
                     why = f"not fetched: the rest of its log is on {self._placed[task]}"
-                    self._told(LogGap(str(task), GapPlace.CONTROLLER, left, why))
-                self._end(final(self._place(task), one.state, clock_offset, time.time()))
+                    self._told(LogGap(str(task), GapPlace.CONTROLLER, behind, why))
+                self._end(final(self._place(task), told.state, clock_offset, time.time()))
 
     def _records(self, task: TaskId, data: bytes) -> None:
         for line in self._reports[task].feed(data):
@@ -291,9 +281,9 @@ class Follower:
         self._told(exited)
 
     def _keep_again(self) -> None:
-        if self._run.unkept and time.monotonic() - self._asked_keep > _AGAIN:
+        if self._run.losses.unkept and time.monotonic() - self._asked_keep > _AGAIN:
             self._asked_keep = time.monotonic()
-            for name in list(self._run.unkept):
+            for name in list(self._run.losses.unkept):
                 if (session := self._run.fleet.sessions.get(name)) is not None:
                     keep_again(self._run, session)
 
@@ -323,26 +313,18 @@ def _gaps_said(run: Run, attempt: str) -> dict[TaskId, int]:
     return missing
 
 
-def on_nodes(
+def ended_on_nodes(
     run: Run, attempt: str, timeout: float = 10.0
-) -> dict[tuple[str, TaskId], tuple[wire.TaskStatus, float]]:
-    """Return what each host that answers tells of each task, and how far its clock is ahead."""
+) -> dict[TaskId, tuple[wire.TaskStatus, float]]:
+    """Tasks of an attempt that have ended, as their hosts tell, and how far each clock is ahead."""
+    placed = {(spec.host, str(spec.id)): spec.id for spec in run.plan.tasks}
     answers = run.fleet.ask(wire.States(run=run.id), timeout=timeout)
     clocks = {name: session.clock_offset for name, session in run.fleet.sessions.items()}
     return {
-        (name, TaskId.parse(one.task)): (one, clocks.get(name, 0.0))
+        placed[name, one.task]: (one, clocks.get(name, 0.0))
         for name, reply in answers.good.items()
         for one in reply.tasks
-        if one.attempt == attempt
-    }
-
-
-def ended_on_nodes(run: Run, attempt: str) -> dict[TaskId, wire.TaskRecord]:
-    """The final states of an attempt's tasks, as their nodes know them."""
-    return {
-        task: one.state
-        for (name, task), (one, _) in on_nodes(run, attempt).items()
-        if one.state.state.final and speaks_for(run.plan, name, attempt, one.task)
+        if one.attempt == attempt and one.state.state.final and not one.alive and (name, one.task) in placed
     }
 
 
@@ -354,15 +336,15 @@ def collect(run: Run, attempt: str) -> None:
 
     Also of tasks that nobody told of: their keeper may have been killed over it.
     """
-    there = {key: told for key, told in on_nodes(run, attempt).items() if not told[0].alive}
-    placed = {spec.id: spec.host for spec in run.plan.tasks if (spec.host, spec.id) in there}
+    there = ended_on_nodes(run, attempt)
+    placed = {spec.id: spec.host for spec in run.plan.tasks if spec.id in there}
     if not placed:
         return
     history = [stamped.event for stamped in events_of(run.folder)]
     started = {event.task for event in history if isinstance(event, TaskStarted) and event.attempt == attempt}
     for task, host in placed.items():
         if str(task) not in started:
-            run.bus.emit(TaskStarted(str(task), host, attempt, there[host, task][0].state.started_as))
+            run.bus.emit(TaskStarted(str(task), host, attempt, there[task][0].state.started_as))
     follower = Follower(run, attempt, placed, run.bus.emit)
     for event in history:
         if isinstance(event, TaskExited) and event.attempt == attempt and TaskId.parse(event.task) in placed:
@@ -372,12 +354,12 @@ def collect(run: Run, attempt: str) -> None:
     while _awaited(run, follower) and time.monotonic() < deadline:
         if follower.step(0.2) and run.stop.kill:
             break  # a user has no more patience
-    follower.leave_behind({task: there[host, task] for task, host in placed.items()})
+    follower.leave_behind()
     follower.close()
 
 
 def _awaited(run: Run, follower: Follower) -> bool:
-    return any(follower.host(task) not in run.lost for task in follower.waiting())
+    return any(follower.host(task) not in run.losses.since for task in follower.waiting())
 
 
 _AGAIN = 5.0  # seconds between two looks

@@ -221,7 +221,7 @@ class Watch:
     def look(self) -> Hung | None:
         """Decide once per hang; None while there is nothing to do, or `on_hang` only reports."""
         now = time.monotonic()
-        if any(self._follower.host(task) in self._run.lost for task in self._follower.waiting()):
+        if any(self._follower.host(task) in self._run.losses.since for task in self._follower.waiting()):
             # Its tasks are unknown, and the others may well wait for them.
             self._unknown = True
             return None

@@ -11,28 +11,45 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
-from orchestrator.diagnosis.verdict import NOBODY, Verdict
+from orchestrator.diagnosis.lastwords import LOOKED_AT, last
+from orchestrator.diagnosis.rules import OF_A_PEER
+from orchestrator.diagnosis.statement import Statement
+from orchestrator.diagnosis.verdict import NOBODY, Verdict, judge
 from orchestrator.errors import ExitStatus, OrchestrateError
-from orchestrator.events import AttemptFailed, FailureKind, Noted, Outcome, Phase, RunEnded, RunLeft, StopBy
+from orchestrator.events import (
+    AttemptFailed,
+    FailureKind,
+    Noted,
+    Outcome,
+    Phase,
+    RunEnded,
+    RunLeft,
+    StopBy,
+    TaskExited,
+)
 from orchestrator.fleet import Cancelled, problems
-from orchestrator.model import Order
+from orchestrator.groups import grouped
+from orchestrator.model import Order, TaskSpec
 from orchestrator.phases import allocation, launch, stage, stop, validate
 from orchestrator.phases.adopt import Adopted, adopt, announce
-from orchestrator.phases.attempt import Attempt
+from orchestrator.phases.attempt import Attempt, Finished
 from orchestrator.phases.context import PhaseFailed, Run, ViewerRequest, log
 from orchestrator.phases.follow import collect
-from orchestrator.phases.judging import attempt_failed, doubt, never_started, of_phase, warnings
 from orchestrator.phases.notify import notify
 from orchestrator.phases.restart.again import CannotSeatError, prepare, rest, start_again
 from orchestrator.phases.restart.seats import connect_or_replace
 from orchestrator.planning.takeover import FIRST
+from orchestrator.ranges import fold
 from orchestrator.run import restarts
+from orchestrator.run.records import last_error
 from orchestrator.run.restarts import FailedAttempt
+from orchestrator.store import RunFolder
+from orchestrator.store.reader import last_bytes, last_lines
 
 _LOOK = 2.0  # seconds between two looks for an order from another machine
 
@@ -178,8 +195,7 @@ class _Keeper:
                 if not run.plan.restarts.most or run.stop.asked:
                     raise failed from error
                 self._end_all(kill=False, grace=run.plan.failure_grace, by=StopBy.FAILURE)
-                lost = any(host.name in run.lost for host in run.hosts)
-                verdict, failure = never_started(failed, host_lost=lost)
+                verdict, failure = never_started(failed, host_lost=bool(run.lost))
             else:
                 self._control.cancels = False
                 finished = Attempt(run, str(self._number), adopted).follow()
@@ -262,7 +278,8 @@ class _Keeper:
         if self._run.stop.asked:
             return self._stopped()
         self._end_all(kill=False, grace=self._run.plan.failure_grace, by=StopBy.FAILURE)
-        status = ExitStatus.RUN_FAILED if self._run.started else ExitStatus.CLUSTER
+        before = ExitStatus.HERE if failure.here else ExitStatus.CLUSTER
+        status = ExitStatus.RUN_FAILED if self._run.started else before
         cause = f"{failure.phase.value}: {failure.cause}"
         return self._ended(Outcome.CLUSTER, status, cause=cause, kind=FailureKind.START, hint=failure.hint)
 
@@ -308,10 +325,7 @@ class _Keeper:
             except OrchestrateError as error:  # that it is over has to be proven all the same
                 log.error("%s", error.in_one_line)
                 run.bus.emit(Noted(f"what the tasks said last stays on their hosts: {error.in_one_line}"))
-            self._sweep()
-
-    def _sweep(self) -> None:
-        self._unproven = tuple(stop.sweep(self._run))
+            self._unproven = tuple(stop.sweep(run))
 
     def _ended(
         self,
@@ -349,3 +363,80 @@ class _Keeper:
             why=verdict.why,
             cause_host=verdict.host,
         )
+
+
+_FAR = 4 << 20  # bytes of a log's end in which a traceback is searched: one of a graph is long
+
+_OF_A_CUT = "look at the switch and the firewalls between them; `orchestrate preflight` tests every pair"
+
+_OF_A_LOSS = "lower the learning rate, clip gradients, check the data: a value became NaN or infinite"
+
+
+def attempt_failed(
+    finished: Finished, folder: RunFolder, attempt: str, tasks: Sequence[TaskSpec]
+) -> tuple[Verdict, FailedAttempt]:
+    """The first cause of an attempt whose `tasks` were started, with the last lines from the run's folder."""
+    ports = {str(spec.id): spec.port for spec in tasks}
+
+    def hear(task: str, of: str) -> Statement:
+        slug = task.replace("/", "-")
+        lines = last_lines(folder.log(of, slug), LOOKED_AT, _FAR)
+        report = last_error(last_bytes(folder.report(of, slug)))
+        others = frozenset(port for one, port in ports.items() if one != task)
+        return Statement(lines, report, ports.get(task, 0), others)
+
+    steps, hung = finished.steps, finished.hung
+    if hung is not None:
+        lines = last(hear(hung.task, attempt).lines) if hung.task else ()
+        step = steps.get(hung.task, max(steps.values(), default=None))
+        verdict = Verdict(FailureKind.HANG, hung.task, hung.host, hung.cause, lines, hung.hint)
+        return verdict, FailedAttempt(hung.place, step, hung.seconds)
+    verdict = judge(finished.exits, hear)
+    if finished.cut and verdict.kind in OF_A_PEER:
+        cause = f"{finished.cut} ({verdict.cause})"
+        verdict = Verdict(FailureKind.PEER, "", "", cause, verdict.last_lines, _OF_A_CUT)
+    blamed = next((one for one in finished.exits if one.task == verdict.task), None)
+    return verdict, restarts.failure(blamed, verdict.last_lines, steps)
+
+
+def doubt(finished: Finished) -> Verdict:
+    """Return why a good end is not a plain success: a task's last loss is not finite; else NOBODY."""
+    for exited in finished.exits:
+        if exited.task in finished.diverged and exited.code == 0 and not exited.stopped:
+            cause = f"{exited.task} on {exited.host}: its last loss is {finished.diverged[exited.task]}"
+            return Verdict(FailureKind.NAN, exited.task, exited.host, cause, (), _OF_A_LOSS)
+    return NOBODY
+
+
+def warnings(finished: Finished, folder: RunFolder, attempt: str) -> tuple[str, ...]:
+    """Tell what tasks that exited with 0 hide: a shell's status is that of its last command."""
+    words: list[tuple[str, TaskExited]] = []
+    for exited in finished.exits:
+        if exited.code != 0 or exited.stopped:
+            continue
+        report = last_error(last_bytes(folder.report(attempt, exited.task.replace("/", "-"))))
+        if report is not None:
+            words.append((f"exited with 0, and a Python that it ran ended with {report.told}", exited))
+        if exited.oom_kills:
+            words.append(("exited with 0, and the kernel killed a process of it for want of memory", exited))
+        if exited.note:
+            words.append((exited.note, exited))
+    return tuple(
+        f"{fold(one.task for one in exits)} on {fold(one.host for one in exits)} {text}"
+        for text, exits in grouped(words).items()
+    )
+
+
+def never_started(failed: PhaseFailed, *, host_lost: bool) -> tuple[Verdict, FailedAttempt]:
+    """The cause of an attempt that ended before its tasks began."""
+    said = f"{failed.phase.value}: {failed.cause}"
+    verdict = Verdict(FailureKind.START, "", "", said, (), failed.hint)
+    return verdict, restarts.unprepared(said, outside=failed.outside or host_lost)
+
+
+def of_phase(error: PhaseFailed | OrchestrateError) -> PhaseFailed:
+    """Take what went wrong on this machine (no room, say) for the failure of a phase."""
+    if isinstance(error, PhaseFailed):
+        return error
+    here = error.status is ExitStatus.HERE
+    return PhaseFailed(Phase.STAGE, error.in_one_line, error.hint, here=here)

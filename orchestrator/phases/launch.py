@@ -33,7 +33,7 @@ def start(
         in_job = bool(run.plan.host(spec.host).job)  # no task may outlive it, and its keeper is part of it
         started = wire.Spec(
             argv=spec.argv,
-            env={**run.data_env.get(spec.host, {}), **spec.env, **run.secrets},
+            env={**run.placed.env.get(spec.host, {}), **spec.env, **run.secrets},
             cwd=cwd[spec.host],
             setup=spec.setup,
             python=run.plan.host(spec.host).python,
@@ -74,7 +74,7 @@ def launch(run: Run, attempt: str) -> None:
     """Start every task of the plan; raise PhaseFailed when one cannot, the started ones still run."""
     with phase(run, Phase.LAUNCH):
         _assemble(run)
-        fail_on(run.bus, Phase.LAUNCH, start_all(run, attempt, run.plan.tasks, run.work))
+        fail_on(run.bus, Phase.LAUNCH, start_all(run, attempt, run.plan.tasks, run.staged.work))
 
 
 def start_all(

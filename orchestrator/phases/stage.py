@@ -28,34 +28,34 @@ def stage(run: Run, shared: Mapping[str, str]) -> None:
 
     `shared` maps a host to the first host that sees the same workdir: one push serves them all.
     """
-    run.shared = dict(shared)
+    run.staged.shared = dict(shared)
     with phase(run, Phase.STAGE):
         is_shared = any(first != host for host, first in shared.items())
         for note in run.plan.if_shared if is_shared else ():
             run.bus.emit(Noted(note))
         needs = have.needs(run.plan)
         for last in (False, True):
-            run.trees = _trees(run)
+            run.staged.trees = _trees(run)
             _record(run, noted=not last)
             try:
-                _stage(run, run.trees, shared, needs)
+                _stage(run, run.staged.trees, shared, needs)
                 break
             except ChangedError as error:
                 if last:
                     raise
                 needs = {}  # they have them
                 run.bus.emit(Noted(f"{', '.join(error.paths[:_SHOWN])} changed while it was sent: once more"))
-    run.made.clear()
+    run.staged.made.clear()
 
 
 def _record(run: Run, *, noted: bool) -> None:
     """Write down which code it is, and what is to be known about it."""
-    run.plan = dataclasses.replace(run.plan, tree=run.trees[0].digest)
+    run.plan = dataclasses.replace(run.plan, tree=run.staged.trees[0].digest)
     try:
         run.folder.write_plan(run.plan)
     except RunError as error:  # a full disk here; whoever takes over finds the digest in the events
         log.warning("%s: %s", error.what, error.why)
-    for note in (note for tree in run.trees for note in tree.notes if noted):
+    for note in (note for tree in run.staged.trees for note in tree.notes if noted):
         run.bus.emit(Noted(note))
 
 
@@ -66,10 +66,11 @@ def stage_again(run: Run, joined: Collection[str]) -> None:
     have joined are asked for what the job needs.
     """
     with phase(run, Phase.STAGE):
-        if not run.trees or run.trees[0].digest != run.plan.tree or run.trees[0].changed():
-            run.trees = _trees_of_a_host(run)
+        trees = run.staged.trees
+        if not trees or trees[0].digest != run.plan.tree or trees[0].changed():
+            run.staged.trees = _trees_of_a_host(run)
         needs = {name: one for name, one in have.needs(run.plan).items() if name in joined}
-        _stage(run, run.trees, run.shared, needs)
+        _stage(run, run.staged.trees, run.staged.shared, needs)
 
 
 def _trees_of_a_host(run: Run) -> list[Contents]:
@@ -116,7 +117,7 @@ def _stage(
     unseen = _make_work(run, trees, [*missing, *others]) if missing or others else {}
     fail_on(run.bus, Phase.STAGE, {name: _unseen(run, name, trees) for name, trees in unseen.items()})
     for host in run.hosts:
-        run.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
+        run.staged.builtin[host.name] = f"{host.workdir}/trees/{trees[-1].digest}"
 
 
 def begin(run: Run) -> None:
@@ -133,12 +134,12 @@ def begin(run: Run) -> None:
 
     # A daemon: a file system that hangs must not keep the process alive.
     threading.Thread(target=read, name="code", daemon=True).start()
-    run.reading = reading
+    run.staged.reading = reading
 
 
 def _read(run: Run) -> Contents:
     """The user's code."""
-    reading, run.reading, source = run.reading, None, run.source
+    reading, run.staged.reading, source = run.staged.reading, None, run.source
 
     def read() -> Contents:
         if reading is not None:
@@ -177,15 +178,15 @@ def _make_work(
     missing: dict[str, list[Contents]] = {}
     for name in hosts:
         reply = answers.good[name]
-        run.work[name] = "/".join(filter(None, (reply.work, run.plan.cwd)))
+        run.staged.work[name] = "/".join(filter(None, (reply.work, run.plan.cwd)))
         if reply.made:
-            run.made.add(name)
+            run.staged.made.add(name)
         absent = [tree for tree in trees if tree.digest in reply.missing]
         if absent:
             missing[name] = absent
         for tree in trees:
-            if tree not in absent and tree.digest not in run.synced.setdefault(name, set()):
-                run.synced[name].add(tree.digest)
+            if tree not in absent and tree.digest not in run.staged.synced.setdefault(name, set()):
+                run.staged.synced[name].add(tree.digest)
                 if tree is trees[0]:
                     run.bus.emit(TreeSynced(name, tree.digest, tree.files, 0, 0.0, reused=True))
     return missing
@@ -210,7 +211,7 @@ def _push(run: Run, trees: list[Contents], missing: Mapping[str, list[Contents]]
         session, tree = item
         name = session.host.name
         result = push(session, tree, f"{session.host.workdir}/trees/{tree.digest}", progress=meter)
-        run.synced.setdefault(name, set()).add(tree.digest)
+        run.staged.synced.setdefault(name, set()).add(tree.digest)
         if tree is first:
             synced = TreeSynced(name, tree.digest, tree.files, result.bytes, result.seconds, result.reused)
             run.bus.emit(synced)

@@ -69,8 +69,7 @@ class EndAll:
                 self._tell(list(run.fleet.sessions))
             # First: a connection that broke unseen must not pass for a host where nothing is alive.
             recovery.gather(run, 0.1, lambda session: self._tell([session.host.name]))
-            lost = any(host.name in run.lost for host in run.hosts)
-            if not self._alive() and (not lost or time.monotonic() - began > run.timings.stop_impatient):
+            if not self._alive() and (not run.lost or time.monotonic() - began > run.timings.stop_impatient):
                 return
             time.sleep(0.05)
 

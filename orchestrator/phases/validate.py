@@ -37,8 +37,7 @@ from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import start_all
 from orchestrator.phases.restart import recovery
 from orchestrator.planning.plan import is_builtin, resolve
-from orchestrator.run.fetching import Fetching, words
-from orchestrator.run.records import number
+from orchestrator.run.records import Fetching, fetch_words, number
 from orchestrator.store.bus import Bus
 from orchestrator.store.reader import last_lines
 from orchestrator.store.validations import subject
@@ -112,7 +111,7 @@ def _digests(run: Run, specs: Sequence[TaskSpec]) -> _Gather:
         answers = gather()
         for name, error in answers.bad.items():
             log.info("%s: does not tell its state: %s: %s", name, error.what, error.why)
-        tree = run.trees[0 if own else -1].digest
+        tree = run.staged.trees[0 if own else -1].digest
         return {name: subject(by_host[name], tree, reply.digest) for name, reply in answers.good.items()}
 
     return subjects
@@ -170,7 +169,7 @@ class _Arrivals:
             self._bus.emit(event)
         elif isinstance(event, FetchStepped):
             self.since = time.monotonic()  # a large download is not a hang
-            self.doing[event.task] = words(event)
+            self.doing[event.task] = fetch_words(event)
             if self._fetching.is_news(event):
                 self._bus.emit(event)
 
@@ -180,7 +179,7 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
     good: list[str] = []
     name = _name(run)
     own = run.plan.admission.validate_command is not None
-    bad = start_all(run, name, local, run.work if own else run.builtin)
+    bad = start_all(run, name, local, run.staged.work if own else run.staged.builtin)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
     news = _Arrivals(run.bus)
     follower = Follower(run, name, placed, news.take)
@@ -216,7 +215,9 @@ def _gone(run: Run, follower: Follower) -> list[str]:
     """Hosts that were lost for longer than before a launch: nothing tells whether they train."""
     now, awaited = time.monotonic(), {follower.host(task) for task in follower.waiting()}
     return [
-        name for name, since in run.lost.items() if name in awaited and now - since > run.timings.host_return
+        name
+        for name, since in run.losses.since.items()
+        if name in awaited and now - since > run.timings.host_return
     ]
 
 
@@ -238,7 +239,7 @@ def _local(run: Run, spec: TaskSpec) -> TaskSpec:
         own = run.plan.command if is_builtin(run.plan.command) else ("--dataset", "digits")
         options = own if framework is FrameworkName.TENSORFLOW else ()
         argv = (python, "-m", *FRAMEWORKS[framework].validation, *options)
-    given = {**run.data_env.get(spec.host, {}), **spec.env}
+    given = {**run.placed.env.get(spec.host, {}), **spec.env}
     env = alone(run.plan.recipe.framework, given)
     # The tree it runs in is never to be altered.
     return dataclasses.replace(spec, argv=argv, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})

@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import MappingProxyType
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
 from orchestrator.frameworks import FRAMEWORKS, Standing
 from orchestrator.groups import grouped
 from orchestrator.model import (
+    Admission,
     AutoShard,
     Completion,
+    EnvironmentPlan,
     FrameworkName,
     Host,
     Inventory,
@@ -49,19 +52,27 @@ class _Seat:
         return endpoint(self.host.address, self.port)
 
 
-def assign(
+@dataclass(frozen=True)
+class Layout:
+    """The tasks of a command on the hosts of an inventory, before they are a run."""
+
+    hosts: tuple[Host, ...]
+    command: tuple[str, ...]
+    recipe: Recipe
+    cluster: Mapping[str, tuple[str, ...]]
+    tasks: tuple[TaskSpec, ...]
+    notes: tuple[str, ...]  # what the tool set by itself
+
+
+def lay_out(
     inventory: Inventory,
     *,
     command: tuple[str, ...],
     env: Mapping[str, str],
-    name: str,
-    run: str,
-    owner: str,
-    created: float,
     environ: Mapping[str, str],
     sources: tuple[str, ...] = (),
-) -> RunPlan:
-    """Plan a run on every host that is no spare, in inventory order.
+) -> Layout:
+    """Place tasks on every host that is no spare, in inventory order.
 
     `command` and `env` are those of the command line, `environ` is the controller's environment and
     `sources` the texts of the program and of the modules beside it, where they are Python. Raise UsageError.
@@ -98,27 +109,59 @@ def assign(
     cluster, tasks, notes = seat(hosts, chosen, recipe)
     if shown:
         notes = (f"{FRAMEWORKS[framework].title}: {shown}; `framework` under [job] changes it", *notes)
+    if which.keras_3 is not None:
+        notes = (*notes, which.keras_3)
+    return Layout(hosts, chosen, recipe, cluster, tasks, notes)
+
+
+def assign(
+    inventory: Inventory,
+    layout: Layout,
+    *,
+    run: str,
+    name: str,
+    owner: str,
+    created: float,
+    admission: Admission,
+    environment: EnvironmentPlan | None = None,
+    cwd: str = "",
+    notes: tuple[str, ...] = (),
+    if_shared: tuple[str, ...] = (),
+    find_program: bool = True,
+    own_paths: Mapping[str, str] = MappingProxyType({}),
+) -> RunPlan:
+    """Make the plan of a run from what its inventory says and where its tasks are."""
+    job = inventory.job
+    backup = _backup(job, layout.command, layout.cluster)
     return RunPlan(
         run=run,
         name=name,
         owner=owner,
         created=created,
-        hosts=hosts,
-        cluster=cluster,
-        tasks=tasks,
-        command=chosen,
-        completion=completion(cluster),
+        hosts=layout.hosts,
+        cluster=layout.cluster,
+        tasks=layout.tasks,
+        command=layout.command,
+        completion=completion(layout.cluster),
         grace=job.grace,
         failure_grace=job.failure_grace,
         lifeline=job.lifeline,
         secrets=job.secrets,
-        recipe=recipe,
-        restarts=Restarts(job.max_restarts, job.min_hosts, job.host_timeout, _backup(job, chosen, cluster)),
-        notes=notes if which.keras_3 is None else (*notes, which.keras_3),
-        spares=tuple(host for host in inventory.hosts if host.spare),
+        recipe=layout.recipe,
+        restarts=Restarts(job.max_restarts, job.min_hosts, job.host_timeout, backup),
+        admission=admission,
+        notes=notes,
+        if_shared=if_shared,
+        find_program=find_program,
+        own_paths=tuple(own_paths),
+        own_paths_at=tuple(own_paths.values()),
         hang_timeout=job.hang_timeout,
         on_hang=job.on_hang,
         stacks=job.stacks,
+        spares=tuple(host for host in inventory.hosts if host.spare),
+        cwd=cwd,
+        environment=environment,
+        data=inventory.data,
     )
 
 

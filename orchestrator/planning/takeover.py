@@ -218,21 +218,6 @@ def _hearsay(plan: RunPlan, inventory: Inventory, reason: str) -> RunPlan:
     )
 
 
-def differing_places(plan: RunPlan, inventory: Inventory) -> list[str]:
-    """Where the inventory has another folder for a host than a plan that nobody vouches for."""
-    ours = _by_name(inventory)
-    return [
-        _short(
-            f"{host.name}: {field} is {getattr(local, field)} in {inventory.source}, "
-            f"{getattr(host, field)} in the plan; the first counts"
-        )
-        for host in plan.hosts
-        if (local := ours.get(host.name)) is not None
-        for field in ("workdir", "state")
-        if getattr(local, field) != getattr(host, field)
-    ]
-
-
 def speaks_for(plan: RunPlan, host: str, attempt: object, task: object) -> bool:
     """Return True if a host's word on a task counts: for attempts of this plan, it has to be the task's host.
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from orchestrator.model import Role, RunPlan
+from orchestrator.model import Recipe, Role, TaskSpec
 from orchestrator.program.sources import SourceFile, argument, called, dotted, text
 
 PAGE = "docs/lint.md"
@@ -46,19 +46,20 @@ class Finding:
 class Scene:
     """All that the rules may look at."""
 
-    plan: RunPlan
+    tasks: Sequence[TaskSpec]
+    recipe: Recipe
     sources: tuple[SourceFile, ...]  # the program first
     one_folder: bool = False  # the hosts' working folders are one, which only they can tell
 
     @cached_property
     def workers(self) -> int:
         """Count the tasks that train together."""
-        return sum(task.id.role in (Role.CHIEF, Role.WORKER) for task in self.plan.tasks)
+        return sum(task.id.role in (Role.CHIEF, Role.WORKER) for task in self.tasks)
 
     @property
     def spread(self) -> bool:
         """Return True if several workers train by MultiWorkerMirroredStrategy, as far as the text tells."""
-        ps = Role.PS.value in self.plan.cluster
+        ps = any(task.id.role is Role.PS for task in self.tasks)
         return self.workers > 1 and not ps and self.names("MultiWorkerMirroredStrategy")
 
     def names(self, pattern: str) -> bool:
@@ -134,7 +135,7 @@ def _config(scene: Scene) -> Iterator[Spot]:
 
 @_finds("O102", "the program turns off the TF_USE_LEGACY_KERAS that the run needs")
 def _legacy(scene: Scene) -> Iterator[Spot]:
-    if scene.plan.recipe.legacy_keras is None or scene.workers < 2:
+    if scene.recipe.legacy_keras is None or scene.workers < 2:
         return
     for source in scene.sources:
         for line, value in _environment(source, "TF_USE_LEGACY_KERAS"):
@@ -176,7 +177,7 @@ def _batch(scene: Scene) -> Iterator[Spot]:
 @_finds("O105", "several tasks write one path")
 def _saving(scene: Scene) -> Iterator[Spot]:
     """Find it where a host has several tasks, or hosts share their folders: the tasks' folder is one."""
-    trainers = [task.host for task in scene.plan.tasks if task.id.role in (Role.CHIEF, Role.WORKER)]
+    trainers = [task.host for task in scene.tasks if task.id.role in (Role.CHIEF, Role.WORKER)]
     crowd = next((host for host in trainers if trainers.count(host) > 1), "")
     if (
         not scene.spread
@@ -187,7 +188,7 @@ def _saving(scene: Scene) -> Iterator[Spot]:
     who = f"those of {crowd} share their folder" if crowd else "these hosts share their working folder"
     models = {dotted(call.func).rpartition(".")[0] for _, call in scene.calls("fit")} - {""}
     saving = [(*one, "filepath") for one in scene.calls("save", "save_weights")]
-    if scene.plan.recipe.legacy_keras is None:  # those of tf_keras write elsewhere where they are no chief
+    if scene.recipe.legacy_keras is None:  # those of tf_keras write elsewhere where they are no chief
         saving += [(*one, "filepath") for one in scene.calls("ModelCheckpoint")]
         saving += [(*one, "backup_dir") for one in scene.calls("BackupAndRestore")]
     for source, call, name in saving:

@@ -15,7 +15,7 @@ from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
-from orchestrator.run import fetching
+from orchestrator.run.records import fetch_words
 from orchestrator.run.view import View
 from orchestrator.text import count, duration, plain, size
 
@@ -57,7 +57,7 @@ def say(view: View, event: Event, *, brief: bool = False) -> list[str]:
             lines = [_validated(event)]
         case ev.FetchStepped():
             host = view.tasks[event.task].host if event.task in view.tasks else event.task
-            lines = [f"{host}: {fetching.words(event)}"]
+            lines = [f"{host}: {fetch_words(event)}"]
         case ev.ValidationStood():
             lines = [f"{fold.names(event.hosts)}: validated {duration(event.seconds)} ago, unchanged"]
         case ev.TaskStarted(pid=0):

@@ -35,10 +35,8 @@ _UNKNOWN = "there is no run"
 _FOLLOWED = "followed and stopped from here, never started again"
 _REACHED = {
     "reached by a command": "ssh='local', agent_python='touch ' + CANARY",
-    "reached by a program here": "ssh='local', agent_python='/bin/touch'",
     "reached by an ssh_config": "ssh='x', ssh_config='/dev/stdin', port=1",
     "reached by a key": "ssh='x', identity='../../.ssh/id_ed25519', user='root'",
-    "with another python": "python='/bin/touch', setup=CANARY",
     "with a workdir for a shell": "workdir='/x; touch ' + CANARY, state='/x$(touch ' + CANARY + ')'",
 }
 
@@ -48,7 +46,7 @@ def rows() -> Iterator[Row]:
     for name, fields in _REACHED.items():
         change = f"for host in plan['hosts']: host.update({fields})"
         yield _made_up(away, name, change, 3, _FOLLOWED)
-        yield _made_up(Verb.AWAY_STOP_MADE_UP, name, change, 0, _FOLLOWED)
+    yield _made_up(Verb.AWAY_STOP_MADE_UP, "reached by a command", change, 0, _FOLLOWED)
     for name, change, status, words in (
         ("a command of its own", "plan['command'] = command\nfor task in plan['tasks']: task['argv'] = command", 3, "was not started"),
         ("secrets of ours", "plan['secrets'] = ['HOME', 'PATH']", 3, "was not started"),
@@ -57,21 +55,10 @@ def rows() -> Iterator[Row]:
         ("notes of hostile words", "plan['notes'] = ['\\x1b[2J\\u202e' * 99]", 3, ""),
         ("a host that we do not have", "plan['hosts'][0]['name'] = plan['tasks'][0]['host'] = 'evil'", 2, "evil is not in it"),
         ("another address", "plan['hosts'][0]['address'] = '192.0.2.1'", 2, "192.0.2.1"),
-        ("a host twice", "plan['hosts'] *= 2", 2, _UNKNOWN),
         ("no tasks", "plan['tasks'] = []", 2, _UNKNOWN),
-        ("a task twice", "plan['tasks'] += plan['tasks']", 2, _UNKNOWN),
-        ("a port of 2^20", "plan['tasks'][0]['port'] = 2**20", 2, _UNKNOWN),
-        ("a grace of 10^300", "plan['grace'] = 1e300", 2, _UNKNOWN),
-        ("a launch in the year 10^22", "plan['created'] = 1e30", 2, _UNKNOWN),
-        ("a launch before time", "plan['created'] = -1.0", 2, _UNKNOWN),
         ("the plan of another run", "plan['run'] = '20991231-235959-yyyy'", 2, _UNKNOWN),
-        ("a plan that is a list", "plan = '[]'", 2, _UNKNOWN),
         ("a plan nested deep", "plan = '[' * 200_000", 2, _UNKNOWN),
-        ("a plan of half a surrogate", "plan['owner'] = '\\ud800'", 2, _UNKNOWN),
-        ("a plan with fields of other types", "plan['hosts'] = {'a': plan['hosts']}", 2, _UNKNOWN),
         ("an empty plan", "plan = ''", 2, _UNKNOWN),
-        ("a plan that is not packed", "packed = json.dumps", 2, _UNKNOWN),
-        ("a plan that is cut", "packed = lambda plan, whole=packed: whole(plan)[:-8]", 2, _UNKNOWN),
         ("a plan that opens out to 100 MB", "plan = '[' * 10**8", 2, _UNKNOWN),
         ("a seal of zeros", "seal = ' ' + '0' * 64", 3, "was not started"),
         ("a working folder that leads out", "plan['cwd'] = '../../../x'", 3, ""),
@@ -80,11 +67,7 @@ def rows() -> Iterator[Row]:
         yield _made_up(away, name, change, status, words)
     for name, run in (
         ("a run that leads out", "../../../x"),
-        ("an absolute run", "/tmp/x"),
-        ("a run of a dot", "."),
         ("a run of hostile words", "\x1b[2J\u202e"),
-        ("a run of 300 letters", "x" * 300),
-        ("a hidden run", ".new"),
     ):
         change = f"plan['run'] = run['run'] = {run!r}"
         yield _made_up(away, name, change, 2, _UNKNOWN)

@@ -87,7 +87,7 @@ def test_a_lost_host_is_tried_again_once_there_is_room_for_a_thread(run: tuple[R
     with no_room_for_a_thread():
         recovery.lose(kept, "here", "its agent was killed", heard.append)
         recovery.gather(kept, 0.0)
-    assert kept.lost.keys() == {"here"}
+    assert kept.losses.since.keys() == {"here"}
     deadline = time.monotonic() + 60
     while not any(isinstance(event, HostRecovered) for event in heard):
         assert time.monotonic() < deadline

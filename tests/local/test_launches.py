@@ -38,7 +38,7 @@ def launch(tmp_path: Path, ports: list[int]) -> Callable[..., subprocess.Complet
         return subprocess.run(
             [sys.executable, "-m", "orchestrator", verb, *options, *words],
             cwd=tmp_path,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": f"{tmp_path}:{ROOT}"},
             capture_output=True,
             text=True,
             timeout=60,
@@ -82,3 +82,18 @@ def test_a_run_that_holds_the_ports_is_named(
         assert told.count(f"run {run} (") == 1, told
     finally:
         assert launch("--now", run, verb="stop").returncode in (0, 130)
+
+
+def test_a_file_that_may_not_be_read_here_is_no_fault_of_a_host(
+    tmp_path: Path, launch: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """Such as the identity: status 5 of a launch, as of every other verb."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import orchestrator.command as command\n"
+        "def deny(*_): raise PermissionError(13, 'Permission denied', 'id_ed25519')\n"
+        "command.PipeLink.__init__ = deny\n"
+    )
+    ended = launch("--", "true")
+    assert ended.returncode == 5, ended.stderr
+    assert "cannot be talked to from here" in ended.stderr
+    assert launch("--", "true", verb="exec").returncode == 5

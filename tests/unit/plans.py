@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from orchestrator.model import Host, Inventory, Job, Role, RunPlan
+from orchestrator.model import Admission, Host, Inventory, Job, Role, RunPlan
 from orchestrator.planning import plan
 
 
@@ -18,16 +18,17 @@ def make(
     environ: Mapping[str, str] | None = None,
     sources: tuple[str, ...] = (),
 ) -> RunPlan:
+    inventory = Inventory(hosts, job or Job())
+    layout = plan.lay_out(inventory, command=command, env=env or {}, environ=environ or {}, sources=sources)
     return plan.assign(
-        Inventory(hosts, job or Job()),
-        command=command,
-        env=env or {},
-        name="",
+        inventory,
+        layout,
         run="r1",
+        name="",
         owner="ada@laptop",
         created=1e9,
-        environ=environ or {},
-        sources=sources,
+        admission=Admission(),
+        notes=layout.notes,
     )
 
 

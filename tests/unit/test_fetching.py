@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.events import FetchStepped
-from orchestrator.run.fetching import Fetching, words
+from orchestrator.run.records import Fetching, fetch_words
 
 
 def test_one_who_waits_is_told_of_once_and_a_download_in_tenths() -> None:
@@ -26,6 +26,6 @@ def test_one_who_waits_is_told_of_once_and_a_download_in_tenths() -> None:
 
 def test_words() -> None:
     event = FetchStepped("worker/0", "mnist", "downloads\x1b[2J", 4_200_000, 11_594_722)
-    assert words(event).startswith("mnist: downloads")
-    assert words(event).endswith(" (4.2 MB of 12 MB)")
-    assert "\x1b" not in words(event)
+    assert fetch_words(event).startswith("mnist: downloads")
+    assert fetch_words(event).endswith(" (4.2 MB of 12 MB)")
+    assert "\x1b" not in fetch_words(event)

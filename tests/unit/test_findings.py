@@ -35,21 +35,15 @@ class Case:
 
 
 def scene(files: tuple[SourceFile, ...], roles: tuple[Role, ...], job: Job, tasks: int = 1) -> Scene:
-    planned = plan.assign(
-        Inventory(
-            tuple(Host(f"h{n}", f"h{n}", f"h{n}", role=role, tasks=tasks) for n, role in enumerate(roles)),
-            job=job,
-        ),
+    hosts = tuple(Host(f"h{n}", f"h{n}", f"h{n}", role=role, tasks=tasks) for n, role in enumerate(roles))
+    layout = plan.lay_out(
+        Inventory(hosts, job=job),
         command=("train.py",),
         env={},
-        name="",
-        run="r",
-        owner="o",
-        created=0.0,
         environ={},
         sources=tuple(source.text for source in files),
     )
-    return Scene(planned, files)
+    return Scene(layout.tasks, layout.recipe, files)
 
 
 def of(case: Case) -> Scene:

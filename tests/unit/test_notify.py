@@ -13,7 +13,7 @@ from orchestrator.connectors import connectors
 from orchestrator.errors import UsageError
 from orchestrator.events import FailureKind, Noted, Outcome, RunEnded, Stamped
 from orchestrator.fleet import Fleet
-from orchestrator.launching import notified
+from orchestrator.launching.start import notify_command
 from orchestrator.model import Job
 from orchestrator.names import RunId
 from orchestrator.phases.context import CodeSource, Inbox, Run
@@ -82,18 +82,18 @@ def test_the_command_is_looked_for_before_anything_is_sent(tmp_path: Path) -> No
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     job = Job(notify=(str(program), "x"))
-    assert notified.command(job, None) == (str(program), "x")
-    assert notified.command(job, "true 'a b'")[1:] == ("a b",)
-    assert notified.command(Job(), None) == ()
-    assert os.path.isabs(notified.command(job, "true")[0])  # noqa: PTH117
+    assert notify_command(job, None) == (str(program), "x")
+    assert notify_command(job, "true 'a b'")[1:] == ("a b",)
+    assert notify_command(Job(), None) == ()
+    assert os.path.isabs(notify_command(job, "true")[0])  # noqa: PTH117
     for wrong in ("", "no-such-program", "say 'x", "cat | mail me", "export A=1"):
         with pytest.raises(UsageError, match="--notify"):
-            notified.command(job, wrong)
+            notify_command(job, wrong)
 
 
 def test_a_line_for_a_shell_is_told_how_to_have_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="no shell reads it; write bash -c") as caught:
-        notified.command(Job(), "cat > told")
+        notify_command(Job(), "cat > told")
     assert caught.value.hint == "`--notify \"bash -c 'cat > told'\"`"
-    assert notified.command(Job(), "bash -c 'cat > told'")[1:] == ("-c", "cat > told")
+    assert notify_command(Job(), "bash -c 'cat > told'")[1:] == ("-c", "cat > told")

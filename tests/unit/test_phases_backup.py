@@ -50,7 +50,7 @@ def test_one_workdir_says_nothing_of_folders_elsewhere(
     monkeypatch.setattr(backups, "push", take)
     run = of_three(tmp_path, "abc")
     (run.folder.path / "backup").mkdir(parents=True)
-    run.shared = dict.fromkeys("abc", "a")
+    run.staged.shared = dict.fromkeys("abc", "a")
     phase.carry_backup(run, "a", backup)
     assert sorted(put) == sent
 
@@ -68,7 +68,7 @@ def test_whose_disk_a_lost_host_saw_stays_known(
     tmp_path: Path, connected: str, before: dict[str, str], now: dict[str, str], known: dict[str, str]
 ) -> None:
     run = of_three(tmp_path, connected)
-    run.shared = before
+    run.staged.shared = before
     assert phase.shared_now(run, now) == known
 
 
@@ -86,5 +86,5 @@ def test_a_host_whose_folder_had_to_be_made_again_has_removed_nothing(
     tmp_path: Path, connected: str, shared: dict[str, str], made: set[str], emptied: bool
 ) -> None:
     run = of_three(tmp_path, connected)
-    run.shared, run.made = shared, made
+    run.staged.shared, run.staged.made = shared, made
     assert phase._emptied(run, "a") is emptied

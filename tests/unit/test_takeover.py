@@ -24,7 +24,6 @@ from orchestrator.planning.takeover import (
     PLANNED,
     Telling,
     adopt,
-    differing_places,
     incoherent,
     join,
     speaks_for,
@@ -159,11 +158,6 @@ def test_the_inventory_has_to_hold_every_host(hosts: tuple[Host, ...], why: str,
     assert len(caught.value.why) < 2000
     assert caught.value.why.isprintable()
     assert "and 495 more" in caught.value.why
-
-
-def test_other_folders_are_said() -> None:
-    (line,) = differing_places(PLAN, OURS)
-    assert line == "a: state is None in hosts.toml, /s in the plan; the first counts"
 
 
 FIRST, SECOND = PLAN.tasks

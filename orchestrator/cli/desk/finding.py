@@ -16,7 +16,7 @@ from orchestrator.events import Outcome, RunEnded
 from orchestrator.model import Inventory, Role, RunPlan, TaskId
 from orchestrator.names import NotANameError, RunId, shown
 from orchestrator.planning.seal import opened
-from orchestrator.planning.takeover import Known, Telling, adopt, differing_places, incoherent, join
+from orchestrator.planning.takeover import Known, Telling, adopt, incoherent, join
 from orchestrator.store import RunFolder, find, runs, runs_root
 from orchestrator.store.known import ambiguous, matches_run, named
 from orchestrator.store.planfile import decode_plan
@@ -72,9 +72,6 @@ def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) ->
 def _take(known: Known, inventory: Inventory, found: Discovery) -> RunFolder:
     """The folder of a run that nodes told of; raise for one that leads elsewhere than to our hosts."""
     plan = adopt(known, inventory, found.answering)
-    if plan.hearsay:
-        for line in differing_places(known.plan, inventory):
-            tell(line)
     folder = RunFolder(runs_root(), RunId(plan.run))
     folder.create(plan)
     return folder

@@ -38,7 +38,7 @@ def rest(run: Run, seconds: float) -> None:
     while (left := deadline - time.monotonic()) > 0:
         if run.stop.asked:
             raise Cancelled
-        if any(host.name in run.lost for host in run.hosts):
+        if run.lost:
             recovery.gather(run, min(_LOOK, left))
         else:
             run.stop.wait(min(_LOOK, left))
@@ -49,7 +49,6 @@ def start_again(run: Run, attempt: int) -> None:
 
     Raise PhaseFailed; Cancelled when a user asks for the end.
     """
-    met: set[str] = set()  # hosts that were lost over it
     while True:
         if run.stop.asked:
             raise Cancelled
@@ -62,15 +61,11 @@ def start_again(run: Run, attempt: int) -> None:
                 raise
             if unfit := {name: why for name, why in failed.hosts.items() if name in joined}:
                 _set_aside(run, failed.phase, unfit)
-            elif failed.lost and failed.lost == failed.hosts.keys() and met.isdisjoint(failed.lost):
-                # Nothing was started: waiting for them, or spares, cost no restart. Once for each host,
-                # since one that comes and goes would hold the run up without end.
-                met |= failed.lost
             else:
                 raise
         else:
             break
-    run.made.clear()
+    run.staged.made.clear()
     run.plan = dataclasses.replace(run.plan, preparing=Preparing())
     run.folder.write_plan(run.plan)
     launch(run, str(attempt))
@@ -114,7 +109,7 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
     recovery.gather(run, 0.0)  # in a pause without lost hosts nobody looks which sessions have ended
     policy = run.plan.restarts
     unfit = {host.name for host in run.hosts} & set(run.plan.unfit)
-    while lost := {host.name for host in run.hosts} & run.lost.keys():
+    while lost := set(run.lost):
         if run.stop.asked:
             raise Cancelled
         helped = policy.min_hosts is not None or any(
@@ -122,7 +117,7 @@ def _still_lost(run: Run, absent: Collection[str]) -> set[str]:
         )
         patience = min(run.timings.host_return, policy.host_timeout) if helped else policy.host_timeout
         gone = allocation.taken(run, lost)
-        if all(name in gone or time.monotonic() - run.lost[name] > patience for name in lost):
+        if all(name in gone or time.monotonic() - run.losses.since[name] > patience for name in lost):
             return lost | unfit
         recovery.gather(run, _LOOK)
     return unfit
@@ -221,8 +216,8 @@ def prepare(run: Run, joined: Sequence[str] | None = None) -> None:
     if are_new and admission.preflight:
         shared = preflight.preflight(run)
         if not first:
-            run.shared = shared_now(run, shared)
-    have_data = run.data_env.keys() == {host.name for host in run.hosts}
+            run.staged.shared = shared_now(run, shared)
+    have_data = run.placed.env.keys() == {host.name for host in run.hosts}
     data.place(run, joined if have_data else None)
     if validates and validation is None:
         validation = validate.begin(run, joined)
@@ -249,7 +244,7 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
         # Where they do, each finds that it has the same already.
         paths, shared = dict.fromkeys(works, backup), {}
     else:
-        paths, shared = {name: f"{work}/{backup}" for name, work in works.items()}, run.shared
+        paths, shared = {name: f"{work}/{backup}" for name, work in works.items()}, run.staged.shared
         if _emptied(run, leader):
             source = ""
     try:
@@ -284,17 +279,17 @@ def carry_backup(run: Run, leader: str, backup: str) -> None:
 
 def _emptied(run: Run, leader: str) -> bool:
     """Return True if a host that continues got a new working folder: its disk forgot the last one."""
-    group = run.shared.get(leader, leader)
+    group = run.staged.shared.get(leader, leader)
     there = leader in run.names
-    return there and any(run.shared.get(name, name) == group for name in run.made)
+    return there and any(run.staged.shared.get(name, name) == group for name in run.staged.made)
 
 
 def shared_now(run: Run, now: Mapping[str, str]) -> dict[str, str]:
     """Return who sees whose disk by a new look at the hosts, and by the last one of those that are gone."""
     known = dict(now)
-    for name, group in run.shared.items():
+    for name, group in run.staged.shared.items():
         if name not in run.names:
-            mate = next((other for other in run.names if run.shared.get(other) == group), None)
+            mate = next((other for other in run.names if run.staged.shared.get(other) == group), None)
             if mate is not None:
                 known[name] = now.get(mate, mate)
     return known

@@ -30,22 +30,22 @@ def lose(run: Run, name: str, why: str, told: Emit | None, *, pause: float = 0.0
 
     The result is a `Reconnected` in the run's inbox.
     """
-    if name in run.lost:
+    if name in run.losses.since:
         return
-    run.lost[name] = time.monotonic()
+    run.losses.since[name] = time.monotonic()
     log.warning("lost %s: %s", name, why)
     run.fleet.let_go(name)
     if told is not None:
         told(HostLost(name, why))
     else:
-        run.untold.add(name)
-    run.untried[name] = pause
+        run.losses.untold.add(name)
+    run.losses.untried[name] = pause
     try_again(run)
 
 
 def try_again(run: Run) -> None:
     """Begin to try hosts again that have just been lost, each in a thread, once one can be had."""
-    for name, pause in list(run.untried.items()):
+    for name, pause in list(run.losses.untried.items()):
         thread = threading.Thread(
             target=_reconnect, args=(run, name, pause), name=f"reconnect {name}", daemon=True
         )
@@ -54,21 +54,21 @@ def try_again(run: Run) -> None:
         except RuntimeError as error:  # Python has no type of its own for that
             log.warning("%s is not tried again yet: %s", name, error)
             return
-        del run.untried[name]
+        del run.losses.untried[name]
 
 
 def _reconnect(run: Run, name: str, pause: float) -> None:
     host = run.plan.host(name)
     time.sleep(pause)
     attempt, shown = 0, ""
-    while name in run.lost:
+    while name in run.losses.since:
         time.sleep(_BACKOFF[min(attempt, len(_BACKOFF) - 1)])
         attempt += 1
         try:
             session = run.fleet.open(host)
         except HostError as error:
             log.info("still lost: %s %s: %s", name, error.what, error.why)
-            if error.kind in _NEWS and error.in_one_line != shown and name not in run.untold:
+            if error.kind in _NEWS and error.in_one_line != shown and name not in run.losses.untold:
                 shown = error.in_one_line
                 run.bus.emit(HostLost(name, f"it {shown}"))  # it may be an attack
             continue
@@ -82,7 +82,7 @@ def _reconnect(run: Run, name: str, pause: float) -> None:
 def regain(run: Run, session: Session, told: Emit) -> bool:
     """Take a new session with a lost host into the fleet; False when it is not wanted any more."""
     name = session.host.name
-    since = run.lost.pop(name, None)
+    since = run.losses.since.pop(name, None)
     if since is None:
         session.close()
         return False
@@ -90,8 +90,8 @@ def regain(run: Run, session: Session, told: Emit) -> bool:
         # Replaced meanwhile: what it still runs belongs to an attempt that is over.
         session.submit(wire.Stop(run=run.id, grace=0.0, kill=True, final=False))
     run.fleet.sessions[name] = session
-    if name in run.untold:
-        run.untold.discard(name)
+    if name in run.losses.untold:
+        run.losses.untold.discard(name)
     else:
         told(HostRecovered(name, time.monotonic() - since))
     connect.keep_again(run, session)
@@ -105,7 +105,7 @@ def reason(error: HostError) -> str:
 
 def silence(run: Run, name: str) -> tuple[str, Loss]:
     """Since when a host is lost, in words; nothing when it answers."""
-    since = run.lost.get(name)
+    since = run.losses.since.get(name)
     if since is None:
         return "", Loss.NONE
     seconds = time.monotonic() - since
@@ -116,7 +116,7 @@ def silence(run: Run, name: str) -> tuple[str, Loss]:
 def losses(run: Run) -> dict[str, HostError]:
     """Return what is wrong with the hosts that are lost and have tasks yet to be started."""
     what = "was lost before its tasks were started"
-    return {host.name: loss(run, host.name, what) for host in run.hosts if host.name in run.lost}
+    return {name: loss(run, name, what) for name in run.lost}
 
 
 def loss(run: Run, name: str, what: str) -> HostError:
@@ -124,7 +124,7 @@ def loss(run: Run, name: str, what: str) -> HostError:
         name,
         what,
         kind=Trouble.LOST,
-        why=f"no connection could be made for {time.monotonic() - run.lost[name]:.0f} s",
+        why=f"no connection could be made for {time.monotonic() - run.losses.since[name]:.0f} s",
         hint=f"`{run.plan.host(name).by_hand()}` shows whether the machine still answers",
     )
 
@@ -143,7 +143,7 @@ def gather(run: Run, patience: float, back: Callable[[Session], None] = lambda _
             lose(run, name, reason(error), run.bus.emit)
     deadline = time.monotonic() + patience
     while True:  # hosts that were replaced are not waited for, but they may be back
-        awaited = any(host.name in run.lost for host in run.hosts)
+        awaited = bool(run.lost)
         try:
             item = run.inbox.get(timeout=max(0.0, deadline - time.monotonic()) if awaited else 0.0)
         except queue.Empty:

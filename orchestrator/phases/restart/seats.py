@@ -43,7 +43,6 @@ def _replace(run: Run, away: dict[str, HostError]) -> None:
         fail_on(run.bus, Phase.CONNECT, away)
         raise
     report_failures(run.bus, Phase.CONNECT, away)
-    run.away |= away.keys()
     # Nothing of the run has ever been there: a spare like any other, should it answer one day.
     retired = tuple(host for host in plan.retired if host.name not in absent)
     spares = (*plan.spares, *(replace(host, spare=True) for host in absent.values()))
@@ -66,7 +65,6 @@ def fill(
         if not bad:
             return plan, changes
         absent |= bad.keys()
-        run.away |= bad.keys()
         for name, found in bad.items():
             run.bus.emit(Noted(f"{name} cannot stand in for another host: {found.in_one_line}"))
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from orchestrator import config
-from orchestrator.model import Host
+from orchestrator.model import Admission, Host
 from orchestrator.phases.connect import for_nodes
 from orchestrator.planning import plan
 from orchestrator.planning.seal import seal
@@ -50,15 +50,9 @@ sys.exit(agent.wait())
 def forged(desk: Desk, run: str = RUN, **changes: Any) -> dict[str, Any]:
     """A plan as nodes keep it, of a run on every host of the desk; `changes` are its fields."""
     inventory = config.load(desk.hosts)
+    layout = plan.lay_out(inventory, command=("t.py",), env={}, environ={})
     made = plan.assign(
-        inventory,
-        command=("t.py",),
-        env={},
-        name="forged",
-        run=run,
-        owner="ada@laptop",
-        created=4e9,
-        environ={},
+        inventory, layout, run=run, name="forged", owner="ada@laptop", created=4e9, admission=Admission()
     )
     fields: dict[str, Any] = json.loads(msgspec.json.encode(for_nodes(made)))
     return {**fields, **changes}

@@ -17,11 +17,7 @@ from tests.ssh.runs.phases import PHASES, Held, hold, traceback_free
 
 BOUND = 40.0  # seconds; all of it is over much sooner, but on a machine that is busy with other things
 
-SIGNALS = {
-    "int": [signal.SIGINT],
-    "term": [signal.SIGTERM],
-    "twice": [signal.SIGINT, signal.SIGINT],
-}
+ONCE, TWICE = [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +35,18 @@ def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Desk]:
         made.close()
 
 
-@pytest.fixture(params=PHASES)
+@pytest.fixture
 def held(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Held]:
     with ExitStack() as stack:
         yield hold(desk, request.param, stack)
 
 
-@pytest.mark.parametrize("signals", SIGNALS.values(), ids=SIGNALS)
+@pytest.mark.parametrize(
+    ("held", "signals"),
+    [(phase, TWICE if phase in {"stage", "launch"} else ONCE) for phase in PHASES],
+    indirect=["held"],
+    ids=PHASES,
+)
 def test_who_asks_for_the_end_gets_it(held: Held, signals: list[signal.Signals]) -> None:
     desk = held.desk
     viewer = desk.launch(*held.words, fast=held.fast)
@@ -56,20 +57,19 @@ def test_who_asks_for_the_end_gets_it(held: Held, signals: list[signal.Signals])
     ended(desk, run, "stopped")
 
 
-@pytest.mark.parametrize("signals", SIGNALS.values(), ids=SIGNALS)
-def test_who_asks_again_during_the_stop(desk: Desk, signals: list[signal.Signals]) -> None:
+def test_who_asks_again_during_the_stop(desk: Desk) -> None:
     with ExitStack() as stack:
         held = hold(desk, "follow", stack)
         viewer = desk.launch(*held.words)
         run = held.reached()
         viewer.signal(signal.SIGINT)
         until("the stop has begun", lambda: desk.named("StopRequested", run))
-        for number in signals:
-            viewer.signal(number)
+        viewer.signal(signal.SIGINT)
         assert viewer.wait(BOUND) == ExitStatus.INTERRUPTED, viewer.stderr
         ended(desk, run, "stopped")
 
 
+@pytest.mark.parametrize("held", ["stage", "follow"], indirect=True)
 def test_a_killed_keeper_is_replaced_by_its_viewer(held: Held) -> None:
     """What had not begun is given up with one verdict; what was running goes on."""
     desk = held.desk
@@ -93,6 +93,7 @@ def goes_on(desk: Desk, run: str) -> bool:
     return begun[-1] == "follow" and not desk.named("RunEnded", run)
 
 
+@pytest.mark.parametrize("held", ["validate", "follow"], indirect=True)
 def test_with_viewer_and_keeper_killed_status_shows_and_stop_ends(held: Held) -> None:
     desk = held.desk
     viewer = desk.launch(*held.words, fast=held.fast)
@@ -109,18 +110,6 @@ def test_with_viewer_and_keeper_killed_status_shows_and_stop_ends(held: Held) ->
     stop = desk.start("stop", run)
     assert stop.wait(BOUND) in (ExitStatus.OK, ExitStatus.CLUSTER), stop.stderr
     ended(desk, run, "stopped")
-
-
-def test_a_keeper_killed_during_the_stop_is_replaced_by_one_that_stops(desk: Desk) -> None:
-    with ExitStack() as stack:
-        held = hold(desk, "follow", stack)
-        assert desk.launch("--detach", *held.words).wait() == ExitStatus.OK
-        run = held.reached()
-        stop = desk.start("stop", run)
-        until("the stop has begun", lambda: desk.named("StopRequested", run))
-        os.kill(desk.keeper(run), signal.SIGKILL)
-        assert stop.wait(BOUND) == ExitStatus.OK, stop.stderr
-        ended(desk, run, "stopped")
 
 
 def test_tail_goes_on_with_a_stop_whose_keeper_was_killed(desk: Desk) -> None:

@@ -183,12 +183,3 @@ def test_a_gang_that_hung_is_started_again_where_that_is_allowed(desk: Desk) -> 
     assert (failed["cause_task"], failed["kind"]) == ("worker/1", "hang")
     assert "is stopped (SIGSTOP)" in failed["cause"]
     desk.nothing_is_left(desk.run_id())
-
-
-def test_a_hang_may_be_the_end_whatever_restarts_are_left(desk: Desk) -> None:
-    desk.script("t.py", TRAINER)
-    viewer = desk.launch(*FAST, "--max-restarts", "3", "--on-hang", "stop", "--", "t.py", "stop")
-    assert viewer.wait() == ExitStatus.RUN_FAILED, viewer.stderr
-    assert not desk.named("AttemptFailed")
-    assert desk.named("RunEnded")[0]["given_up"] == "--on-hang stop ends the run"
-    assert "not started again: --on-hang stop ends the run" in viewer.stderr

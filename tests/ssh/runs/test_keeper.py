@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import ExitStatus
-from orchestrator.model import Role
 from tests.ssh.runs.desk import Desk, Viewer, kill_all, until
 
 # Counts until a file says that it is enough.
@@ -73,17 +71,6 @@ def test_tail_takes_over_from_a_killed_keeper(desk: Desk) -> None:
     assert tail.wait() == ExitStatus.OK, tail.stderr
     desk.logs_are_identical(run)
     desk.nothing_is_left(run)
-
-
-def test_the_viewer_replaces_a_killed_keeper(desk: Desk) -> None:
-    viewer = desk.launch(*counting(desk))
-    viewer.shows("line 5")
-    run = desk.run_id()
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    until("it was replaced", lambda: desk.named("RunAdopted", run))
-    let_it_end(desk)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    desk.logs_are_identical(run)
 
 
 def test_tail_from_another_machine_needs_only_the_inventory(desk: Desk) -> None:
@@ -167,18 +154,6 @@ def test_status_and_runs(desk: Desk) -> None:
     assert viewer.wait() == ExitStatus.OK
 
 
-def test_the_supervisors_end_is_told_as_lost(desk: Desk) -> None:
-    desk.launch("--detach", *counting(desk)).wait()
-    run = desk.run_id()
-    until("both run", lambda: len(desk.task_pids(run)) == 2)
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    kill_all(desk.machinery(run))
-    until("nothing is left", lambda: not desk.task_pids(run))
-    status = desk.start("status", run)
-    assert status.wait() == ExitStatus.OK, status.stderr
-    assert "lost" in status.stdout
-
-
 def test_two_runs_at_once_on_the_same_hosts(desk: Desk) -> None:
     first = desk.launch(*counting(desk))
     first.shows("line 5")
@@ -247,38 +222,6 @@ def test_a_keeper_killed_in_the_stop_after_a_failure(desk: Desk) -> None:
     assert users_stops(desk, run) == []
 
 
-def test_a_keeper_killed_in_the_pause_after_tasks_were_stopped(desk: Desk) -> None:
-    desk.timings = {"pauses": [600.0]}
-    viewer, run = with_a_failure(desk, grace=0.1)
-    viewer.shows("restart 1 of 1")
-    viewer.signal(signal.SIGKILL)
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    desk.timings = {"pauses": [0.05]}
-    with desk.elsewhere():  # only the nodes know how far it had come
-        tail = desk.start("tail", run, "--hosts", str(desk.hosts))
-        assert tail.wait() == ExitStatus.OK, tail.stderr
-        assert desk.named("RunEnded", run)[-1]["attempts"] == 2
-        assert users_stops(desk, run) == []
-
-
-def test_a_keeper_killed_when_the_chief_is_done(four: Desk) -> None:
-    desk = four
-    desk.script("t.py", DEAF)
-    chief, worker, ps, _ = desk.cluster.hosts
-    roles = [replace(chief, role=Role.CHIEF), worker, replace(ps, role=Role.PS)]
-    desk.write_hosts(roles, job="[job]\ngrace = 3\n")
-    viewer = desk.launch("--", "t.py", "end", str(desk.folder / "enough"), "chief")
-    run = desk.run_id()
-    until("all are up", lambda: viewer.stdout.count("up") == 3)
-    let_it_end(desk)
-    until("it has stopped one", lambda: [e for e in desk.named("TaskExited", run) if e["stopped"]])
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    assert viewer.wait() == ExitStatus.OK, viewer.stderr
-    assert desk.named("RunAdopted", run)
-    assert desk.named("RunEnded", run)[-1]["outcome"] == "succeeded"
-    assert users_stops(desk, run) == []
-
-
 def test_a_stop_of_what_a_failed_run_left_does_not_change_how_it_ended(desk: Desk) -> None:
     desk.timings = {"host_return": 1.0, "silence": 3.0, "beat": 0.5}
     desk.write_hosts(desk.cluster.hosts, job="[job]\nhost_timeout = 1\nfailure_grace = 0.1\n")
@@ -299,7 +242,7 @@ def test_a_stop_of_what_a_failed_run_left_does_not_change_how_it_ended(desk: Des
     desk.nothing_is_left(run)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
+@pytest.mark.parametrize("told", [False], ids=["untold"])
 def test_what_a_task_has_said_is_here_though_its_keeper_died_in_the_launch(desk: Desk, told: bool) -> None:
     """One of two tasks was started when the keeper was killed: nobody has followed it."""
     lost = "pass" if told else "run.bus.emit = lambda event: None"

@@ -131,46 +131,6 @@ def test_which_run_is_meant(desk: Desk) -> None:
     assert not elsewhere.exists()
 
 
-def test_a_damaged_plan_is_an_error_or_taken_from_the_nodes(desk: Desk) -> None:
-    counting(desk, "--detach").wait()
-    run = desk.run_id()
-    os.kill(desk.keeper(run), signal.SIGKILL)
-    for damage in (b"", b"{", b'{"run": 1}', b"\xff\xfe\x00"):
-        (desk.run_folder(run) / "plan.json").write_bytes(damage)
-        helpless = desk.start("tail", run, "--hosts", "none.toml")
-        assert helpless.wait() == ExitStatus.USAGE
-        assert f"run {run} cannot be read" in helpless.stderr
-        assert str(desk.run_folder(run) / "plan.json") in helpless.stderr
-    runs = desk.start("runs")
-    assert runs.wait() == ExitStatus.OK, runs.stderr
-    stop = desk.start("stop", run, "--hosts", str(desk.hosts))
-    assert stop.wait() == ExitStatus.OK, stop.stderr
-    desk.nothing_is_left(run)
-
-
-def test_without_a_word_the_run_that_goes_on_is_meant(desk: Desk) -> None:
-    launch = counting(desk)
-    run = desk.run_id()
-    assert desk.launch("--", "true").wait() == ExitStatus.CLUSTER  # refused: the ports are taken
-    status = desk.start("status")
-    assert status.wait() == ExitStatus.OK, status.stderr
-    assert f"run {run}, which continues; the newest, {desk.run_id()}, is over" in status.stderr
-    assert status.stdout.startswith(f"run {run}: ")
-    refused = desk.run_id()
-    with desk.elsewhere():  # the nodes know of the one that was refused, too
-        status = desk.start("status", "--hosts", str(desk.hosts))
-        assert status.wait() == ExitStatus.OK, status.stderr
-        assert f"run {run}, which continues; the newest, {refused}, is over" in status.stderr
-        assert status.stdout.startswith(f"run {run}: ")
-    other = desk.launch("--other-ports", "--", "true")
-    assert other.wait() == ExitStatus.OK, other.stderr
-    spared = desk.start("stop")  # to be sure that the newest is over: the one before it is not meant
-    assert spared.wait() == ExitStatus.OK
-    assert f"still running: {run}" in spared.stderr
-    let_it_end(desk)
-    assert launch.wait() == ExitStatus.OK, launch.stderr
-
-
 def test_any_viewer_may_stop_and_stop_now_gives_no_grace(desk: Desk) -> None:
     desk.script("deaf.py", DEAF)
     launch = desk.launch("--", "deaf.py")  # with the usual grace of 30 s
@@ -261,18 +221,6 @@ def test_a_reader_that_has_seen_enough(desk: Desk) -> None:
     assert tail.wait() == ExitStatus.OK
 
 
-def test_a_killed_rehearsal_leaves_nothing(desk: Desk) -> None:
-    words = ("rehearse", "-n", "2", "--skip-preflight", "--no-validate", "--", "sleep", "600")
-    viewer = desk.start(*words, shell='exec "$@"')  # by its environment it is found
-    viewer.shows("worker/1")
-    mark = f"XDG_STATE_HOME={desk.state}".encode()
-    before = _with(mark)
-    assert len(before) > 1
-    viewer.signal(signal.SIGKILL)
-    viewer.wait()
-    until("viewer, keeper and hosts are gone", lambda: not _with(mark))
-
-
 def _with(mark: bytes) -> list[int]:
     """The processes with an entry in their environment."""
     found = []
@@ -283,22 +231,3 @@ def _with(mark: bytes) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def test_ctrl_c_ends_the_printing_of_a_flood_and_the_last_word_is_the_end(desk: Desk) -> None:
-    """The display is far behind: what is left of the logs is in their files, and is not printed first."""
-    slow = (
-        "import time, orchestrator.render.plain as p; handle = p.Plain.handle;"
-        "p.Plain.handle = lambda self, stamped:"
-        " (time.sleep(0.002) if 'LogLine' in str(type(stamped.event)) else None, handle(self, stamped))"
-    )
-    desk.patch = slow
-    # Slowly enough that this machine does not spend itself on what nobody reads, and without an end.
-    viewer = desk.launch("--", "sh", "-c", "while :; do yes | head -c 400000; sleep 0.1; done")
-    log = desk.run_folder() / "logs" / "1" / "worker-0.log"
-    until("there is a backlog", lambda: log.exists() and log.stat().st_size > 4_000_000)
-    viewer.signal(signal.SIGINT)
-    viewer.shows("was stopped after")
-    assert viewer.wait() == ExitStatus.INTERRUPTED
-    assert "continues" not in viewer.stderr
-    assert "not shown" in viewer.stderr
