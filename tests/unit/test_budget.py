@@ -36,14 +36,14 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(17, 2_389, 11_844),
     "checks": Size(4, 1_020, 7_082),
-    "cli": Size(34, 3_646, 23_696),
+    "cli": Size(34, 3_642, 23_653),
     "config": Size(7, 1_343, 9_313),
     "diagnosis": Size(7, 1_054, 7_594),
     "envs": Size(5, 599, 3_781),
     "export": Size(2, 295, 2_723),
     "fleet": Size(4, 839, 5_427),
     "frameworks": Size(5, 213, 991),
-    "launching": Size(9, 794, 5_009),
+    "launching": Size(8, 792, 4_946),
     "node": Size(2, 58, 376),
     "node/base": Size(12, 1_295, 6_932),
     "node/disk": Size(7, 481, 2_984),
@@ -53,20 +53,20 @@ BUDGET = {
     "node/stock": Size(10, 1_676, 12_178),
     "node/task": Size(13, 2_534, 16_937),
     "node/tidy": Size(3, 435, 3_136),
-    "phases": Size(28, 5_210, 39_900),
-    "planning": Size(7, 965, 6_245),
+    "phases": Size(28, 5_199, 39_809),
+    "planning": Size(7, 965, 6_244),
     "program": Size(8, 921, 6_729),
     "rehearsal": Size(4, 426, 2_497),
     "render": Size(19, 2_673, 20_740),
-    "run": Size(12, 1_437, 10_329),
+    "run": Size(11, 1_432, 10_314),
     "ssh": Size(9, 1_681, 11_303),
     "store": Size(12, 1_391, 8_453),
     "sync": Size(13, 2_406, 16_049),
-    "tests": Size(347, 40_257, 296_893),
+    "tests": Size(347, 39_899, 293_728),
     "wire": Size(13, 1_558, 7_000),
     "worker_entry": Size(23, 2_084, 13_168),
 }
-TOTAL = Size(292, 39_906, 265_690)
+TOTAL = Size(289, 39_905, 265_436)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
