@@ -57,7 +57,7 @@ BUDGET = {
     "planning": Size(7, 965, 6_244),
     "program": Size(8, 921, 6_729),
     "rehearsal": Size(4, 426, 2_497),
-    "render": Size(19, 2_673, 20_740),
+    "render": Size(19, 2_673, 20_742),
     "run": Size(11, 1_432, 10_314),
     "ssh": Size(9, 1_681, 11_303),
     "store": Size(12, 1_391, 8_453),
