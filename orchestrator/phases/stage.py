@@ -159,12 +159,11 @@ def _make_work(
 
     Along with it every host is asked for what it needs; raise PhaseFailed where one lacks it.
     """
-    first = trees[0].digest
     answers = run.fleet.ask(
         lambda session: wire.WorkMake(
             workdir=session.host.workdir,
             run=run.id,
-            digests=[first],
+            digest=trees[0].digest,
             also=[tree.digest for tree in trees[1:]],
             data=[run.plan.data_digest] if run.plan.data_digest else [],
             needs=needs.get(session.host.name),

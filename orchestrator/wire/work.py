@@ -34,7 +34,7 @@ class Work(Reply, frozen=True):
 
 
 class WorkMake(Request[Work], frozen=True, kw_only=True):
-    """Make the run's working folder from the trees `digests`, where `also` those in `also` are there.
+    """Make the run's working folder from the tree `digest`, where those in `also` are there too.
 
     With `needs` the host says what it has of them; where the program or a package is missing, or without
     `makes`, it looks for no tree and makes nothing.
@@ -43,14 +43,14 @@ class WorkMake(Request[Work], frozen=True, kw_only=True):
     OP = "work_make"
     workdir: str
     run: str
-    digests: Sequence[str]
+    digest: str
     also: Sequence[str]
     data: Sequence[str] = ()  # that the run reads: `clean` leaves it alone while the run lives
     needs: JobNeeds | None = None
     makes: bool = True
 
     def check(self, reply: Work) -> None:
-        expect(set(reply.missing) <= {*self.digests, *self.also}, "it misses trees that nobody asked for")
+        expect(set(reply.missing) <= {self.digest, *self.also}, "it misses trees that nobody asked for")
         expect((reply.had is None) == (self.needs is None), "it tells what it has, or not, as nobody asked")
         if self.needs is not None and reply.had is not None:
             _check_had(self.needs, reply.had)

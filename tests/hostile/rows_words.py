@@ -116,7 +116,7 @@ def _launch() -> Iterator[Row]:
         ("a relative folder", "result['work'] = '../../x'", 3, PROTOCOL),
         ("a tree named by a path", "result['missing'] = ['../../x']", 3, PROTOCOL),
     )
-    hostile, never = f"{_ESCAPES}\nresult['work'] = '/' + words", "result['missing'] = ask['digests']"
+    hostile, never = f"{_ESCAPES}\nresult['work'] = '/' + words", "result['missing'] = [ask['digest']]"
     for name, lie, status, told in (
         ("a folder of hostile words (work_make)", when("work_make", hostile), 1, ""),
         (
@@ -143,7 +143,7 @@ def _launch() -> Iterator[Row]:
         ("hostile words killed", "result['killed'] = [{'pid': 1, 'argv0': words}] * 100", 0, ""),
         ("a path lives", "result['alive'] = ['../../x']", 0, "liar: no answer"),
     )
-    send = "result.update(missing=ask['digests'], made=False)"
+    send = "result.update(missing=[ask['digest']], made=False)"
     for name, begun, status, words in (
         ("pieces beyond the last one", "'bits': 'f' * 99, 'incoming': '/x'", 3, PROTOCOL),
         ("a folder made of a tree that was not", "'incoming': '/x', 'work': WORK", 3, PROTOCOL),

@@ -267,7 +267,7 @@ def test_an_answer_is_no_larger_than_its_question_allows(
     one = session(f"greet(); ask = await_question('work_make'); {lie}")
     one.start(10.0)
     with pytest.raises(HostError) as caught:
-        one.request(wire.WorkMake(workdir="/w", run="r", digests=["ab"], also=[]))
+        one.request(wire.WorkMake(workdir="/w", run="r", digest="ab", also=[]))
     told(caught.value, why)
 
 

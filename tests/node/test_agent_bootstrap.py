@@ -43,7 +43,7 @@ def test_python_3_8_runs_the_agent_and_a_task(lab: Lab) -> None:
     results = agent.request("probe", nonce="n", timeout=5.0, targets=targets)["results"]
     assert [result["tcp"] for result in results] == [True, True]
     make_tree(lab, agent, {"train.py": b"1"}, "aa")
-    assert agent.request("work_make", workdir=workdir, run=lab.run, digests=["aa"])
+    assert agent.request("work_make", workdir=workdir, run=lab.run, digest="aa")
 
 
 def test_a_missing_python_ends_with_the_shells_own_words(lab: Lab) -> None:

@@ -294,7 +294,7 @@ def test_what_is_not_ours_stays_however_old(lab: Lab) -> None:
 def test_a_tree_that_was_used_since_it_was_looked_at_stays(lab: Lab) -> None:
     path = tree(lab, DIGEST, 50)
     seen = Folder(str(path), path.stat().st_mtime, 0)
-    lab.agent().request("work_make", workdir=str(lab.workdir), run="run-a", digests=[DIGEST])
+    lab.agent().request("work_make", workdir=str(lab.workdir), run="run-a", digest=DIGEST)
     assert not prune._unused(seen)
     assert names_in(lab.workdir / "trees") == [DIGEST]
     assert len(names_in(path / "pkg")) == 40
@@ -310,7 +310,7 @@ def test_a_tree_that_goes_while_it_is_copied_is_missing(lab: Lab, monkeypatch: p
         copy(source, target)
 
     monkeypatch.setattr(work, "_copy", slow)
-    fields = {"workdir": str(lab.workdir), "run": "run-a", "digests": [DIGEST]}
+    fields = {"workdir": str(lab.workdir), "run": "run-a", "digest": DIGEST}
     replies: list[dict[str, Any]] = []
     agent = SimpleNamespace(
         state_error=None,

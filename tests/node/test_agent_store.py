@@ -152,10 +152,8 @@ def tree(lab: Lab, digest: str = DIGEST) -> Path:
     return lab.workdir / "trees" / digest
 
 
-def make(lab: Lab, agent: AgentClient, *digests: str) -> Path:
-    return Path(
-        agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=list(digests))["work"]
-    )
+def make(lab: Lab, agent: AgentClient, digest: str) -> Path:
+    return Path(agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digest=digest)["work"])
 
 
 def read_all(folder: Path) -> Files:
@@ -440,21 +438,23 @@ def two_trees(lab: Lab, agent: AgentClient) -> None:
         make_tree(lab, agent, files, digest, {"link": "a"} if digest == "aa" else {})
 
 
-def test_work_is_a_copy_of_the_trees_and_the_first_wins(lab: Lab) -> None:
+def test_work_is_a_copy_of_the_tree(lab: Lab) -> None:
     agent = lab.agent()
     two_trees(lab, agent)
-    work = make(lab, agent, "aa", "bb")
+    work = make(lab, agent, "aa")
     assert work == lab.workdir / "runs" / lab.run / "work"
-    assert read_all(work) == {"a": b"1", "b": b"2", "both": b"first", "sub/x": b"x", "sub/y": b"y"}
+    assert read_all(work) == {"a": b"1", "both": b"first", "sub/x": b"x"}
     assert link(str(work / "link")) == "a"
     (work / "a").write_bytes(b"changed by the run")
     assert (tree(lab, "aa") / "a").read_bytes() == b"1"
+    assert make(lab, lab.agent(), "bb") == work  # nothing in it is touched again
+    assert (work / "a").read_bytes() == b"changed by the run"
 
 
 def test_many_hosts_may_make_one_work_folder_at_once(lab: Lab) -> None:
     agents = [lab.agent() for _ in range(4)]
     two_trees(lab, agents[0])
-    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run, "digests": ["aa", "bb"]}
+    fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run, "digest": "aa"}
     asked = [agent.send("work_make", **fields) for agent in agents]
     assert len({agent.reply(request)[0]["work"] for agent, request in zip(agents, asked, strict=True)}) == 1
     assert names_in(lab.workdir / "runs" / lab.run) == ["trees", "work"]
@@ -464,10 +464,10 @@ def test_no_work_is_made_while_a_tree_is_missing(lab: Lab) -> None:
     agent = lab.agent()
     two_trees(lab, agent)
     fields: dict[str, Any] = {"workdir": str(lab.workdir), "run": lab.run}
-    made = agent.request("work_make", digests=["aa"], also=["bb", "cc"], **fields)
+    made = agent.request("work_make", digest="aa", also=["bb", "cc"], **fields)
     assert made["missing"] == ["cc"]
     assert not Path(made["work"]).exists()
-    assert agent.request("work_make", digests=["aa"], also=["bb"], **fields)["missing"] == []
+    assert agent.request("work_make", digest="aa", also=["bb"], **fields)["missing"] == []
     assert Path(made["work"]).is_dir()
 
 
@@ -519,12 +519,14 @@ def test_what_was_given_up_long_ago_is_removed(lab: Lab) -> None:
     assert names_in(lab.workdir) == [".share-y", ".share-z", "trees"]
 
 
-@pytest.mark.parametrize("field", ["digests", "also"])
+@pytest.mark.parametrize("field", ["digest", "also"])
 def test_a_tree_is_a_digest_and_no_way_out_of_the_folder(lab: Lab, field: str) -> None:
     agent, outside = lab.agent(), lab.folder / "outside"
     outside.mkdir()
     for name in ("../../outside", str(outside), "..", "", "7E", "aa\n", 7):
-        asked: dict[str, Any] = {"digests": [], "also": [], field: [name]}
+        asked: dict[str, Any] = {"digest": name, "also": []}
+        if field == "also":
+            asked = {"digest": "aa", "also": [name]}
         with pytest.raises(AgentError, match="not a digest"):
             agent.request("work_make", workdir=str(lab.workdir), run=lab.run, **asked)
     assert not (lab.workdir / "runs").exists()

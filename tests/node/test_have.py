@@ -17,7 +17,7 @@ def has(lab: Lab, program: str, *, python: str = sys.executable, path: str | Non
         "work_make",
         workdir=str(lab.workdir),
         run=lab.run,
-        digests=["aa"],
+        digest="aa",
         needs={"program": program, "python": python, "setup": None, "packages": [], "paths": []},
         makes=False,
     )

@@ -85,7 +85,7 @@ def send_tree(lab: Lab, agent: AgentClient, files: dict[str, bytes]) -> None:
 
 
 def make_work(lab: Lab, agent: AgentClient) -> dict[str, Any]:
-    return agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digests=[DIGEST])
+    return agent.request("work_make", workdir=str(lab.workdir), run=lab.run, digest=DIGEST)
 
 
 def is_present(lab: Lab, agent: AgentClient) -> bool:

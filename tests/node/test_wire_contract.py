@@ -240,19 +240,17 @@ def _store(ask: Asker) -> None:
     second = f"{workdir}/trees/{'cd' * 16}"
     assert ask(_begin(second, newer), newer.encode()).base == path
     ask(wire.StoreDrop(path=second, remove=True))
-    made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digests=[digest], also=[], data=[]))
+    made = ask(wire.WorkMake(workdir=workdir, run=ask.lab.run, digest=digest, also=[], data=[]))
     assert (made.made, made.missing) == (True, ())
-    assert ask(wire.WorkMake(workdir=workdir, run="r2", digests=["cd"], also=[], data=[])).missing == ("cd",)
+    assert ask(wire.WorkMake(workdir=workdir, run="r2", digest="cd", also=[], data=[])).missing == ("cd",)
     _needs(ask, workdir, digest)
 
 
 def _needs(ask: Asker, workdir: str, digest: str) -> None:
     def work(
-        run: str, needs: wire.JobNeeds, digests: Sequence[str] = (digest,), *, makes: bool = True
+        run: str, needs: wire.JobNeeds, digest: str = digest, *, makes: bool = True
     ) -> tuple[wire.Work, wire.Had]:
-        reply = ask(
-            wire.WorkMake(workdir=workdir, run=run, digests=digests, also=[], needs=needs, makes=makes)
-        )
+        reply = ask(wire.WorkMake(workdir=workdir, run=run, digest=digest, also=[], needs=needs, makes=makes))
         assert reply.had is not None
         return reply, reply.had
 
@@ -266,7 +264,7 @@ def _needs(ask: Asker, workdir: str, digest: str) -> None:
     assert (made.made, made.missing, had.program) == (False, (), False)
     made, had = work("r4", program("sh"), makes=False)
     assert (made.made, made.missing, had.program) == (False, (), True)
-    made, had = work("r4", program("sh"), ["cd"])
+    made, had = work("r4", program("sh"), "cd")
     assert (made.made, made.missing, had.program) == (False, ("cd",), True)
     assert not (ask.lab.workdir / "runs" / "r4" / "work").exists()
     paths = (workdir, "/no such/file", "/", "/no-such", "~/", "~/no such")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 from ..base.fault import NodeError
 from .below import MOST_LEVELS, Below, is_no_folder, shortened
@@ -60,6 +60,20 @@ def entries(root: str) -> list[Entry]:
                 )
             waiting += reversed(folders)
     return found
+
+
+def walk(root: str, enter: Callable[[str], bool]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Give everything below a folder of ours but the folders that are entered; raise OSError."""
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        with os.scandir(os.path.join(root, below)) as found:
+            for one in found:
+                path = f"{below}/{one.name}" if below else one.name
+                if one.is_dir(follow_symlinks=False) and enter(path):
+                    waiting.append(path)
+                else:
+                    yield path, one
 
 
 def entry_at(path: str, folder: int | None, name: str) -> Entry:

@@ -44,7 +44,7 @@ OPS = {
     "env_find": ("stock.envs", "find", 60.0),
     "env_make": ("stock.envs", "make", HERE),
     "env_progress": ("stock.envs", "progress", HERE),
-    "work_make": ("stock.work", "make", HERE),
+    "work_make": ("stock.work", "make", 600.0),
     "start": ("task.tasks", "start", HERE),
     "stop": ("task.tasks", "stop", HERE),
     "sweep": ("task.tasks", "sweep", HERE),

@@ -14,6 +14,7 @@ from typing import Callable, Collection
 
 from ..base.fault import NodeError
 from ..disk.below import Below, is_no_folder, parts_of
+from ..disk.listing import walk
 from ..disk.removing import remove
 from .manifest import Blob, Manifest, blobs_of
 
@@ -184,18 +185,10 @@ def tidy(folder: str, manifest: Manifest) -> None:
     parents = {path.rpartition("/")[0] for path in (*files, *manifest.links)}
     while more := {path.rpartition("/")[0] for path in parents} - parents:
         parents |= more
-    waiting = [""]
-    while waiting:
-        below = waiting.pop()
-        with os.scandir(os.path.join(folder, below)) as entries:
-            for entry in entries:
-                path = f"{below}/{entry.name}" if below else entry.name
-                if entry.is_dir(follow_symlinks=False) and path in parents:
-                    waiting.append(path)
-                elif entry.is_symlink() and manifest.links.get(path) == os.readlink(entry.path):
-                    pass
-                elif not (path in files and entry.is_file(follow_symlinks=False)):
-                    remove(entry.path)
+    for path, entry in walk(folder, parents.__contains__):
+        is_link = entry.is_symlink() and manifest.links.get(path) == os.readlink(entry.path)
+        if not is_link and not (path in files and entry.is_file(follow_symlinks=False)):
+            remove(entry.path)
 
 
 def is_exactly(folder: str, manifest: Manifest) -> bool:
@@ -205,22 +198,14 @@ def is_exactly(folder: str, manifest: Manifest) -> bool:
     """
     paths = {file.path: number for number, file in enumerate(manifest.files)}
     seen = 0
-    waiting = [""]
     try:
-        while waiting:
-            below = waiting.pop()
-            with os.scandir(os.path.join(folder, below)) as entries:
-                for entry in entries:
-                    path = f"{below}/{entry.name}" if below else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name.lower() != ".git":
-                            waiting.append(path)
-                    elif not entry.is_file(follow_symlinks=False):
-                        seen += entry.is_symlink() and manifest.links.get(path) == os.readlink(entry.path)
-                    elif path not in paths or not is_right(entry.path, manifest, paths[path]):
-                        return False
-                    else:
-                        seen += 1
+        for path, entry in walk(folder, lambda path: os.path.basename(path).lower() != ".git"):
+            if entry.is_file(follow_symlinks=False):
+                if path not in paths or not is_right(entry.path, manifest, paths[path]):
+                    return False
+                seen += 1
+            elif entry.is_symlink():
+                seen += manifest.links.get(path) == os.readlink(entry.path)
     except OSError:
         return False
     return seen == len(manifest.rows)
