@@ -14,7 +14,6 @@ from typing import Any, Iterator, Tuple
 
 from ..base.descriptors import replace_file
 from ..base.lenient import discard
-from ..disk import copies
 from .manifest import File, Manifest
 
 Mark = Tuple[int, int, int, int]  # device, inode, size, time
@@ -47,16 +46,14 @@ class Note:
             return []
 
 
-def notes_of(state: str | None, path: str) -> str | None:
-    """The folder of notes for such a path; None where there is no state folder."""
-    return None if state is None else os.path.join(state, "stock", os.path.basename(os.path.dirname(path)))
+def notes_of(state: str | None, path: str) -> str:
+    """The folder of notes for such a path; without a state folder one that cannot be."""
+    return os.path.join(state or os.devnull, "stock", os.path.basename(os.path.dirname(path)))
 
 
 def write(state: str | None, path: str, manifest: Manifest) -> None:
     """Remember a folder that was just verified; a disk that is full is no reason to fail."""
     folder = notes_of(state, path)
-    if folder is None:
-        return
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         marks = [mark_of(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
@@ -69,17 +66,12 @@ def write(state: str | None, path: str, manifest: Manifest) -> None:
 
 
 def forget(state: str | None, path: str) -> None:
-    folder = notes_of(state, path)
-    if folder is not None:
-        discard(os.path.join(folder, os.path.basename(path)))
+    discard(os.path.join(notes_of(state, path), os.path.basename(path)))
 
 
 def read(state: str | None, path: str) -> Note | None:
     """The note of a folder, if it was verified here."""
-    folder = notes_of(state, path)
-    if folder is None:
-        return None
-    note = _open(os.path.join(folder, os.path.basename(path)))
+    note = _open(os.path.join(notes_of(state, path), os.path.basename(path)))
     return note if note is not None and note.path == path else None
 
 
@@ -122,30 +114,22 @@ def fill(state: str | None, path: str, incoming: str, manifest: Manifest) -> tup
 
 
 def _link(source: str, mark: Mark, target: str, mode: int) -> bool:
+    """Link a file that nobody wrote to since; on a disk without links it is sent."""
     try:
         found = os.lstat(source)
-        if mark_of(found) != mark:
-            return False  # somebody wrote there
+        if mark_of(found) != mark or stat.S_IMODE(found.st_mode) != mode or found.st_uid != os.geteuid():
+            return False
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        if stat.S_IMODE(found.st_mode) == mode and found.st_uid == os.geteuid():
-            try:
-                os.link(source, target, follow_symlinks=False)
-                return True
-            except OSError:
-                pass  # a disk without hard links, or with as many of a file as it can have
-        copies.copy(source, target)  # whoever else owns it may change it later
-        os.chmod(target, mode)
-        return mark_of(os.lstat(source)) == mark
+        os.link(source, target, follow_symlinks=False)
+        return True
     except OSError:
-        discard(target)
         return False
 
 
 def _beside(state: str | None, path: str) -> Iterator[Note]:
     """Notes of folders beside `path`, the newest first; notes of folders that are gone go too."""
-    folder = notes_of(state, path)
     try:
-        noted = [] if folder is None else _newest_first(folder)
+        noted = _newest_first(notes_of(state, path))
     except OSError:
         return
     room = _MOST_BYTES

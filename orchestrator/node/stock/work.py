@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 from typing import Any
 
 from ..base import lenient, trust
+from ..base.descriptors import write_all
 from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
-from ..disk import copies
 from ..disk.listing import walk
 from ..disk.removing import remove
 from ..look import question
 from ..serve.agent import Agent, Request
+
+_CLONE = 0x40049409  # FICLONE of linux/fs.h
+_PIECE = 1 << 20
 
 
 def make(_agent: Agent, request: Request) -> dict[str, Any]:
@@ -81,4 +86,29 @@ def _copy(source: str, target: str) -> None:
         return True
 
     for path, entry in walk(source, enter):
-        copies.copy(entry.path, os.path.join(target, path))
+        _copy_file(entry.path, os.path.join(target, path))
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy a file, as a clone where the file system can: it shares its blocks until one side is written.
+
+    So a task that writes never alters the tree. A link stays a link.
+    """
+    status = os.lstat(source)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(source), target)
+        return
+    reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        try:
+            os.fchmod(writer, stat.S_IMODE(status.st_mode))
+            try:
+                fcntl.ioctl(writer, _CLONE, reader)
+            except OSError:
+                while data := os.read(reader, _PIECE):
+                    write_all(writer, data)
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
