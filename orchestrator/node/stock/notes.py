@@ -1,6 +1,6 @@
 """Notes of verified files and how they looked then, so that they need not be read again, or sent.
 
-<state>/stock/<trees or data>/<digest>    a manifest, and inode, size and time of each of its files
+<state>/stock/<trees or data>/<digest>    its path; a manifest, and inode, size and time of each of its files
 
 A file counts as verified while it is the one that was: the same inode, size and time.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any, Iterator, Tuple
+from typing import Iterator, Tuple
 
 from ..base.descriptors import replace_file
 from ..base.lenient import discard
@@ -21,7 +21,6 @@ Mark = Tuple[int, int, int, int]  # device, inode, size, time
 _MOST = 64  # folders that are looked through, the newest first
 _MOST_BYTES = 64 << 20  # of their notes
 _FEW = 16  # files that may be looked for in the text of notes
-_START = '{"path": '
 
 
 class Note:
@@ -57,8 +56,8 @@ def write(state: str | None, path: str, manifest: Manifest) -> None:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         marks = [mark_of(os.lstat(os.path.join(path, file.path))) for file in manifest.files]
-        text = json.dumps({"path": path, "rows": manifest.rows, "marks": marks})
-        replace_file(os.path.join(folder, os.path.basename(path)), text.encode())
+        lines = json.dumps(path), json.dumps({"rows": manifest.rows, "marks": marks})
+        replace_file(os.path.join(folder, os.path.basename(path)), "\n".join(lines).encode())
         for _, _, old in _newest_first(folder)[_MOST:]:
             discard(old)
     except OSError:
@@ -69,10 +68,10 @@ def forget(state: str | None, path: str) -> None:
     discard(os.path.join(notes_of(state, path), os.path.basename(path)))
 
 
-def read(state: str | None, path: str) -> Note | None:
-    """The note of a folder, if it was verified here."""
+def read(state: str | None, path: str) -> list[tuple[File, Mark]]:
+    """The files of a folder that was verified here; none for another one."""
     note = _open(os.path.join(notes_of(state, path), os.path.basename(path)))
-    return note if note is not None and note.path == path else None
+    return note.files() if note is not None and note.path == path else []
 
 
 def mark_of(found: os.stat_result) -> Mark:
@@ -147,11 +146,9 @@ def _beside(state: str | None, path: str) -> Iterator[Note]:
 def _open(place: str) -> Note | None:
     try:
         with open(place, encoding="ascii") as file:
-            text = file.read()
-        path: Any = json.JSONDecoder().raw_decode(text, len(_START))[0] if text.startswith(_START) else None
+            return Note(str(json.loads(file.readline())), file.read())
     except (OSError, ValueError):
         return None
-    return Note(path, text) if isinstance(path, str) else None
 
 
 def _newest_first(folder: str) -> list[tuple[float, int, str]]:

@@ -163,9 +163,9 @@ def _is_there(order: Order) -> bool:
         return is_exactly(order.path, order.manifest)
     if not trust.is_ours(order.path):
         return False
-    note = notes.read(order.state, order.path)
-    if note is not None:
-        return all(notes.is_same(order.path, file, mark) for file, mark in note.files())
+    files = notes.read(order.state, order.path)
+    if files:
+        return all(notes.is_same(order.path, file, mark) for file, mark in files)
     if not is_exactly(order.path, order.manifest):
         return False
     notes.write(order.state, order.path, order.manifest)

@@ -32,10 +32,9 @@ def look(agent: Agent, request: Request) -> dict[str, Any]:
     reply: dict[str, Any] = {"path": path, "state": "absent", "wrong": [], "free": free_bytes(above)}
     if not trust.is_ours(path):
         return reply
-    note = notes.read(agent.state, path)
-    if note is None:
+    files = notes.read(agent.state, path)
+    if not files:
         return {**reply, "state": "unsure"}
-    files = note.files()
     wrong = [file.path for file, mark in files if not notes.is_same(path, file, mark)]
     if request["thorough"]:
         manifest = Manifest([list(file) for file, _ in files])
