@@ -43,10 +43,11 @@ _OPS: Mapping[Verb, tuple[str, ...]] = {
         "lease",
         "work_make",
         "store_begin",
+        "store_put",
         "start",
         "follow",
     ),
-    Verb.PUSH: ("store_look", "store_begin", "store_put", "store_have", "store_seal"),
+    Verb.PUSH: ("store_look", "store_begin", "store_have", "store_seal"),
     Verb.STATUS: ("states",),
     Verb.STACKS: ("stacks",),
     Verb.EXEC: ("exec",),
@@ -66,7 +67,11 @@ def rows() -> Iterator[Row]:
     at = 0
     for verb, ops in _OPS.items():
         for op in ops:
-            many = _SLOW if verb in (Verb.STOP, Verb.RESTART, Verb.PUSH) or op == "follow" else _MANY
+            many = (
+                _SLOW
+                if verb in (Verb.STOP, Verb.RESTART, Verb.PUSH) or op in ("follow", "store_put")
+                else _MANY
+            )
             for name, (what, usual) in (kinds[n % len(kinds)] for n in range(at, at + many)):
                 status = _ANSWER_ANYWAY.get(verb, _ENDS_WITH.get(op, 3))
                 words = "liar: no answer" if op == "sweep" else usual
