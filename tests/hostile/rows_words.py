@@ -146,14 +146,11 @@ def _launch() -> Iterator[Row]:
     send = "result.update(missing=[ask['digest']], made=False)"
     for name, begun, status, words in (
         ("pieces beyond the last one", "'bits': 'f' * 99, 'incoming': '/x'", 3, PROTOCOL),
-        ("a folder made of a tree that was not", "'incoming': '/x', 'work': WORK", 3, PROTOCOL),
-        ("a folder for a shell with its tree", "'present': True, 'made': True, 'work': {**WORK, 'work': '/x; touch ' + CANARY}", 1, "liar"),
         ("an incoming folder that is an option", "'incoming': '--rsh=touch ' + CANARY", 3, PROTOCOL),
         ("a folder for a shell", "'incoming': '/x; touch ' + CANARY + ' $(touch ' + CANARY + ')', 'base': '/y'", 3, "liar"),
         ("a base for a shell", "'incoming': '/x', 'base': '/x\\n`touch ' + CANARY + '`'", 3, "liar"),
     ):  # fmt: skip
-        told = begun.replace("WORK", "{'work': '/x', 'missing': [], 'made': True}")
-        told = f"result = {{'present': False, 'path': '/p', **{{{told}}}}}"
+        told = f"result = {{'present': False, 'path': '/p', **{{{begun}}}}}"
         lie = when("work_make", send) + when("store_begin", told)
         yield Row(f"{name} (store_begin)", launch, lie, status, words)
 
