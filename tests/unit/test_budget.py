@@ -46,14 +46,14 @@ BUDGET = {
     "launching": Size(8, 792, 4_946),
     "node": Size(2, 58, 376),
     "node/base": Size(12, 1_295, 6_932),
-    "node/disk": Size(7, 481, 2_984),
+    "node/disk": Size(6, 458, 2_910),
     "node/hook": Size(8, 670, 4_028),
     "node/look": Size(9, 1_086, 7_224),
     "node/serve": Size(8, 832, 5_147),
-    "node/stock": Size(10, 1_676, 12_178),
+    "node/stock": Size(10, 1_612, 11_734),
     "node/task": Size(13, 2_534, 16_937),
     "node/tidy": Size(3, 435, 3_136),
-    "phases": Size(28, 5_199, 39_809),
+    "phases": Size(28, 5_198, 39_804),
     "planning": Size(7, 965, 6_244),
     "program": Size(8, 921, 6_729),
     "rehearsal": Size(4, 426, 2_497),
@@ -62,11 +62,11 @@ BUDGET = {
     "ssh": Size(9, 1_681, 11_303),
     "store": Size(12, 1_391, 8_453),
     "sync": Size(13, 2_406, 16_049),
-    "tests": Size(347, 39_899, 293_728),
-    "wire": Size(13, 1_558, 7_000),
+    "tests": Size(347, 39_891, 293_615),
+    "wire": Size(13, 1_558, 6_996),
     "worker_entry": Size(23, 2_084, 13_168),
 }
-TOTAL = Size(289, 39_905, 265_436)
+TOTAL = Size(288, 39_817, 264_909)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
