@@ -87,8 +87,6 @@ class Paint:
     def _head_and_text(self, said: LogLine | Folded) -> tuple[Text, Text]:
         prefix = self._prefixes.of_line(said)
         at = (when(said.sent), "dim") if self._timestamps else ""
-        if isinstance(said, Folded) and said.noise:
-            return Text.assemble(at, (plain(prefix), "dim")), Text(plain(said.text), "dim")
         task = said.task if isinstance(said, LogLine) else ""  # several have no colour
         return Text.assemble(at, (plain(prefix), self._styles.get(task, ""))), _decoded(said.text)
 
@@ -168,7 +166,7 @@ class Live:
                 return
             self._view = apply(self._view, event, stamped.at)
             words = _words(self._view, event, brief=self._look.brief)
-            self._said.extend(self._held.note(event, time.monotonic(), aloud=bool(words)))
+            self._said.extend(self._held.note(event, aloud=bool(words)))
             self._said.extend(words)
 
     def tick(self) -> None:
@@ -182,7 +180,7 @@ class Live:
     def close(self) -> None:
         """Draw what is left, take the region away; give up on a terminal that stands still."""
         with self._changed:
-            self._said.extend(self._held.flush(time.monotonic()))
+            self._said.extend(self._held.flush())
             self._closing = True
             self._changed.notify_all()
         frames = -1

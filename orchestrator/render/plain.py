@@ -121,7 +121,7 @@ class Plain:
             self._prefixes.learn(self._view)
         said = say(self._view, event, brief=self._look.brief)
         aloud = bool(said) and not (isinstance(event, TaskExited) and not failed(event))
-        self._show(self._folding.note(event, time.monotonic(), aloud=aloud))
+        self._show(self._folding.note(event, aloud=aloud))
         if said:
             self._write()
             lines = (coloured(plain(line)) if self._colour else plain(line) for line in said)
@@ -134,7 +134,7 @@ class Plain:
     def close(self) -> None:
         """Show what is held; nothing else is open."""
         with contextlib.suppress(DisplayGoneError):
-            self._show(self._folding.flush(time.monotonic()))
+            self._show(self._folding.flush())
             self._write()
 
     def measured(self, vitals: Vitals) -> None:

@@ -7,16 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import events as ev
-from orchestrator.events import LogLine, StopBy
+from orchestrator.events import LogLine
 from orchestrator.model import Fold
 from orchestrator.render.folding import MOMENT, Folded, Folding, Shown
 
 INFO = "I0000 00:00:1795320342.882476    8101 port.cc:153] oneDNN custom operations are on."
-UNHEALTHY = (
-    "E0000 00:00:1795320342.882476    8101 coordination_service_agent.cc:332] These tasks are unhealthy:",
-    "/job:worker/replica:0/task:2",
-    "The tasks have crashed. Check the task logs for an earlier error",
-)
 
 
 def line(task: int, text: str, sent: float = 100.0) -> LogLine:
@@ -26,7 +21,7 @@ def line(task: int, text: str, sent: float = 100.0) -> LogLine:
 def started(count: int, fold: Fold = Fold.SIMILAR) -> Folding:
     folding = Folding(fold)
     for task in range(count):
-        folding.note(ev.TaskStarted(f"worker/{task}", f"gpu-{task}", "1", 1), 0.0, aloud=False)
+        folding.note(ev.TaskStarted(f"worker/{task}", f"gpu-{task}", "1", 1), aloud=False)
     return folding
 
 
@@ -38,10 +33,7 @@ def exited(task: int, code: int = 0, *, stopped: bool = False) -> ev.TaskExited:
 
 
 def words(shown: list[Shown]) -> list[tuple[str, str]]:
-    return [
-        (f"{','.join(one.tasks)}" if isinstance(one, Folded) else one.task, one.text.partition(";")[0])
-        for one in shown
-    ]
+    return [(f"{','.join(one.tasks)}" if isinstance(one, Folded) else one.task, one.text) for one in shown]
 
 
 def feed(folding: Folding, *lines: LogLine, now: float = 0.0) -> list[tuple[str, str]]:
@@ -55,7 +47,7 @@ def test_a_line_that_all_have_said_is_not_held() -> None:
     folding = started(3)
     assert feed(folding, line(0, "Epoch 1/3"), line(1, "Epoch 1/3")) == []
     assert feed(folding, line(2, "Epoch 1/3")) == [(ALL, "Epoch 1/3")]
-    assert folding.flush(0.0) == []
+    assert folding.flush() == []
 
 
 def test_a_line_of_one_is_held_for_a_moment() -> None:
@@ -69,7 +61,7 @@ def test_the_only_task_waits_for_nobody() -> None:
     folding = started(1)
     assert feed(folding, line(0, "a"), line(0, "b")) == [("worker/0", "a"), ("worker/0", "b")]
     folding = started(2)
-    folding.note(exited(1), 0.0, aloud=False)
+    folding.note(exited(1), aloud=False)
     assert feed(folding, line(0, "a")) == [("worker/0", "a")]
 
 
@@ -88,7 +80,7 @@ def test_a_burst_is_folded_line_by_line() -> None:
 def test_lines_that_are_told_twice_stay_two() -> None:
     folding = started(2)
     assert feed(folding, line(0, "a"), line(0, "a"), line(1, "a")) == [("worker/0,worker/1", "a")]
-    assert words(folding.flush(0.0)) == [("worker/0", "a")]
+    assert words(folding.flush()) == [("worker/0", "a")]
 
 
 ALIKE = [
@@ -114,59 +106,55 @@ def test_none_folds_nothing() -> None:
     assert feed(folding, line(0, INFO), line(1, "a")) == [("worker/0", INFO), ("worker/1", "a")]
 
 
-def test_tensorflows_start_is_one_line_once_it_is_quiet() -> None:
-    folding = started(3)
-    assert feed(folding, *(line(task, INFO) for task in (0, 1, 2, 0, 1))) == []
-    assert feed(folding, *(line(task, "data ready") for task in range(3))) == [(ALL, "data ready")]
-    assert folding.tick(9.0) == []
-    assert words(folding.tick(10.0)) == [(ALL, "TensorFlow's notes: 5 lines")]
-    feed(folding, line(0, INFO))
-    assert words(folding.flush(0.0)) == [("worker/0", "TensorFlow's notes: 1 line")]
+STAMP = "0000 00:00:1795320342.882476    8101 "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        INFO,
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        f"I{STAMP}cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use",
+        "2024-01-02 09:35:23.860511: I tensorflow/core/util/port.cc:113] oneDNN custom operations are on.",
+        "INFO:tensorflow:Collective all_reduce tensors: 2 all_reduces, num_devices = 1",
+    ],
+)
+def test_what_tensorflow_prints_for_information_is_left_out(text: str) -> None:
+    folding = started(1)
+    assert feed(folding, line(0, text), line(0, "data ready")) == [("worker/0", "data ready")]
+    assert folding.flush() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I am a line",
+        "2024 is a year",
+        "INFO:tensorflow:Error reported to Coordinator: out of range",
+        f"I{STAMP}gpu_device.cc:20] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.0GiB",
+        f"W{STAMP}gpu_device.cc:2341] Cannot dlopen some GPU libraries.",
+        "To enable the following instructions: are my own words",
+    ],
+)
+def test_what_may_matter_is_shown(text: str) -> None:
+    assert feed(started(1), line(0, text)) == [("worker/0", text)]
+
+
+def test_warnings_that_differ_in_their_stamps_are_one() -> None:
+    one, other = f"W{STAMP}a.cc:1] x", "W0000 00:00:1795320343.000001    8203 a.cc:1] x"
+    assert feed(started(2), line(0, one), line(1, other)) == [("worker/0,worker/1", one)]
 
 
 def test_errors_of_different_tasks_stay() -> None:
     folding = started(3)
     errors = ["Traceback (most recent call last):", "ValueError: loss: 0.5"]
     feed(folding, *(line(0, text) for text in errors), line(1, errors[0]), line(1, "ValueError: loss: 0.6"))
-    assert words(folding.flush(0.0)) == [
+    assert words(folding.flush()) == [
         ("worker/0,worker/1", errors[0]),
         ("worker/0", errors[1]),
         ("worker/1", "ValueError: loss: 0.6"),
     ]
-
-
-def test_tasks_that_leave_one_after_the_other_are_no_error_when_all_went_well() -> None:
-    folding = started(2)
-    assert feed(folding, *(line(0, text) for text in UNHEALTHY)) == []
-    [(task, text)] = words(folding.note(exited(0), 0.0, aloud=True))
-    assert task == "worker/0"
-    assert text.startswith("TensorFlow's end: ")
-    assert text.endswith(": 3 lines")
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        exited(0, 1),
-        exited(0, stopped=True),
-        ev.HostLost("gpu-1", "no heartbeat"),
-        ev.StopRequested(StopBy.FAILURE, "worker/1 failed", 2.0),
-    ],
-)
-def test_they_are_errors_when_something_went_wrong(event: ev.Event) -> None:
-    folding = started(2)
-    feed(folding, *(line(0, text) for text in UNHEALTHY))
-    assert words(folding.note(event, 0.0, aloud=True)) == [("worker/0", text) for text in UNHEALTHY]
-
-
-def test_they_are_errors_when_the_task_goes_on() -> None:
-    folding = started(1)
-    assert feed(folding, *(line(0, text) for text in UNHEALTHY), line(0, "again")) == [
-        *(("worker/0", text) for text in UNHEALTHY),
-        ("worker/0", "again"),
-    ]
-    feed(folding, *(line(0, text) for text in UNHEALTHY), now=10.0)
-    assert words(folding.tick(15.0)) == [("worker/0", text) for text in UNHEALTHY]
 
 
 TEXTS = st.sampled_from(["a", "b", "Epoch 1/2", "6/6 - 9ms/step", "6/6 - 12ms/step", "Error: x"])
@@ -180,8 +168,8 @@ def test_each_line_is_shown_once_in_its_tasks_order(steps: list[tuple[int, str, 
         now += pause
         shown += folding.add(line(task, text, 100.0 + now), 100.0 + now, now)
         shown += folding.tick(now) if tick else []
-    shown += folding.flush(now)
-    assert folding.flush(now) == []
+    shown += folding.flush()
+    assert folding.flush() == []
     for task in range(4):
         name = f"worker/{task}"
         mine = [one.text for one in shown if name in (one.tasks if isinstance(one, Folded) else (one.task,))]

@@ -284,5 +284,4 @@ def test_a_pipe_gets_every_line_of_every_task_unless_folding_is_asked_for() -> N
     ]
     assert looked(Look(fold=Fold.SIMILAR), *TWO, *LINES) == [
         "worker/[0-1]    | Epoch 1/3",
-        "worker/[0-1]    | TensorFlow's notes: 2 lines; tail --raw shows them",
     ]
