@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import secrets
 import stat
@@ -114,12 +113,8 @@ def make_folder(path: Path) -> None:
 
 def move_aside(path: Path) -> None:
     """Give what stands in the way, if anything does, another name."""
-    for number in itertools.count(1):
-        other = path.with_name(f"{path.name}.damaged" if number == 1 else f"{path.name}.damaged-{number}")
-        if not os.path.lexists(other):
-            break
     with contextlib.suppress(FileNotFoundError):
-        path.rename(other)
+        path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}"))
 
 
 def make_way(path: Path, *, folder: bool = False) -> None:

@@ -63,8 +63,6 @@ def _left(reply: wire.Cleaned) -> bool:
 
 
 def _texts(reply: wire.Cleaned, dry: bool) -> Iterator[str]:
-    for task in reply.settled:
-        yield f"{task.task} of run {task.run} was said to run and did not: {task.why}"
     for process in reply.killed:
         yield f"killed {_process(process)}: the run is over"
     for process in reply.orphans:

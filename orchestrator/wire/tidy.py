@@ -17,14 +17,6 @@ class CleanLook(Request[RunsHere], frozen=True):
     OP = "clean_look"
 
 
-class Settled(Reply, frozen=True):
-    """A task that was said to run and did not."""
-
-    run: Words
-    task: Words
-    why: Words
-
-
 class Orphan(Reply, frozen=True):
     """A process that an ended task has left."""
 
@@ -81,7 +73,6 @@ class Folders(Reply, frozen=True):
 
 
 class Cleaned(Reply, frozen=True):
-    settled: tuple[Settled, ...]
     orphans: tuple[Orphan, ...]
     killed: tuple[Orphan, ...]
     trouble: tuple[Failure, ...]

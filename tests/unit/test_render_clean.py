@@ -18,7 +18,7 @@ PROCESS = {"pid": 42, "argv0": "python3", "run": "r1", "task": "worker/0"}
 
 
 def reply(**more: Any) -> wire.Cleaned:
-    found: dict[str, Any] = {"settled": [], "orphans": [], "killed": [], "trouble": []}
+    found: dict[str, Any] = {"orphans": [], "killed": [], "trouble": []}
     folders = dict.fromkeys(("state", "work", "code", "data", "envs", "scraps"), NOTHING) | more.pop(
         "folders", {}
     )

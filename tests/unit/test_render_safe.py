@@ -151,7 +151,6 @@ def test_clean(word: str, other: str) -> None:
     process = {"argv0": word, "pid": 1, "task": other, "run": word}
     folder = {"count": 1, "bytes": 1, "gone": [], "failed": [other]}
     reply = {
-        "settled": [{"task": word, "run": other, "why": word}],
         "killed": [process],
         "orphans": [process],
         "trouble": [{"what": word, "why": other, "hint": word}],

@@ -67,7 +67,7 @@ def is_kept(paths: Paths, run: str) -> bool:
 
 def find(paths: Paths, dry: bool) -> dict[str, Any]:
     """Settle what is not true, kill what an ended task left, and look again; `dry`: tell it only."""
-    settled, trouble = ([], []) if dry else _settle(paths)
+    trouble = [] if dry else _settle(paths)
     orphans = _orphans(paths, dry=dry)
     killed: list[Orphan] = []
     if not dry:
@@ -80,31 +80,23 @@ def find(paths: Paths, dry: bool) -> dict[str, Any]:
         killed = [orphan for orphan in orphans if orphan.process.pid not in left]
         orphans = [orphan for orphan in orphans if orphan.process.pid in left]
     return {
-        "settled": settled[:_LISTED],
         "orphans": [orphan.told() for orphan in orphans[:_LISTED]],
         "killed": [orphan.told() for orphan in killed[:_LISTED]],
         "trouble": trouble[:_LISTED],
     }
 
 
-def _settle(paths: Paths) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Return tasks that were said to run and do not, and what could not be ended."""
-    settled: list[dict[str, str]] = []
+def _settle(paths: Paths) -> list[dict[str, str]]:
+    """Make the states true of tasks that are said to run and do not; return what could not be ended."""
     trouble: list[dict[str, str]] = []
     for folder in (folder for run in paths.runs() for folder in paths.tasks(run)):
         try:
-            before = state.read(folder)
-            if state.is_final(before):
-                continue
-            after = control.settle(folder)
+            control.settle(folder)
         except (OSError, control.UnknownTaskError):
             continue  # removed meanwhile
         except NodeError as error:
             trouble.append(error.as_dict())
-        else:
-            if after["state"] == state.LOST:
-                settled.append({"run": folder.run, "task": folder.task, "why": after["message"]})
-    return settled, trouble
+    return trouble
 
 
 def _orphans(paths: Paths, table: list[procs.Process] | None = None, *, dry: bool = False) -> list[Orphan]:
