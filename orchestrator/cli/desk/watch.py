@@ -74,37 +74,18 @@ def own(
     A keeper that was killed is replaced. `stop` (STOP or KILL) is what the run was asked for already.
     """
 
-    def wanted() -> Order | None:
-        if not interrupts.count:
-            return stop
-        return Order.KILL if interrupts.count > 1 or stop is Order.KILL else Order.STOP
-
     def ask(count: int) -> None:
         reader.hurry()
         folder.ask_keeper(Order.STOP if count == 1 else Order.KILL)
 
     interrupts.pass_on(ask)
-    return _Watch(
-        folder,
-        reader,
-        renderer,
-        leave=lambda: interrupts.count > _PATIENCE,
-        stopping=lambda: wanted() is not None,
-        adopt=lambda: asking.adopt(folder, stop=wanted()),
-    ).loop()
+    return _Watch(folder, reader, renderer, interrupts, True, stop).loop()
 
 
 def look(folder: RunFolder, reader: RunReader, renderer: Renderer) -> int:
     """Watch a run without owning it: Ctrl-C only stops watching."""
     with Interrupts() as interrupts:
-        return _Watch(
-            folder,
-            reader,
-            renderer,
-            leave=lambda: interrupts.count > 0,
-            stopping=lambda: False,
-            adopt=lambda: asking.adopt(folder),
-        ).loop()
+        return _Watch(folder, reader, renderer, interrupts, False, None).loop()
 
 
 @dataclass
@@ -114,9 +95,9 @@ class _Watch:
     folder: RunFolder
     reader: RunReader
     renderer: Renderer
-    leave: Callable[[], bool]  # whether the user wants to go
-    stopping: Callable[[], bool]  # whether the end of the run was asked for
-    adopt: Callable[[], bool]
+    interrupts: Interrupts
+    owned: bool  # Ctrl-C is for the run
+    stop: Order | None  # what the run was asked for before
     _status: int = int(ExitStatus.BUG)
     _shown: bool = True  # somebody sees what is drawn
     _full: str = ""  # why what was to be shown could not be written
@@ -141,6 +122,18 @@ class _Watch:
         )
         return status or int(ExitStatus.USAGE)  # a copy that lacks its end is no success of ours
 
+    @property
+    def stopping(self) -> Order | None:
+        """What the run was asked for by whoever sits here."""
+        if not self.owned or not self.interrupts.count:
+            return self.stop
+        return Order.KILL if self.interrupts.count > 1 or self.stop is Order.KILL else Order.STOP
+
+    @property
+    def leave(self) -> bool:
+        """Tell whether the user wants to go."""
+        return self.interrupts.count > (_PATIENCE if self.owned else 0)
+
     def _watch(self) -> int:
         checked, idle = time.monotonic(), _IDLE
         while True:
@@ -149,10 +142,10 @@ class _Watch:
                 self._measure()
             if self.reader.ended:
                 return self._status
-            if self.leave():
+            if self.leave:
                 self._say_that_it_goes_on()
                 return int(ExitStatus.INTERRUPTED)
-            if not self._shown and not self.stopping():
+            if not self._shown and not self.stopping:
                 self._say_that_it_goes_on()
                 return int(ExitStatus.OK)
             if drawn:
@@ -207,7 +200,7 @@ class _Watch:
                 self._show(stamped)
             else:
                 self._hear(stamped)
-            if self.leave():
+            if self.leave:
                 break
         self._display(self.renderer.tick)
         return drawn
@@ -237,7 +230,7 @@ class _Watch:
                 why=f"{self._keepers} keepers ended before they could do anything",
                 hint=f"see {self.folder.debug_log}",
             )
-        if self.adopt():
+        if asking.adopt(self.folder, stop=self.stopping):
             self._keepers, self._adopted = self._keepers + 1, time.monotonic()
 
     def _say_that_it_goes_on(self) -> None:
@@ -249,7 +242,7 @@ class _Watch:
             from orchestrator.render.tables import state_word  # with rich, which a launch waits for
 
             said = f"run {run} is over: {state_word(ends[-1].outcome)}; orchestrate tail {run} shows its end"
-        elif self._stopped or self.stopping():
+        elif self._stopped or self.stopping:
             said = f"run {run} is being stopped; orchestrate tail {run} shows its end"
         else:
             said = f"run {run} continues; orchestrate stop {run} ends it"
