@@ -175,15 +175,6 @@ def test_gpu_memory_of_a_killed_task_is_awaited_by_a_fake_nvidia_smi(lab: Lab) -
 # --- folders ---
 
 
-def test_states_go_by_age(lab: Lab) -> None:
-    agent = lab.agent()
-    for name, days in (("run-a", 50), ("run-b", 20), ("run-c", 40)):
-        ended_run(lab, agent, name, days=days, size=200_000)
-    assert went(clean(lab, agent, dry=True), "state") == ["run-a", "run-c"]
-    assert went(clean(lab, agent, alive=["run-c"]), "state") == ["run-a"]
-    assert names_in(lab.state / "runs") == ["run-b", "run-c"]
-
-
 def test_a_run_with_a_keeper_keeps_its_state(lab: Lab) -> None:
     agent, keeper = lab.agent(), lab.agent()
     folder = ended_run(lab, agent, "run-a", days=50)

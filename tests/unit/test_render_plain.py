@@ -149,41 +149,6 @@ def test_an_end_is_worded_by_how_it_came(how: dict[str, object], words: str) -> 
     assert err.startswith(f"worker/0 gpu-01: {words} after 41 s")
 
 
-def test_a_run_that_cannot_start_is_told_by_its_hosts_and_only_once() -> None:
-    def refused(host: str) -> ev.HostFailed:
-        return ev.HostFailed(host, Phase.CONNECT, "auth", "refused the login", "no key", f"ssh {host}")
-
-    _, err = shown(
-        PLAN,
-        ev.PhaseStarted(Phase.CONNECT, 3),
-        refused("gpu-01"),
-        ev.HostConnected("cpu", 0.1),
-        refused("gpu-2"),
-        ev.PhaseEnded(Phase.CONNECT, ok=False, seconds=2.0),
-        ev.RunEnded(
-            "r1",
-            Outcome.CLUSTER,
-            3,
-            2.1,
-            "connect: gpu-01 (and 1 more) refused the login",
-            "",
-            (),
-            "/r",
-            "ssh",
-        ),
-    )
-    assert err.splitlines()[2:] == [
-        "connect: 3 hosts",
-        "error: gpu-[01,2]: refused the login",
-        "  why: no key",
-        "  try: ssh gpu-01",
-        "connect: failed after 2.0 s",
-        "",
-        "run r1 was given up before its tasks were started, after 2.1 s",
-        "more: /r/debug.log",
-    ]
-
-
 def test_json_is_the_events_and_nothing_else() -> None:
     out = io.StringIO()
     renderer = Jsonl(out)

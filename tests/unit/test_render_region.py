@@ -117,18 +117,6 @@ def test_the_phase_has_a_bar_and_says_whom_it_waits_for(
     assert drawn(after(plan(3), *events), now) == lines
 
 
-def test_who_is_at_which_step_of_the_validation() -> None:
-    view = after(plan(4), ev.PhaseStarted(Phase.VALIDATE, 4), ev.HostValidated("gpu-01", "d", 1, 1, 1))
-    said = {"worker/1": "step 12", "worker/2": "", "worker/3": ""}
-    vitals = Vitals(100.0, "validate", {task: Vital(99.0, said=text) for task, text in said.items()})
-    assert drawn(view, vitals=vitals)[1:] == [
-        f"validate  [{'=' * 6}{' ' * 18}]  1 of 4 hosts",
-        "  gpu-02: step 12; gpu-[03-04]: starts",
-    ]
-    begun = after(plan(4), ev.PhaseStarted(Phase.VALIDATE, 4), *started(4))
-    assert "last word" not in " ".join(drawn(begun, vitals=vitals))
-
-
 RUNNING = after(
     plan(5),
     ev.PhaseStarted(Phase.FOLLOW, 5),
@@ -216,21 +204,6 @@ def test_a_stop_shows_how_long_it_waits_and_what_for() -> None:
     assert rows[0] == "run r1 stopping, 3 s"
     assert rows[1] == "waiting for worker/[0-1]: KILL in 27 s; sooner: Ctrl-C again, or stop --now"
     assert drawn(after(*stopping), 131.0)[1] == "waiting for worker/[0-1]: waiting for KILL"
-
-
-WIDTHS = [
-    (("漢字漢字", "tail"), "漢字", "漢"),
-    (("abc", "defg"), "abcde", "abc"),
-    (("ab", "cd"), "abcd", "abc"),
-    (("e\u0301xyz",), "e\u0301xyz", "e\u0301xy"),
-    (("a👍b",), "a👍b", "a👍"),
-]
-
-
-@pytest.mark.parametrize(("cells", "five", "three"), WIDTHS)
-def test_a_row_is_cut_to_the_screen_by_cells(cells: tuple[str, ...], five: str, three: str) -> None:
-    row = tuple((text, "green") for text in cells)
-    assert [Paint().row(row, width).plain for width in (5, 3, 0, -1)] == [five, three, "", ""]
 
 
 def test_colours_follow_the_task() -> None:

@@ -234,15 +234,6 @@ def test_a_task_s_state_is_its_last_attempt_s(
     assert row.strip() == f"worker/0  gpu-01  {line}"
 
 
-def test_what_lives_on_a_host_that_was_replaced_is_shown() -> None:
-    old = node("running", "1", "worker/1", pid=9, alive=True, host="gpu-09")
-    states = {**node("running", "2"), **node("running", "2", "worker/1"), **old}
-    lines = status_table(plan(), view(), states, {}, kept=False, json=False)
-    assert lines[-1].split() == ["worker/1", "gpu-09", "running"]
-    (facts,) = status_table(plan(), view(), states, {}, kept=False, json=True)
-    assert [(task["host"], task["pid"]) for task in json.loads(facts)["tasks"]][-1] == ("gpu-09", 9)
-
-
 def test_status_as_json_is_one_object() -> None:
     (line,) = status_table(
         plan(), view(ENDED), node("exited", exit_signal=9), {"gpu-02": "x"},

@@ -14,7 +14,6 @@ from orchestrator.text import (
     harmless,
     json_safe,
     plain,
-    signal_name,
     size,
     utf8,
 )
@@ -79,14 +78,6 @@ def test_every_escape_left_is_a_whole_colour(raw: str) -> None:
 def test_harmless_text_is_not_changed_again(raw: str) -> None:
     assert harmless(harmless(raw)) == harmless(raw)
     assert plain(harmless(raw)) == plain(raw)
-
-
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [(9, "SIGKILL"), (15, "SIGTERM"), (7, "SIGBUS"), (10, "SIGUSR1"), (31, "SIGSYS"), (40, "signal 40")],
-)
-def test_signals_have_the_names_of_linux(number: int, name: str) -> None:
-    assert signal_name(number) == name
 
 
 @pytest.mark.parametrize(

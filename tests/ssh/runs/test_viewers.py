@@ -26,14 +26,6 @@ print("enough", flush=True)
 """
 
 
-DEAF = """
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("up", flush=True)
-time.sleep(600)
-"""
-
-
 def counting(desk: Desk, *words: str) -> Viewer:
     desk.script("t.py", COUNTING)
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 1")
@@ -129,24 +121,6 @@ def test_which_run_is_meant(desk: Desk) -> None:
     assert several.wait() == ExitStatus.USAGE
     assert "2 runs match" in several.stderr
     assert not elsewhere.exists()
-
-
-def test_any_viewer_may_stop_and_stop_now_gives_no_grace(desk: Desk) -> None:
-    desk.script("deaf.py", DEAF)
-    launch = desk.launch("--", "deaf.py")  # with the usual grace of 30 s
-    launch.shows("up")
-    run = desk.run_id()
-    until("it is followed", lambda: any(e["phase"] == "follow" for e in desk.named("PhaseStarted", run)))
-    tail = desk.start("tail", run)
-    tail.shows("up")
-    stop = desk.start("stop", run, "--now")
-    assert stop.wait() == ExitStatus.OK, stop.stderr
-    assert (launch.wait(), tail.wait()) == (ExitStatus.INTERRUPTED, ExitStatus.INTERRUPTED)
-    (asked,) = desk.named("StopRequested", run)
-    assert asked["grace"] == 0.0
-    assert all(one["ended"] - asked["at"] < 20 for one in desk.named("TaskExited", run))
-    assert "30 s" not in stop.stderr + tail.stderr
-    desk.nothing_is_left(run)
 
 
 def test_of_keepers_on_two_other_machines_one_wins(desk: Desk) -> None:
