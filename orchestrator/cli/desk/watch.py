@@ -124,7 +124,7 @@ class _Watch:
 
     @property
     def stopping(self) -> Order | None:
-        """What the run was asked for by whoever sits here."""
+        """Return what whoever sits here has asked of the run."""
         if not self.owned or not self.interrupts.count:
             return self.stop
         return Order.KILL if self.interrupts.count > 1 or self.stop is Order.KILL else Order.STOP
