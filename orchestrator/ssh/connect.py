@@ -17,11 +17,11 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from orchestrator.errors import HostError
 from orchestrator.model import Host
-from orchestrator.ssh.hostkeys import HostKeyRefused, KnownHosts, Policy
+from orchestrator.ssh.hostkeys import Beyond, HostKeyRefused, KnownHosts, Policy
 from orchestrator.ssh.keys import Keyring, Login, LoginRefused, Secrets
 from orchestrator.ssh.link import SshLink, Transport, cut
 from orchestrator.ssh.openssh import OnlyOpenSSHError
-from orchestrator.ssh.problems import HungUp, NoBanner, NothingAllowed, explain
+from orchestrator.ssh.problems import HungUp, NoBanner, explain
 from orchestrator.ssh.resolve import ALGORITHMS, Target, resolve
 
 # Without a handler Python prints paramiko's tracebacks on stderr; a debug log may still collect them.
@@ -224,11 +224,11 @@ class _Attempt:
 
     def _cause(self, error: Exception) -> Exception:
         """Return the error worth showing: paramiko words a time-out as something else."""
-        if isinstance(error, HostKeyRefused):
+        if isinstance(error, (Beyond, HostKeyRefused)):
             return error
         if self._through and not self._through.transport.is_active():  # which a login takes for a refusal
             return HungUp("the connection to its bastion was lost")
-        if isinstance(error, (LoginRefused, NothingAllowed, IncompatiblePeer)):
+        if isinstance(error, (LoginRefused, IncompatiblePeer)):
             return error
         if isinstance(error, ConnectionResetError):
             return HungUp("it reset the connection")
@@ -257,7 +257,7 @@ class _Attempt:
         ):
             allowed = [name for name in getattr(security, ours) if not theirs or name in theirs]
             if not allowed:
-                raise NothingAllowed(keyword)
+                raise Beyond(f"{keyword} in ssh_config")
             setattr(security, ours, tuple(sorted(allowed, key=[*head, *allowed].index)))
         return transport
 

@@ -1,7 +1,7 @@
-"""Verifying the host by known_hosts, read as OpenSSH reads it: patterns, hashed names, ports, markers.
+"""Verifying the host by known_hosts: names, hashed names and ports.
 
-paramiko's loader fails whole on one marker line and knows no wildcards; it asks our policy about every key,
-since its own store stays empty.
+paramiko's loader fails whole on one marker line; it asks our policy about every key, since its own store
+stays empty. Files with markers (@revoked, @cert-authority) or patterns are OpenSSH's to read.
 """
 
 from __future__ import annotations
@@ -21,50 +21,48 @@ import paramiko
 
 from orchestrator.ssh.resolve import Target
 
-_NOT_PLAIN = re.compile(r"[*?!|]")
+_SPECIAL = re.compile(r"@|[^\s|#]*[*?!]")  # how a line begins that only OpenSSH reads
+
+
+class Beyond(paramiko.SSHException):
+    """A connection that OpenSSH may make, and paramiko cannot: `needs` says for what."""
+
+    def __init__(self, needs: str) -> None:
+        super().__init__(f"only OpenSSH's own client can follow {needs}")
+        self.needs = needs
 
 
 class Trust(Enum):
     KNOWN = "known"
     UNKNOWN = "unknown"
     CHANGED = "changed"
-    REVOKED = "revoked"
 
 
 @dataclass(frozen=True)
 class KnownKey:
-    """One line that can be used: for hosts that match `patterns`, this key."""
+    """One line: for the host of this name, which may be hashed, this key."""
 
-    marker: str  # "", "@revoked" or "@cert-authority"
-    patterns: tuple[str, ...]
+    name: str
     type: str
     blob: bytes
     where: str  # file:line
 
     def covers(self, name: str) -> bool:
-        """Return True when the line speaks of this name; a negated pattern that matches rules it out."""
-        if any(pattern.startswith("!") and _matches(pattern[1:], name) for pattern in self.patterns):
-            return False
-        return any(_matches(pattern, name) for pattern in self.patterns)
-
-
-@dataclass(frozen=True)
-class KeyVerdict:
-    """A key's standing by the files; `where` is the line to blame, if there is one."""
-
-    trust: Trust
-    where: str = ""
+        if not self.name.startswith("|"):
+            return self.name == name
+        salt, digest = _hashed(self.name)
+        return bool(salt) and hmac.digest(salt, name.encode(), "sha1") == digest
 
 
 class HostKeyRefused(paramiko.SSHException):
-    """The host's key is not the one we know, or we know none."""
+    """The host's key is not the one we know, by the line `where`; or we know none."""
 
-    def __init__(self, verdict: KeyVerdict, blob: bytes, target: Target, needs: str = "") -> None:
-        super().__init__(f"host key {verdict.trust.value}")
-        self.verdict = verdict
+    def __init__(self, trust: Trust, where: str, blob: bytes, target: Target) -> None:
+        super().__init__(f"host key {trust.value}")
+        self.trust = trust
+        self.where = where
         self.blob = blob
         self.target = target  # a bastion of the host, perhaps
-        self.needs = needs  # of OpenSSH, which may accept it
 
 
 class KnownHosts:
@@ -75,18 +73,17 @@ class KnownHosts:
         self._loaded: dict[Path, dict[str, list[KnownKey]]] = {}
 
     def lines_about(self, target: Target) -> list[KnownKey]:
-        """Return the lines that speak of this target, by one of its names."""
+        """Return the lines that speak of this target, by one of its names; raise Beyond."""
         files, names = (*target.user_known_hosts, *target.global_known_hosts), target.key_names
         with self._lock:
-            self._loaded.update((file, _by_name(load(file))) for file in files if file not in self._loaded)
-            near = [
-                key for file in files for name in (*names, "") for key in self._loaded[file].get(name, ())
-            ]
+            self._loaded.update((file, load(file)) for file in files if file not in self._loaded)
+            tables = [self._loaded[file] for file in files]
+        near = [key for table in tables for name in (*names, "") for key in table.get(name, ())]
         return [key for key in near if any(key.covers(name) for name in names)]
 
     def types(self, target: Target) -> tuple[str, ...]:
-        """Return the types of the keys that are known for this target."""
-        return tuple(dict.fromkeys(key.type for key in self.lines_about(target) if not key.marker))
+        """Return the types of the keys that are known for this target; raise Beyond."""
+        return tuple(dict.fromkeys(key.type for key in self.lines_about(target)))
 
     def remember(self, target: Target, blob: bytes) -> None:
         """Write a new key to the first user file, as `accept-new` promises; /dev/null keeps nothing."""
@@ -98,21 +95,10 @@ class KnownHosts:
             file.touch(mode=0o600)
             if file.is_file():
                 end = "\n" if file.stat().st_size and not file.read_bytes().endswith(b"\n") else ""
+                line = f"{target.key_names[0]} {key_type(blob)} {base64.b64encode(blob).decode()}\n"
                 with file.open("a") as stream:
-                    stream.write(
-                        f"{end}{target.key_names[0]} {key_type(blob)} {base64.b64encode(blob).decode()}\n"
-                    )
+                    stream.write(end + line)
             self._loaded.pop(file, None)
-
-
-def _by_name(keys: Iterable[KnownKey]) -> dict[str, list[KnownKey]]:
-    """Return the lines by the names that they say; "" for those with patterns or hashes, which are asked."""
-    table: dict[str, list[KnownKey]] = {}
-    for key in keys:
-        plain = not any(_NOT_PLAIN.search(pattern) for pattern in key.patterns)
-        for name in key.patterns if plain else ("",):
-            table.setdefault(name, []).append(key)
-    return table
 
 
 class Policy(paramiko.MissingHostKeyPolicy):
@@ -125,59 +111,54 @@ class Policy(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         del client, hostname  # our own names decide
         target, blob = self._target, key.asbytes()
-        lines = self._known.lines_about(target)
-        verdict = judge(lines, target.key_names, blob)
-        authorities = [
-            f"@cert-authority in {line.where}" for line in lines if line.marker == "@cert-authority"
-        ]
-        needs = "".join(authorities[:1])
+        trust, where = judge(self._known.lines_about(target), target.key_names, blob)
         if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
-            needs = f"RequiredRSASize {target.rsa_bits} in ssh_config"
-        elif verdict.trust is Trust.KNOWN:
-            return
-        elif verdict.trust is Trust.UNKNOWN and not needs and target.accept_new:
+            raise Beyond(f"RequiredRSASize {target.rsa_bits} in ssh_config")
+        if trust is Trust.UNKNOWN and target.accept_new:
             self._known.remember(target, blob)
-            return
-        raise HostKeyRefused(verdict, blob, target, needs)
+        elif trust is not Trust.KNOWN:
+            raise HostKeyRefused(trust, where, blob, target)
 
 
-def parse(text: str, source: str = "known_hosts") -> tuple[KnownKey, ...]:
-    """Return all lines that make sense; comments, blank and broken lines are passed over."""
-    lines = enumerate(text.split("\n"), start=1)
-    keys = (_parse_line(line.split(), f"{source}:{number}") for number, line in lines)
-    return tuple(key for key in keys if key is not None)
-
-
-def _parse_line(words: list[str], where: str) -> KnownKey | None:
-    marker = words.pop(0) if words and words[0].startswith("@") else ""
-    if len(words) < 3 or marker not in {"", "@revoked", "@cert-authority"} or words[0].startswith("#"):
-        return None
-    blob = _decode(words[2])
-    # The blob says its own type first; a line that contradicts itself is a broken line.
-    if not blob or key_type(blob) != words[1]:
-        return None
-    names = (words[0],) if words[0].startswith("|") else tuple(words[0].lower().split(","))
-    return KnownKey(marker, names, words[1], blob, where)
-
-
-def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> KeyVerdict:
-    """Judge a key shown by the host that has these names (the best first).
+def judge(known: Iterable[KnownKey], names: Sequence[str], blob: bytes) -> tuple[Trust, str]:
+    """Judge a key shown by the host that has these names (the best first); return the line to blame, too.
 
     A further name counts only when it agrees: as OpenSSH does, a key known for the plain name is
     good for `[name]:port`, and another key known for the plain name says nothing about that port.
     """
-    known = list(known)
-    for key in known:
-        if key.marker == "@revoked" and key.blob == blob and any(key.covers(name) for name in names):
-            return KeyVerdict(Trust.REVOKED, key.where)
-    plain = [[key for key in known if not key.marker and key.covers(name)] for name in names]
-    for key in (key for keys in plain for key in keys):
-        if key.blob == blob:
-            return KeyVerdict(Trust.KNOWN, key.where)
-    if plain and plain[0]:
-        same_type = [key for key in plain[0] if key.type == key_type(blob)]
-        return KeyVerdict(Trust.CHANGED, (same_type or plain[0])[0].where)
-    return KeyVerdict(Trust.UNKNOWN)
+    lines = [key for key in known if any(key.covers(name) for name in names)]
+    if any(key.blob == blob for key in lines):
+        return Trust.KNOWN, ""
+    first = [key for key in lines if key.covers(names[0])]
+    same_type = [key for key in first if key.type == key_type(blob)]
+    return next(((Trust.CHANGED, key.where) for key in (*same_type, *first)), (Trust.UNKNOWN, ""))
+
+
+def load(file: Path) -> dict[str, list[KnownKey]]:
+    """Return the lines of a file by their names, the hashed ones by ""; raise Beyond.
+
+    A file that cannot be read has none, nor has a FIFO, which would be waited for. Lines that make no sense
+    are passed over.
+    """
+    table: dict[str, list[KnownKey]] = {}
+    try:
+        text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else ""
+    except OSError:
+        text = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        words = line.split()
+        if _SPECIAL.match(line.strip()):
+            raise Beyond(f"{words[0][:40]} in {file}:{number}")
+        if len(words) < 3 or words[0].startswith("#"):
+            continue
+        blob = _decode(words[2])
+        # The blob says its own type first; a line that contradicts itself is a broken line.
+        if blob and key_type(blob) == words[1]:
+            hashed = words[0].startswith("|")
+            for name in [words[0]] if hashed else words[0].lower().split(","):
+                key = KnownKey(name, words[1], blob, f"{file}:{number}")
+                table.setdefault("" if hashed else name, []).append(key)
+    return table
 
 
 def key_type(blob: bytes) -> str:
@@ -190,35 +171,11 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def load(file: Path) -> tuple[KnownKey, ...]:
-    """Return the keys of a file; none of one that cannot be read, or of a FIFO, which would be waited for."""
-    try:
-        return parse(file.read_bytes().decode("utf-8", "replace"), str(file)) if file.is_file() else ()
-    except OSError:
-        return ()
-
-
-def _matches(pattern: str, name: str) -> bool:
-    if pattern.startswith("|1|"):
-        salt, digest = _hashed(pattern)
-        return bool(salt) and hmac.digest(salt, name.encode(), "sha1") == digest
-    if "*" in pattern or "?" in pattern:
-        return _wildcards(pattern).fullmatch(name) is not None
-    return pattern == name
-
-
 @cache
-def _hashed(pattern: str) -> tuple[bytes, bytes]:
+def _hashed(name: str) -> tuple[bytes, bytes]:
     """Return the salt and the digest of `|1|salt|digest`; both empty for a broken one."""
-    parts = [_decode(part) for part in pattern.split("|")[2:]]
+    parts = [_decode(part) for part in name.split("|")[2:]]
     return (parts[0], parts[1]) if len(parts) == 2 else (b"", b"")
-
-
-@cache
-def _wildcards(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern with * and ?: fnmatch would read [host]:port as a set of characters."""
-    signs = {"*": ".*", "?": "."}
-    return re.compile("".join(signs.get(char, re.escape(char)) for char in pattern), re.DOTALL)
 
 
 def _decode(text: str) -> bytes:

@@ -13,7 +13,7 @@ from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError
 
 from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.ssh import hostkeys
-from orchestrator.ssh.hostkeys import HostKeyRefused, Trust
+from orchestrator.ssh.hostkeys import Beyond, HostKeyRefused, Trust
 from orchestrator.ssh.keys import LoginRefused
 from orchestrator.ssh.link import NoCommand
 from orchestrator.ssh.openssh import OnlyOpenSSHError
@@ -28,14 +28,6 @@ class NoBanner(paramiko.SSHException):
 
 class HungUp(NoBanner):
     """A server that closed the connection before its banner, as sshd does beyond MaxStartups."""
-
-
-class NothingAllowed(paramiko.SSHException):
-    """ssh_config leaves none of the algorithms that paramiko has."""
-
-    def __init__(self, keyword: str) -> None:
-        super().__init__(f"{keyword} of ssh_config leaves nothing that our client has")
-        self.needs = f"{keyword} in ssh_config"
 
 
 class Problem(NamedTuple):
@@ -92,26 +84,19 @@ def _at_port(kind: str, what: str, more: str) -> Wording[BaseException]:
 
 
 def _host_key(error: HostKeyRefused, target: Target) -> Problem:
-    kind, where = hostkeys.key_type(error.blob), error.verdict.where
-    shown = f"{kind} key {hostkeys.fingerprint(error.blob)}"
-    match error.verdict.trust:
-        case Trust.REVOKED:
-            hint = "do not connect; ask who runs the machine for its new key"
-            what = "shows a host key that was revoked"
-            return Problem(Trouble.HOSTKEY_REVOKED, what, f"{where} revokes its {shown}", hint)
-        case Trust.CHANGED:
-            why = f"its {shown} is not the one in {where}: it was installed anew, or somebody is in between"
-            forget = shlex.join(["ssh-keygen", "-R", target.key_names[0], "-f", where.rpartition(":")[0]])
-            hint = f"find out which; then: {forget}, and {target.by_hand}"
-            return Problem(Trouble.HOSTKEY_CHANGED, "shows another host key than the one we know", why, hint)
-        case Trust.KNOWN:
-            return Problem("config", "shows a host key that is too short", error.needs)
-        case Trust.UNKNOWN:
-            # The fingerprint is for `ssh` to show: with it no two hosts would be told of together.
-            trust = target.by_hand.replace("ssh ", "ssh -o StrictHostKeyChecking=accept-new ", 1)
-            hint = f"compare the fingerprint in `{target.by_hand}`; or trust who answers now: `{trust} true`"
-            why = f"its {kind} key is in no known_hosts file"
-            return Problem(Trouble.HOSTKEY_UNKNOWN, "shows a host key that we do not know", why, hint)
+    kind = hostkeys.key_type(error.blob)
+    if error.trust is Trust.CHANGED:
+        shown = f"{kind} key {hostkeys.fingerprint(error.blob)}"
+        why = f"its {shown} is not the one in {error.where}: it was installed anew, or somebody is in between"
+        known_hosts = error.where.rpartition(":")[0]
+        forget = shlex.join(["ssh-keygen", "-R", target.key_names[0], "-f", known_hosts])
+        hint = f"find out which; then: {forget}, and {target.by_hand}"
+        return Problem(Trouble.HOSTKEY_CHANGED, "shows another host key than the one we know", why, hint)
+    # The fingerprint is for `ssh` to show: with it no two hosts would be told of together.
+    trust = target.by_hand.replace("ssh ", "ssh -o StrictHostKeyChecking=accept-new ", 1)
+    hint = f"compare the fingerprint in `{target.by_hand}`; or trust who answers now: `{trust} true`"
+    why = f"its {kind} key is in no known_hosts file"
+    return Problem(Trouble.HOSTKEY_UNKNOWN, "shows a host key that we do not know", why, hint)
 
 
 def _login(error: LoginRefused, target: Target) -> Problem:
@@ -180,7 +165,7 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (paramiko.ChannelException, _channel),
     (NoCommand, _plain("no-process", "cannot start a process for us",
                        "compare `ulimit -u` with `ps -u` of that user; see /etc/security/limits.conf")),
-    (NothingAllowed, _plain("config", "cannot be connected to as ssh_config asks")),
+    (Beyond, _plain("config", "cannot be connected to as ssh_config asks")),
     (IncompatiblePeer, _plain("algorithms", "has no algorithm in common with us")),
     (paramiko.SSHException, _protocol),
     (socket.gaierror, _resolve),

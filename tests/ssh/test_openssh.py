@@ -64,6 +64,12 @@ def revoked(cluster: Cluster, folder: Path) -> list[str]:
     return [f"RevokedHostKeys {folder}/krl"]
 
 
+def revoked_line(cluster: Cluster, folder: Path) -> list[str]:
+    name, key = cluster.known_hosts.read_text().split()[0], host_key(cluster)
+    (folder / "revoked").write_text(f"{name} {key}\n@revoked * {key}\n")
+    return [f"UserKnownHostsFile {folder}/revoked"]
+
+
 def proxy(cluster: Cluster, _folder: Path) -> list[str]:
     return [f'ProxyCommand ssh -F "{cluster.ssh_config}" -W "[%h]:%p" {cluster.hosts[1].ssh}']
 
@@ -97,6 +103,7 @@ def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: s
 
 REFUSED: list[tuple[Lines, str]] = [
     (revoked, "hostkey-revoked"),
+    (revoked_line, "hostkey-revoked"),
     (unknown, "hostkey-unknown"),
     (line("SetEnv A=1\nUser nobody-of-that-name"), "auth"),
     (line("SetEnv A=1\nHostName 127.0.0.1\nPort 1"), "refused"),
@@ -138,7 +145,8 @@ def test_certificates_of_hosts_and_of_users(tmp_path: Path, agent: Path) -> None
         own.known_hosts.write_text(f"@cert-authority * {trusted}\n")
         assert remark(own.hosts[0]).startswith("@cert-authority in")
         mine = [f"IdentityFile {key}"]
-        own.known_hosts.write_text(f"* {' '.join((tmp_path / 'host.pub').read_text().split()[:2])}\n")
+        name = f"[{own.hosts[0].address}]:{own.servers[0].port}"
+        own.known_hosts.write_text(f"{name} {' '.join((tmp_path / 'host.pub').read_text().split()[:2])}\n")
         assert remark(with_lines(own, tmp_path, *mine, identity=False)) == ""  # paramiko takes it along
         named = Path(f"{key}-cert.pub").rename(tmp_path / "elsewhere.pub")
         named_lines = [*mine, f"CertificateFile {named}"]

@@ -121,16 +121,6 @@ def test_a_changed_host_key_is_refused_and_the_line_named(
     assert "ssh-keygen -R" in error.hint
 
 
-def test_a_revoked_host_key_is_refused_even_if_it_is_known(
-    connector: SshConnector, cluster: Cluster, host: Host, known_hosts: Path
-) -> None:
-    mine, _ = own_line(known_hosts, cluster)
-    known_hosts.write_text(f"{mine}\n@revoked * {' '.join(mine.split()[1:])}\n")
-    error = refused(connector, host)
-    assert error.kind == "hostkey-revoked"
-    assert f"{known_hosts}:2" in error.why
-
-
 # --- the login ---
 
 

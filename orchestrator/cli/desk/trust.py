@@ -51,7 +51,7 @@ def _unknown(bad: Mapping[str, HostError]) -> dict[str, HostKeyRefused]:
     from orchestrator.ssh.hostkeys import Trust
 
     refusals = {name: refusal for name, error in bad.items() if (refusal := _refusal(error))}
-    return {name: one for name, one in refusals.items() if one.verdict.trust is Trust.UNKNOWN}
+    return {name: one for name, one in refusals.items() if one.trust is Trust.UNKNOWN}
 
 
 def _refusal(error: BaseException | None) -> HostKeyRefused | None:
