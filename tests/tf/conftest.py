@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.rehearsal import Cluster
 from tests.ssh.runs.desk import Desk
-from tests.tf.gang import called
+from tests.tf.gang import called, once
 from tests.training import training_python
 
 HERE = Path(__file__).parent
@@ -24,9 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digits as TFRecords: `one/` and `four/` training files, and as tensorflow-datasets' mnist."""
-    folder = tmp_path_factory.mktemp("data")
-    called(tmp_path_factory.mktemp("prepare"), "tests.tf.prepare", str(folder))
-    return folder
+    with once(tmp_path_factory, "data") as folder:
+        if not (folder / "made").exists():
+            called(tmp_path_factory.mktemp("prepare"), "tests.tf.prepare", str(folder))
+            (folder / "made").touch()
+        return folder
 
 
 @pytest.fixture
@@ -37,11 +39,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Desk]:
     yield from _desk(tmp_path, 3)
-
-
-@pytest.fixture
-def four(tmp_path: Path) -> Iterator[Desk]:
-    yield from _desk(tmp_path, 4)
 
 
 def _desk(tmp_path: Path, hosts: int) -> Iterator[Desk]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import pytest
 
 from tests.polling import poll
 from tests.ports import free_ports
@@ -181,3 +185,14 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
     said = called(other.parent, "tests.tf.weights", str(one), str(other))
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
+
+
+@contextlib.contextmanager
+def once(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """Give a folder that the workers of a session share: the first one fills it, the others wait."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    folder = factory.getbasetemp().parent / f"{name}-{session}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield folder

@@ -5,13 +5,13 @@ Same global batch, seed and data; the bound is that of sums in another order.
 
 from __future__ import annotations
 
-import functools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tf.gang import Gang, compare, words, worker_entry
+from tests.tf.gang import Gang, compare, once, words, worker_entry
 
 TOLERANCE = 1e-5  # of weights near 0.1 that moved by up to 0.2; seen: 3e-6
 SAME = words("--dataset digits --learning-rate 0.1 --epochs 2 --steps-per-epoch 5")
@@ -29,34 +29,23 @@ CASES: dict[str, tuple[dict[str, int], str]] = {
 REFERENCE = "alone, fit"
 
 
-class Runs:
-    """Each case is trained once, when it is first asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._of = functools.cache(self._train)
-
-    def checkpoints(self, case: str) -> Path:
-        return self._folder / case / "checkpoints"
-
-    def results(self, case: str) -> list[dict[str, Any]]:
-        return self._of(case)
-
-    def _train(self, case: str) -> list[dict[str, Any]]:
-        jobs, more = CASES[case]
-        options = worker_entry(*SAME, *words(more), "--checkpoint-dir", str(self.checkpoints(case)))
-        with Gang(self._folder / case, options, jobs=jobs) as gang:
-            return gang.finish()
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("equality"))
+def trained(factory: pytest.TempPathFactory, case: str) -> tuple[list[dict[str, Any]], Path]:
+    """Train a case, unless another worker has; return the tasks' results, and the folder of checkpoints."""
+    with once(factory, f"equality {case}") as folder:
+        kept, checkpoints = folder / "results.json", folder / "checkpoints"
+        if not kept.exists():
+            jobs, more = CASES[case]
+            options = worker_entry(*SAME, *words(more), "--checkpoint-dir", str(checkpoints))
+            with Gang(folder, options, jobs=jobs) as gang:
+                kept.write_text(json.dumps(gang.finish()))
+        return json.loads(kept.read_text()), checkpoints
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_weights_are_those_of_one_process(runs: Runs, case: str) -> None:
-    reference, results = runs.results(REFERENCE)[0], runs.results(case)
+def test_the_weights_are_those_of_one_process(tmp_path_factory: pytest.TempPathFactory, case: str) -> None:
+    ((reference, *_), expected), (results, checkpoints) = (
+        trained(tmp_path_factory, name) for name in (REFERENCE, case)
+    )
     jobs, _ = CASES[case]
     assert len(results) == max(1, sum(jobs.values()))
     assert len({result["digest"] for result in results}) == 1, "the tasks hold different weights"
@@ -67,7 +56,7 @@ def test_the_weights_are_those_of_one_process(runs: Runs, case: str) -> None:
     custom = "custom" in case
     if not custom:
         assert results[0]["loss"] == pytest.approx(reference["loss"], abs=1e-5)
-    found = compare(runs.checkpoints(REFERENCE), runs.checkpoints(case))
+    found = compare(expected, checkpoints)
     assert found["steps"] == [10, 10]
     assert found["variables"] >= 8
     assert found["apart"] < TOLERANCE
