@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import paramiko
-from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError
+from paramiko.ssh_exception import IncompatiblePeer
 
 from orchestrator.errors import HereError, HostError, Trouble
 from orchestrator.ssh import hostkeys
@@ -134,10 +134,6 @@ def _channel(error: paramiko.ChannelException, target: Target) -> Problem:
     return Problem("command", "did not open a channel", why)
 
 
-def _several(error: NoValidConnectionsError, target: Target) -> Problem:
-    return _word(next(iter(error.errors.values())), target)
-
-
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 
 
@@ -156,7 +152,6 @@ _timeout = _at_port("timeout", "did not answer in time", _LARGE)
 _lost = _plain("lost", "closed the connection")
 TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (HostKeyRefused, _host_key),
-    (paramiko.BadHostKeyException, _protocol),
     (LoginRefused, _login),
     (paramiko.AuthenticationException, _authentication),
     (HungUp, _at_port(Trouble.HUNG_UP, "hung up at once, every time",
@@ -169,7 +164,6 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (IncompatiblePeer, _plain("algorithms", "has no algorithm in common with us")),
     (paramiko.SSHException, _protocol),
     (socket.gaierror, _resolve),
-    (NoValidConnectionsError, _several),
     (TimeoutError, _timeout),
     (ConnectionRefusedError, _at_port("refused", "refused the connection", "start sshd there, set `port`")),
     (ConnectionError, _lost),

@@ -35,7 +35,7 @@ EXAMPLES: dict[type[BaseException], tuple[BaseException, str]] = {
     raised.MessageOrderError: (raised.MessageOrderError("x"), "protocol"),
     raised.NoValidConnectionsError: (
         raised.NoValidConnectionsError({("10.0.0.1", 22): ConnectionRefusedError()}),
-        "refused",
+        "system",
     ),
 }
 # What sockets and the standard library raise.
