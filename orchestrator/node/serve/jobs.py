@@ -84,13 +84,6 @@ class Jobs:
         job.timer = self._loop.after(seconds, lambda: self._expire(job, seconds))
         return pid
 
-    def end(self, names: Iterable[str]) -> None:
-        """Kill the children of these names, and wait until they are gone."""
-        for job in [job for job in self._alive.values() if job.name in names]:
-            _kill(job)
-            os.waitpid(job.pid, 0)
-            del self._alive[job.pid]
-
     def _read(self, job: Job) -> None:
         try:
             data = os.read(job.pipe, 1 << 20)
