@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="HOST",
         help=(
-            "as you would write it for ssh: gpu-[01-04], train@head:2200 (default: those of the Slurm job,"
-            " else of ssh_config)"
+            "as you would write it for ssh: gpu-[01-04], train@head:2200 (default: those of the Slurm job)"
         ),
     )
     parser.add_argument(
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="ask nothing: take all hosts, accept host keys that are not known yet",
+        help="ask nothing: accept host keys that are not known yet",
     )
     parser.add_argument(
         "--task-port",
@@ -81,22 +80,24 @@ def main(arguments: argparse.Namespace) -> int:
             why="it is not overwritten",
             hint="`--to other.toml` writes another file, `--force` replaces this one",
         )
-    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not arguments.yes else None
     ssh_config = arguments.ssh_config and str(Path(arguments.ssh_config).absolute())
     if ssh_config is not None and not Path(ssh_config).is_file():
         raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
-    candidates = choose(arguments.host, arguments.hostfile, ssh_config, ask, yes=arguments.yes)
+    candidates = choose(arguments.host, arguments.hostfile, ssh_config)
     hosts = _hosts(candidates, ssh_config)
 
     def accept(keys: int) -> bool:
         if arguments.yes:
             tell(f"{count(keys, 'key')} written to known_hosts, as --yes says")
             return True
-        if ask is None:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
             tell("nobody can be asked: `--yes` accepts these keys")
             return False
         tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
-        answer = ask(f"Write {count(keys, 'key')} to known_hosts and continue? [y/N] ")
+        sys.stderr.write(f"Write {count(keys, 'key')} to known_hosts and continue? [y/N] ")
+        sys.stderr.flush()
+        if not (answer := sys.stdin.readline()):  # the end of the input is a Ctrl-C
+            raise KeyboardInterrupt
         return answer.strip().lower() in {"y", "yes"}
 
     machines, bad = _look(hosts, accept)
@@ -109,15 +110,6 @@ def main(arguments: argparse.Namespace) -> int:
         report(SeveralErrors(bad.values()), sys.stderr)
     made = config.load(file)  # what it cannot say by itself is said now, with its lines
     return _end(file, bad, made, arguments)
-
-
-def _ask(question: str) -> str:
-    """Return a person's answer; the end of the input is a Ctrl-C."""
-    sys.stderr.write(question)
-    sys.stderr.flush()
-    if not (answer := sys.stdin.readline()):
-        raise KeyboardInterrupt
-    return answer
 
 
 def example() -> str:

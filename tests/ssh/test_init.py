@@ -27,8 +27,7 @@ PORT = str(random.randrange(15000, 31000))
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(3, homes=True, name="gpu") as running:
         running.ssh_config.write_text(
-            "Include extra_config\nHost forge\n  HostName github.com\n  User git\n"
-            + running.ssh_config.read_text().replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask")
+            running.ssh_config.read_text().replace("StrictHostKeyChecking yes", "StrictHostKeyChecking ask")
         )
         (tmp_path / "project").mkdir()
         yield running
@@ -91,17 +90,16 @@ def test_it_never_writes_over_a_file(cluster: Cluster, tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["hosts.toml"]
 
 
-def test_all_hosts_of_ssh_config_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
+def test_hosts_with_new_keys_and_preflight(cluster: Cluster, tmp_path: Path) -> None:
     cluster.known_hosts.write_text("")
     for number in (1, 2, 3):
         training_python(cluster.folder / f"home-{number}")
     folder = tmp_path / "project"
-    done = init(cluster, folder, "--yes")
+    done = init(cluster, folder, "--yes", "gpu-[01-03]")
     lines = done.stderr.splitlines()
-    assert lines[0] == f"hosts: gpu-[01-03], of {cluster.ssh_config}"  # and not the forge
-    assert lines[1] == "3 hosts with a key that no known_hosts file has:"
-    assert [line.split()[:2] for line in lines[2:5]] == [[f"gpu-0{n}", "ssh-ed25519"] for n in (1, 2, 3)]
-    assert lines[5] == "3 keys written to known_hosts, as --yes says"
+    assert lines[0] == "3 hosts with a key that no known_hosts file has:"
+    assert [line.split()[:2] for line in lines[1:4]] == [[f"gpu-0{n}", "ssh-ed25519"] for n in (1, 2, 3)]
+    assert lines[4] == "3 keys written to known_hosts, as --yes says"
     assert len(cluster.known_hosts.read_text().splitlines()) == 3
     assert len(config.load(folder / "hosts.toml").hosts) == 3
     # A Python that has a folder of TensorFlow's and no tf_keras: preflight was reached, and says so.
@@ -157,12 +155,12 @@ def test_a_changed_key_is_never_accepted(cluster: Cluster, tmp_path: Path) -> No
     assert key not in known
 
 
-def test_a_person_is_asked_which_hosts_and_once_for_all_keys(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_person_is_asked_once_for_all_keys(cluster: Cluster, tmp_path: Path) -> None:
     cluster.known_hosts.write_text("")
     folder = tmp_path / "project"
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
-        argv("--ssh-config", str(cluster.ssh_config), "--no-preflight"),
+        argv("--ssh-config", str(cluster.ssh_config), "--no-preflight", "gpu-[01,03]"),
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=theirs,
@@ -171,9 +169,6 @@ def test_a_person_is_asked_which_hosts_and_once_for_all_keys(cluster: Cluster, t
         start_new_session=True,
     )
     os.close(theirs)
-    shown = until(terminal, "Enter takes all: ")
-    assert "has 3 hosts: gpu-[01-03]" in shown
-    os.write(terminal, b"gpu-[01,03]\n")
     shown = until(terminal, "[y/N] ")
     assert shown.count("SHA256:") == 2
     os.write(terminal, b"y\n")

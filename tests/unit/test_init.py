@@ -77,10 +77,10 @@ def test_an_inventory_of_ansible_is_read_by_ansible(
     )
     program.chmod(0o755)
     assert [one.name for one in choosing.read(tmp_path / "my hosts")] == ["gpu-01", "gpu-02", "here"]
-    chosen = choosing.choose(["gpu-02", "ungrouped"], str(tmp_path / "my hosts"), None, None, yes=False)
+    chosen = choosing.choose(["gpu-02", "ungrouped"], str(tmp_path / "my hosts"), None)
     assert [one.name for one in chosen] == ["gpu-02", "here"]
     with pytest.raises(UsageError, match="tpu is not in"):
-        choosing.choose(["tpu"], str(tmp_path / "my hosts"), None, None, yes=False)
+        choosing.choose(["tpu"], str(tmp_path / "my hosts"), None)
     program.write_text("#!/bin/sh\necho 'no such plugin' >&2; exit 1\n")
     with pytest.raises(UsageError) as caught:
         choosing.read(tmp_path / "my hosts")
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_list_of_hosts(text: str, tmp_path: Path) -> None:
         choosing.read(tmp_path / "hosts")
 
 
-def test_names_of_ssh_config(tmp_path: Path) -> None:
+def test_names_of_ssh_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "a").write_text('host = "gpu-03" gpu-04\n')
     (tmp_path / "config").write_text(
@@ -112,6 +112,10 @@ def test_names_of_ssh_config(tmp_path: Path) -> None:
     )
     assert choosing.aliases(tmp_path / "config") == ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
     assert choosing.aliases(tmp_path / "none") == ()
+    monkeypatch.delenv(choosing.SLURM, raising=False)
+    with pytest.raises(UsageError) as caught:
+        choosing.choose([], None, str(tmp_path / "config"))
+    assert caught.value.why.endswith(" names gpu-[01-04]")
 
 
 def test_a_list_from_windows_begins_with_a_mark(tmp_path: Path) -> None:
@@ -132,7 +136,7 @@ def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
 
 def test_the_hosts_of_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(choosing.SLURM, "gpu-[01-02,07],head")
-    found = choosing.choose([], None, None, None, yes=False)
+    found = choosing.choose([], None, None)
     assert [one.name for one in found] == ["gpu-01", "gpu-02", "gpu-07", "head"]
 
 
@@ -183,20 +187,6 @@ def machine(hostname: str, *addresses: str, place: str = "") -> Machine:
 )
 def test_the_address_that_the_others_reach(machines: dict[str, Machine], addresses: dict[str, str]) -> None:
     assert choose_addresses(machines) == addresses
-
-
-def test_doors_forges_and_names_that_hosts_toml_cannot_have_do_not_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv(choosing.SLURM, raising=False)
-    config_file = tmp_path / "config"
-    config_file.write_text(
-        "Host door\n  HostName 192.0.2.1\nHost gpu-01\n  HostName 192.0.2.2\n  ProxyJump door\n"
-        "Host code\n  HostName github.com\nHost repo\n  HostName 192.0.2.3\n  User git\n"
-        'Host "two words"\n  HostName 192.0.2.4\n'
-    )
-    assert [one.name for one in choosing.choose([], None, str(config_file), None, yes=True)] == ["gpu-01"]
-    assert "two words" in capsys.readouterr().err
 
 
 def test_the_first_python_that_all_have() -> None:

@@ -1,4 +1,4 @@
-"""The hosts that `init` begins with: named ones, a file's, Slurm's, or those of ssh_config."""
+"""The hosts that `init` begins with: named ones, a file's, or Slurm's; and the names of ssh_config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_name, read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host
-from orchestrator.text import count, endpoint
+from orchestrator.text import endpoint
 
 SLURM = "SLURM_JOB_NODELIST"
-_FORGES = ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org")
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 _HINT = "write a line `host slots=4` for every host"
 _SECONDS = 60.0  # for Ansible, which may ask a cloud
@@ -30,8 +29,6 @@ _COLON = re.compile(r"([^:]+):([0-9]+)")
 _SLOTS = re.compile(r"(?:slots|max_slots|max-slots)=([0-9]+)", re.IGNORECASE)
 _OF_ANSIBLE = re.compile(r"^\s*\[[^\]\n]+\]\s*(?:#.*)?$|\bansible_[a-z_]+=|\A---|^\w+:\s*$", re.MULTILINE)
 _SSH_LINE = re.compile(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)")
-
-Ask = Callable[[str], str]  # puts a question to a person
 
 
 @dataclass(frozen=True)
@@ -45,10 +42,8 @@ class Candidate:
     identity: str | None = None  # a private key, where the list names one
 
 
-def choose(
-    words: Sequence[str], hostfile: str | None, ssh_config: str | None, ask: Ask | None, *, yes: bool
-) -> tuple[Candidate, ...]:
-    """The hosts that are meant; `ask` is None where nobody can be asked. Raise UsageError."""
+def choose(words: Sequence[str], hostfile: str | None, ssh_config: str | None) -> tuple[Candidate, ...]:
+    """The hosts that are meant; raise UsageError."""
     if hostfile is not None:
         return _narrowed(read(Path(hostfile)), words, f"in {hostfile}")
     if words:
@@ -56,7 +51,10 @@ def choose(
     if nodes := os.environ.get(SLURM):
         tell(f"hosts: {nodes}, of {SLURM}")
         return _of_words([nodes])
-    return _of_ssh_config(Path(ssh_config or "~/.ssh/config").expanduser(), ssh_config, ask, yes=yes)
+    file = Path(ssh_config or "~/.ssh/config").expanduser()
+    names = ranges.fold(aliases(file))
+    why = f"{file} names {names}" if names else "no word names one"
+    raise UsageError("init needs hosts", why=why, hint=_NAMES)
 
 
 def host_of(candidate: Candidate, ssh_config: str | None) -> Host:
@@ -199,47 +197,6 @@ def _of_ansible(name: str, variables: Mapping[str, Any], groups: Mapping[str, An
     )
     key = value("ansible_ssh_private_key_file", "ansible_private_key_file") or None
     return Candidate(name, f"{user}@{place}" if user else place, groups=frozenset(members), identity=key)
-
-
-def _of_ssh_config(
-    path: Path, ssh_config: str | None, ask: Ask | None, *, yes: bool
-) -> tuple[Candidate, ...]:
-    candidates = _machines([Candidate(alias, alias) for alias in aliases(path)], ssh_config)
-    if not candidates:
-        raise UsageError("init needs hosts", why=f"{path} has none", hint=_NAMES)
-    names = ranges.fold(candidate.name for candidate in candidates)
-    if yes:
-        tell(f"hosts: {names}, of {path}")
-        return candidates
-    if ask is None:
-        raise UsageError(
-            "init needs hosts, and nobody can be asked",
-            why=f"{path} has {names}",
-            hint=f"`orchestrate init {shlex.quote(names)}` takes these, as `--yes` does",
-        )
-    tell(f"{path} has {count(len(candidates), 'host')}: {names}")
-    answer = ask("Which of them train? Names as gpu-[01-04],head; Enter takes all: ").strip()
-    return _narrowed(candidates, [answer] if answer else [], f"in {path}")
-
-
-def _machines(candidates: Sequence[Candidate], ssh_config: str | None) -> tuple[Candidate, ...]:
-    """Leave out the doors to others and the services that take a login to serve git."""
-    from orchestrator.ssh.resolve import resolve
-
-    others: set[str] = set()
-    for candidate in candidates:
-        try:
-            target = resolve(host_of(candidate, ssh_config))
-        except HostError:
-            continue
-        except Wrong as wrong:
-            tell(f"left out: a host {wrong}")
-            others.add(candidate.name)
-            continue
-        others.update(jump.alias for jump in target.jumps)
-        if target.user == "git" or target.hostname.endswith(_FORGES):
-            others.add(candidate.name)
-    return tuple(each for each in candidates if each.name not in others)
 
 
 def aliases(file: Path) -> tuple[str, ...]:
