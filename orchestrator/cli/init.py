@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,22 +85,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"there is no {ssh_config}", hint="name a file with --ssh-config, or leave it out")
     candidates = choose(arguments.host, arguments.hostfile, ssh_config)
     hosts = _hosts(candidates, ssh_config)
-
-    def accept(keys: int) -> bool:
-        if arguments.yes:
-            tell(f"{count(keys, 'key')} written to known_hosts, as --yes says")
-            return True
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            tell("nobody can be asked: `--yes` accepts these keys")
-            return False
-        tell("Compare the fingerprints with what the machines' owner says (ssh-keygen -l there).")
-        sys.stderr.write(f"Write {count(keys, 'key')} to known_hosts and continue? [y/N] ")
-        sys.stderr.flush()
-        if not (answer := sys.stdin.readline()):  # the end of the input is a Ctrl-C
-            raise KeyboardInterrupt
-        return answer.strip().lower() in {"y", "yes"}
-
-    machines, bad = _look(hosts, accept)
+    machines, bad = _look(hosts, yes=arguments.yes)
     notes = {name: f"not looked at: {name} {error.what}" for name, error in bad.items()}
     _replace(
         file, text(candidates, hosts, machines, notes, task_port=arguments.task_port, ssh_config=ssh_config)
@@ -135,15 +120,12 @@ def _hosts(candidates: Sequence[Candidate], ssh_config: str | None) -> list[Host
     return hosts
 
 
-def _look(
-    hosts: Sequence[Host], accept: Callable[[int], bool]
-) -> tuple[dict[str, Machine], dict[str, HostError]]:
-    from orchestrator.cli.desk.asking import logins
+def _look(hosts: Sequence[Host], *, yes: bool) -> tuple[dict[str, Machine], dict[str, HostError]]:
     from orchestrator.cli.desk.choosing import hostname
     from orchestrator.cli.desk.trust import connect
     from orchestrator.phases.survey import survey
 
-    fleet, bad = connect(hosts, logins(hosts), accept)
+    fleet, bad = connect(hosts, yes=yes)
     with contextlib.closing(fleet):
         machines, silent = survey(fleet, {host.name: hostname(host) for host in hosts})
     return machines, {**bad, **silent}
