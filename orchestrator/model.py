@@ -225,12 +225,22 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Kubernetes:
+    """The [export.kubernetes] table: what a cluster has to be told beside the plan of a run."""
+
+    image: str | None = None  # with Python and the packages of the program; None: nothing can be exported
+    namespace: str | None = None  # None: the one of whoever applies the files
+    claim: str | None = None  # a PersistentVolumeClaim for what tasks write; None: it ends with its pod
+
+
+@dataclass(frozen=True)
 class Inventory:
     hosts: tuple[Host, ...]
     job: Job = field(default_factory=Job)
     source: str = "hosts.toml"
     environment: Environment | None = None  # the [env] table; None: the user makes environments
     data: Data | None = None  # the [data] table; None: data is the user's own affair
+    kubernetes: Kubernetes = Kubernetes()
 
 
 class Completion(StrEnum):

@@ -12,12 +12,12 @@ from typing import Any
 
 from orchestrator import ranges
 from orchestrator.config.hosts import HostTable, place_of, read_entry
-from orchestrator.config.mistakes import DATA, DEFAULTS, ENV, FILE, JOB, Place, Report, locate
+from orchestrator.config.mistakes import DATA, DEFAULTS, ENV, FILE, JOB, KUBERNETES, Place, Report, locate
 from orchestrator.config.tables import DATA_KEYS, TABLES, belongs, read_table, unknown
 from orchestrator.config.targets import is_loopback
 from orchestrator.config.values import kind
 from orchestrator.errors import UsageError
-from orchestrator.model import Data, Environment, Host, Inventory, Job, Role
+from orchestrator.model import Data, Environment, Host, Inventory, Job, Kubernetes, Role
 from orchestrator.plainfile import NotOursError, read_plain
 from orchestrator.planning.environ import DEVICES
 
@@ -127,6 +127,9 @@ def _add_syntax(message: str, text: str, report: Report) -> None:
 
 
 def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inventory:
+    if isinstance(document.get("export"), dict):
+        exports = {f"export.{name}": table for name, table in document["export"].items()}
+        document = {name: table for name, table in document.items() if name != "export"} | exports
     misplaced = [name for name in document if name not in TABLES]
     for name in misplaced:
         report.add(FILE, name, _misplaced(name, document[name]))
@@ -148,7 +151,9 @@ def _inventory(document: Mapping[str, Any], source: str, report: Report) -> Inve
     check_devices(job, hosts, report)
     environment = read_env(_table(document, "env", report), hosts, defaults_table, report)
     data = read_data(_table(document, "data", report), report)
-    return Inventory(hosts, job, source, environment, data)
+    kubernetes = _table(document, "export.kubernetes", report) or {}
+    export = Kubernetes(**read_table(kubernetes, "export.kubernetes", KUBERNETES, report).good)
+    return Inventory(hosts, job, source, environment, data, export)
 
 
 def _misplaced(name: str, value: object) -> str:

@@ -45,6 +45,7 @@ DEFAULTS = Place("[defaults]", "defaults")
 JOB = Place("[job]", "job")
 ENV = Place("[env]", "env")
 DATA = Place("[data]", "data")
+KUBERNETES = Place("[export.kubernetes]", "export.kubernetes")
 
 
 def locate(text: str) -> Lines:
@@ -55,6 +56,8 @@ def locate(text: str) -> Lines:
     for line, content in enumerate(_without_long_strings(text).split("\n"), start=1):
         if header := _HEADER.fullmatch(content):
             table, _, inner = _plain(header[2]).partition(".")
+            if table == "export":  # holds nothing but tables
+                table, inner = f"{table}.{inner}", ""
             if header[1] == "[[" and not inner:
                 counts[table] += 1
             number, prefix = counts[table], f"{inner}." if inner else ""

@@ -83,12 +83,19 @@ DATA_KEYS: Mapping[str, Reader] = {
     "tfds_dir": values.text,
 }
 
+KUBERNETES_KEYS: Mapping[str, Reader] = {
+    "image": values.text,
+    "namespace": values.text,
+    "claim": values.text,
+}
+
 TABLES: Mapping[str, tuple[str, Mapping[str, Reader]]] = {
     "defaults": ("[defaults]", DEFAULTS_KEYS),
     "host": ("[[host]]", HOST_KEYS),
     "job": ("[job]", JOB_KEYS),
     "env": ("[env]", ENV_KEYS),
     "data": ("[data]", DATA_KEYS),
+    "export.kubernetes": ("[export.kubernetes]", KUBERNETES_KEYS),
 }
 
 

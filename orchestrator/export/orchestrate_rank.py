@@ -114,8 +114,12 @@ def number(env: Mapping[str, str], name: str) -> int:
 
 def find_hosts(env: Mapping[str, str], options: argparse.Namespace, task: RankedTask) -> list[str]:
     """Return the host of each rank, some with a port; where nobody tells them, the tasks meet."""
+    deadline = time.monotonic() + options.wait
     if options.hosts or "ORCHESTRATE_HOSTS" in env:
-        return expand(options.hosts or env["ORCHESTRATE_HOSTS"])
+        hosts = expand(options.hosts or env["ORCHESTRATE_HOSTS"])
+        if task.engine == "Kubernetes":
+            await_addresses([host for host, _ in with_ports(hosts, 0)], deadline)
+        return hosts
     if task.engine == "srun":
         return of_step(env, task.rank)
     if task.together or task.size == 1:
@@ -124,7 +128,20 @@ def find_hosts(env: Mapping[str, str], options: argparse.Namespace, task: Ranked
     if not options.meet and "MASTER_ADDR" in env and "MASTER_PORT" in env:
         place = f"{env['MASTER_ADDR']}:{number(env, 'MASTER_PORT') + 1}"  # MASTER_PORT may be torchrun's own
     job = hashlib.sha256("\0".join(env.get(name, "") for name in JOB).encode()).hexdigest()[:16]
-    return meet(task, place, job, time.monotonic() + options.wait)
+    return meet(task, place, job, deadline)
+
+
+def await_addresses(hosts: list[str], deadline: float) -> None:
+    """Wait until all names lead somewhere: that of a pod does once it is placed. Raise RankError."""
+    for host in hosts:
+        while True:
+            try:
+                socket.getaddrinfo(host.strip("[]"), None)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise RankError(f"{host} has no address, after all of --wait") from None
+            time.sleep(0.5)
 
 
 def of_step(env: Mapping[str, str], rank: int) -> list[str]:

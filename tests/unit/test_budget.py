@@ -34,13 +34,13 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(17, 2_373, 11_751),
+    "": Size(17, 2_383, 11_790),
     "checks": Size(4, 1_020, 7_082),
-    "cli": Size(34, 3_570, 23_218),
-    "config": Size(7, 1_343, 9_313),
+    "cli": Size(35, 3_704, 24_234),
+    "config": Size(7, 1_358, 9_463),
     "diagnosis": Size(7, 1_054, 7_594),
     "envs": Size(5, 599, 3_781),
-    "export": Size(2, 295, 2_723),
+    "export": Size(5, 687, 5_691),
     "fleet": Size(4, 839, 5_427),
     "frameworks": Size(5, 213, 991),
     "launching": Size(8, 792, 4_946),
@@ -62,11 +62,11 @@ BUDGET = {
     "ssh": Size(9, 1_617, 10_812),
     "store": Size(12, 1_391, 8_453),
     "sync": Size(13, 2_406, 16_049),
-    "tests": Size(346, 39_444, 290_610),
+    "tests": Size(348, 39_708, 293_100),
     "wire": Size(13, 1_549, 6_968),
     "worker_entry": Size(23, 2_084, 13_168),
 }
-TOTAL = Size(288, 39_517, 262_742)
+TOTAL = Size(292, 40_068, 266_915)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator import checks
 from orchestrator.cli.args import parser
-from orchestrator.config.tables import DATA_KEYS, DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS
+from orchestrator.config.tables import DATA_KEYS, DEFAULTS_KEYS, HOST_KEYS, JOB_KEYS, KUBERNETES_KEYS
 from orchestrator.errors import ExitStatus
 from orchestrator.events import Event, FailureKind
 from orchestrator.model import Host, Job, Role
@@ -36,6 +36,7 @@ PAGE_OF_VERB = {
     "launch": "launch",
     "exec": "exec",
     "rehearse": "rehearse",
+    "export": "export",
     "tail": "runs",
     "status": "runs",
     "clean": "clean",
@@ -106,11 +107,12 @@ def test_every_role_is_explained() -> None:
 def test_the_example_names_every_key() -> None:
     example = (ROOT / "hosts.example.toml").read_text(encoding="utf-8")
     named = set(re.findall(r"^#? *([a-z_]+) = ", example, re.MULTILINE))
-    assert named >= {*HOST_KEYS, *JOB_KEYS, *DATA_KEYS}
+    assert named >= {*HOST_KEYS, *JOB_KEYS, *DATA_KEYS, *KUBERNETES_KEYS}
 
 
 def test_every_key_of_data_is_in_its_table() -> None:
     assert first_codes(section(page("inventory"), "Keys of `[data]`")) == list(DATA_KEYS)
+    assert first_codes(section(page("inventory"), "Keys of `[export.kubernetes]`")) == list(KUBERNETES_KEYS)
 
 
 # --- the command line ---

@@ -57,6 +57,7 @@ DOORS = {
     "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "rich": tuple(f"orchestrator.render.{name}" for name in ("live", "grid", "progress")),
     "tensorflow": (),
+    "yaml": ("orchestrator.export.kubernetes",),
     "tf_keras": (),
     "keras": (),
     "numpy": (),
@@ -274,7 +275,7 @@ def test_worker_entry_stands_alone() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     declared = {
-        requirement.partition(">")[0].strip().replace("-", "_")
+        requirement.partition(">")[0].strip().replace("-", "_").replace("pyyaml", "yaml")
         for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     }
     missing = {

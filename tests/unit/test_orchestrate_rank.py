@@ -28,7 +28,7 @@ STEP = {
     "SLURM_STEP_NODELIST": "n[1-3]",
     "SLURM_STEP_TASKS_PER_NODE": "3,1(x2)",
 }
-POD = ["--hosts", "t-chief-0.t,t-worker-[0-1].t", "--roles", "chief=1,worker=2"]
+POD = ["--hosts", "127.0.0.9,127.0.0.[1-2]", "--roles", "chief=1,worker=2"]
 
 
 def made(env: dict[str, str], *words: str) -> dict[str, str]:
@@ -90,9 +90,9 @@ def made(env: dict[str, str], *words: str) -> dict[str, str]:
             [*POD, "--role", "worker"],
             2,
             0,
-            "t-chief-0.t:2222,t-worker-0.t:2222,t-worker-1.t:2222",
+            "127.0.0.9:2222,127.0.0.1:2222,127.0.0.2:2222",
         ),
-        ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "a"], 0, 0, "a:2222"),
+        ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "localhost"], 0, 0, "localhost:2222"),
     ],
     ids=["orchestrate", "torchrun", "mpirun", "srun", "srun cyclic", "Kubernetes", "one pod"],
 )
@@ -132,12 +132,13 @@ def test_what_torchrun_set_stays() -> None:
         ({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, [], "srun"),  # a batch file's own
         ({"RANK": "x", "WORLD_SIZE": "2"}, [], "RANK='x'"),
         ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, [], "rank 2 of 2"),
-        ({"RANK": "0", "WORLD_SIZE": "3"}, ["--hosts", "a,b"], "rank 0 of 3, for 2 hosts"),
-        ({"JOB_COMPLETION_INDEX": "3"}, ["--hosts", "a,b"], "rank 3 of 2"),
+        ({"RANK": "0", "WORLD_SIZE": "3"}, ["--hosts", "localhost,localhost"], "rank 0 of 3, for 2 hosts"),
+        ({"JOB_COMPLETION_INDEX": "3"}, ["--hosts", "localhost,localhost"], "rank 3 of 2"),
         ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "a,b", "--roles", "worker=3"], "worker=3"),
         ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "a,b", "--roles", "master=2"], "master=2"),
         ({**STEP, "SLURM_PROCID": "1", "SLURMD_NODENAME": "n2"}, [], "--distribution=block"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, ["--meet", "nowhere"], "nowhere"),
+        ({"JOB_COMPLETION_INDEX": "0"}, ["--hosts", "no.invalid", "--wait", "0"], "no.invalid"),
     ],
 )
 def test_variables_that_do_not_fit_are_refused(env: dict[str, str], words: list[str], word: str) -> None:
@@ -191,9 +192,13 @@ def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_it_becomes_the_program_or_says_in_one_line_why_not() -> None:
     env = {"JOB_COMPLETION_INDEX": "0"}
     code = "import os, sys; print(os.environ['RANK'], sys.argv[1:]); sys.exit(3)"
-    done = run("--hosts", "a,b", "--", sys.executable, "-c", code, "--", "x", **env)
+    done = run("--hosts", "localhost,localhost", "--", sys.executable, "-c", code, "--", "x", **env)
     assert (done.stdout, done.stderr, done.returncode) == ("0 ['--', 'x']\n", "", 3)
-    for words in (["--hosts", "a"], ["--hosts", "a", "--", "/no/such/program"], ["--", "true"]):
+    for words in (
+        ["--hosts", "localhost"],
+        ["--hosts", "localhost", "--", "/no/such/program"],
+        ["--", "true"],
+    ):
         done = run(*words, **env)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 

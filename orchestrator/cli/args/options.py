@@ -61,9 +61,8 @@ def chosen(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exclude", metavar="HOSTS", help="all but these")
 
 
-def launching(parser: argparse.ArgumentParser) -> None:
-    from orchestrator.model import OnHang, Revalidate
-
+def planning(parser: argparse.ArgumentParser) -> None:
+    """Add what makes a plan another one."""
     parser.add_argument("--name", type=readings.name, default="", help="a name to find the run by")
     parser.add_argument(
         "--code",
@@ -78,6 +77,18 @@ def launching(parser: argparse.ArgumentParser) -> None:
         type=readings.assignment,
         help="environment of every task",
     )
+    parser.add_argument(
+        "--max-restarts",
+        type=readings.whole(),
+        metavar="N",
+        help="start all tasks again after a failure, up to N times",
+    )
+
+
+def launching(parser: argparse.ArgumentParser) -> None:
+    from orchestrator.model import OnHang, Revalidate
+
+    planning(parser)
     parser.add_argument(
         "--hang-timeout",
         type=readings.seconds,
@@ -106,12 +117,6 @@ def launching(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--no-validate", dest="validate", action="store_const", const="never", help="the same as never"
-    )
-    parser.add_argument(
-        "--max-restarts",
-        type=readings.whole(),
-        metavar="N",
-        help="start all tasks again after a failure, up to N times",
     )
     parser.add_argument(
         "--min-hosts",

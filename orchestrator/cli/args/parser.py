@@ -40,6 +40,7 @@ VERBS = (
     "tensorboard",
     "stop",
     "rehearse",
+    "export",
     "completion",
 )
 _ALONE = ("-h", "--help", "-V", "--version")  # the options that need no verb

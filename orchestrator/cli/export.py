@@ -1,0 +1,128 @@
+"""`orchestrate export`: the same run as files for an engine that starts tasks itself."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.args import options
+from orchestrator.cli.desk.out import say, tell
+from orchestrator.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.launching.code import Project
+    from orchestrator.model import Inventory, RunPlan
+
+SUMMARY = "write the run as a batch file for Slurm, or as manifests for Kubernetes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.command(parser, "export [options] slurm|kubernetes [-- COMMAND ...]")
+    parser.add_argument(
+        "engine", choices=("slurm", "kubernetes"), metavar="ENGINE", help="slurm or kubernetes"
+    )
+    options.chosen(parser)
+    options.planning(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: stdout)")
+    parser.add_argument(
+        "--plain", action="store_true", help="slurm: with srun and orchestrate_rank.py, without orchestrate"
+    )
+    parser.add_argument(
+        "--jobset",
+        action="store_true",
+        help="kubernetes: a JobSet, which starts all tasks again after a failure",
+    )
+    unused = ("min_hosts", "lifeline", "hang_timeout", "on_hang", "validate")
+    parser.set_defaults(**dict.fromkeys(unused), no_legacy_keras=False, skip_preflight=True, dry_run=True)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    from orchestrator.cli.desk.inventory import load
+    from orchestrator.export import common
+    from orchestrator.launching.start import make_plan
+    from orchestrator.model import Host
+    from orchestrator.planning.selection import narrow
+    from orchestrator.store import new_run_id
+
+    if arguments.plain and arguments.engine != "slurm":
+        raise UsageError("--plain is for slurm", hint="leave it out: Kubernetes needs nothing of ours anyway")
+    if arguments.jobset and arguments.engine != "kubernetes":
+        raise UsageError("--jobset is for kubernetes", hint="leave it out")
+    given = arguments.command
+    inventory = narrow(load(arguments.hosts), arguments.only, arguments.exclude)
+    hosts = inventory.hosts
+    if arguments.engine == "kubernetes":  # the image's
+        hosts = tuple(dataclasses.replace(host, python=Host.python) for host in hosts)
+    now = time.time()
+    bare = dataclasses.replace(inventory, hosts=hosts, environment=None)
+    plan, project, findings = make_plan(bare, arguments, new_run_id(now), now)
+    remarks = common.remarks(plan, inventory)
+    if arguments.engine == "kubernetes":
+        text = _manifests(plan, inventory, project, remarks, jobset=arguments.jobset)
+    elif arguments.plain:
+        text = _plain(plan, project, remarks, arguments.output)
+    else:
+        text = _batch(plan, given, arguments)
+    tell(*(f"note: {finding}" for finding in findings))
+    if arguments.output is None:
+        say(*text.removesuffix("\n").split("\n"))
+    else:
+        _write(Path(arguments.output), text)
+    return int(ExitStatus.OK)
+
+
+def _manifests(
+    plan: RunPlan, inventory: Inventory, project: Project | None, remarks: list[str], *, jobset: bool
+) -> str:
+    from orchestrator.export import kubernetes
+    from orchestrator.sync.builtin import read_builtin
+
+    tree = read_builtin() if project is None else project.sent().tree
+    code = {file.path: path.read_bytes() for file, path in zip(tree.manifest.files, tree.paths, strict=True)}
+    made = kubernetes.manifests(plan, inventory.kubernetes, code, plan.cwd, jobset=jobset)
+    return kubernetes.text(made, plan, remarks)
+
+
+def _plain(plan: RunPlan, project: Project | None, remarks: list[str], output: str | None) -> str:
+    """Return the batch file, and put orchestrate_rank.py beside it."""
+    from orchestrator.export import common, slurm
+
+    if project is None:
+        raise UsageError(
+            "--plain needs a program",
+            why="the training program that comes along is part of orchestrate",
+            hint="`orchestrate export --plain slurm -- train.py`",
+        )
+    text = slurm.plain_batch(plan, str(Path.cwd()), remarks)
+    if output is None:
+        tell(f"it needs {common.RANK_FILE} in {Path.cwd()}; -o FILE puts it there")
+    else:
+        _write(Path(common.RANK_FILE.name), common.RANK_FILE.read_text(encoding="utf-8"))
+    return text
+
+
+def _batch(plan: RunPlan, command: tuple[str, ...], arguments: argparse.Namespace) -> str:
+    from orchestrator.export import slurm
+
+    own = {"--name": arguments.name, "--code": arguments.code, "--max-restarts": arguments.max_restarts}
+    words = [word for option, value in own.items() if value for word in (option, str(value))]
+    words += [word for name, value in arguments.env for word in ("--env", f"{name}={value}")]
+    words += ["--", *command] if command else []
+    named = slurm.by_name(plan)
+    hosts = (
+        ["--hosts", arguments.hosts] if named and arguments.hosts else [] if named else ["--hosts", "slurm"]
+    )
+    return slurm.batch(plan, str(Path.cwd()), ["orchestrate", "launch", *hosts, *words])
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file; raise UsageError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}", why=os.strerror(error.errno or 0)) from error
+    tell(f"{path} is written")

@@ -1,0 +1,73 @@
+"""Parts of a plan that every engine needs: a value for tasks that are started alike, environment, a name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+from typing import TypeVar
+
+from orchestrator.errors import UsageError
+from orchestrator.export import orchestrate_rank
+from orchestrator.model import Inventory, RunPlan, TaskSpec
+from orchestrator.planning.environ import DEVICES, TF_CONFIG
+from orchestrator.planning.plan import is_builtin
+
+_T = TypeVar("_T")
+
+RANK_FILE = Path(orchestrate_rank.__file__)
+# Set by orchestrate_rank.py, or by the engine that shares out its GPUs.
+_ELSEWHERE = {TF_CONFIG, DEVICES, "CUDA_DEVICE_ORDER", *orchestrate_rank.of_frameworks(0, [("host", 1)])}
+
+
+def only(values: Iterable[_T], what: str) -> _T:
+    """Return the one value that all have; raise UsageError for several, which an engine cannot be told."""
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) > 1:
+        shown = " and ".join(map(str, distinct[:2]))
+        raise UsageError(
+            f"tasks differ in {what}: {shown}",
+            why="the engine starts all of them alike",
+            hint="make hosts alike, or choose some of them with --only",
+        )
+    return distinct[0]
+
+
+def environment(tasks: Sequence[TaskSpec]) -> dict[str, str]:
+    """Return the variables of tasks that are started alike; what only our nodes read is left out."""
+    kept = (
+        tuple(
+            (name, value)
+            for name, value in sorted(task.env.items())
+            if name not in _ELSEWHERE and not name.startswith("ORCHESTRATE_")
+        )
+        for task in tasks
+    )
+    return dict(only(kept, "their environment"))
+
+
+def roles(plan: RunPlan) -> dict[str, int]:
+    """Count the tasks of each role, in the order in which ranks are given."""
+    return dict(Counter(task.id.role.value for task in plan.tasks))
+
+
+def name_of(plan: RunPlan, longest: int) -> str:
+    """Return a name for the job: the user's, or that of the program."""
+    program = "training" if is_builtin(plan.command) else PurePath(plan.command[0]).stem
+    name = re.sub(r"[^a-z0-9]+", "-", (plan.name or program).lower()).strip("-")
+    return re.sub(r"^[^a-z]+", "", name)[:longest].strip("-") or "training"
+
+
+def remarks(plan: RunPlan, inventory: Inventory) -> list[str]:
+    """Say what the files do not do that a launch does."""
+    lines = []
+    if inventory.environment is not None:
+        lines.append("[env] is not made there: the environment has to have its packages")
+    if plan.data is not None:
+        lines.append("[data] is not sent: bring it to where the program looks for it")
+    if plan.recipe.legacy_keras is not None:
+        lines.append("tf.keras is Keras 2: the environment has to have the package tf-keras")
+    elif plan.recipe.repair_keras:
+        lines.append("Keras 3 is not repaired for several tasks: that needs `orchestrate launch`")
+    return lines

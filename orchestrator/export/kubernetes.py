@@ -1,0 +1,221 @@
+"""The manifests of a run for Kubernetes: the code, and a headless Service with an Indexed Job for each role.
+
+A task is a pod. Its working folder is its own: a copy of the code, on the claim if there is one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import yaml
+
+from orchestrator.errors import UsageError
+from orchestrator.export import common
+from orchestrator.model import DEFAULT_PYTHON, Completion, Kubernetes, Role, RunPlan
+from orchestrator.text import size
+
+Manifest: TypeAlias = dict[str, Any]
+
+_MOST = 1 << 20  # bytes of a ConfigMap
+_PATIENCE = 900  # seconds that tasks wait until all pods have an address
+_RESTARTS = 3  # of all tasks together, where nobody said how many
+_SECRETS = "orchestrate-secrets"
+_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def manifests(
+    plan: RunPlan, table: Kubernetes, code: Mapping[str, bytes], cwd: str, *, jobset: bool
+) -> list[Manifest]:
+    """Return what is to be applied; `code` has all files by their path, tasks run in its folder `cwd`."""
+    if table.image is None:
+        raise UsageError(
+            "there is no image for the pods",
+            why="it brings Python and the packages of the program",
+            hint='write [export.kubernetes] and image = "..." into hosts.toml',
+        )
+    name = common.name_of(plan, 30)
+    code = {**code, "orchestrate_rank.py": common.RANK_FILE.read_bytes()}
+    keys = _keys(code)
+    counts = common.roles(plan)
+    jobs = {role: f"{name}-{role}-0" if jobset else f"{name}-{role}" for role in counts}
+    hosts = ",".join(f"{jobs[role]}-[0-{count - 1}].{name}" for role, count in counts.items())
+    rank = [DEFAULT_PYTHON, "/orchestrate/orchestrate_rank.py", "--hosts", hosts, "--wait", str(_PATIENCE)]
+    rank += ["--roles", ",".join(f"{role}={count}" for role, count in counts.items())]
+    gang = _Gang(name, plan, table, (cwd, *rank), _volumes(name, table, keys))
+    specs = {role: _job(gang, role) for role in counts}
+    config_map: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", **_named(f"{name}-code", name, table)}
+    config_map |= _data(code, keys)
+    if jobset:
+        return [config_map, _jobset(name, plan, table, specs)]
+    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(name)}
+    made = [config_map, {"apiVersion": "v1", "kind": "Service", **_named(name, name, table), "spec": service}]
+    for role, spec in specs.items():
+        made.append(
+            {"apiVersion": "batch/v1", "kind": "Job", **_named(jobs[role], name, table), "spec": spec}
+        )
+    return made
+
+
+def text(made: Sequence[Manifest], plan: RunPlan, remarks: Iterable[str]) -> str:
+    """Return manifests as a file to be read, and applied."""
+    name = made[0]["metadata"]["labels"]["app.kubernetes.io/instance"]
+    lines = [*remarks, "apply it: kubectl apply --server-side -f FILE; remove it: kubectl delete -f FILE"]
+    if plan.secrets:
+        literals = " ".join(f'--from-literal={secret}="${secret}"' for secret in plan.secrets)
+        lines.append(f"first: kubectl create secret generic {_SECRETS} {literals}")
+    if len(made) > 2:
+        lines.append("a task that fails ends its own Job alone; --jobset starts all of them again, together")
+        if plan.completion is Completion.CHIEF:
+            lines.append(f"when {name}-chief is complete, delete the others: parameter servers do not end")
+    documents = yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+    return "".join(f"# {line}\n" for line in lines) + "---\n" + documents
+
+
+@dataclass(frozen=True)
+class _Gang:
+    """All that the Jobs of a run have in common."""
+
+    name: str
+    plan: RunPlan
+    table: Kubernetes
+    words: tuple[str, ...]  # the folder of the tasks, and the start of their command
+    volumes: Manifest
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they are, and everything as often as it is meant."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - as it is called
+        return True
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+def _labels(name: str) -> dict[str, str]:
+    return {"app.kubernetes.io/instance": name, "app.kubernetes.io/managed-by": "orchestrate"}
+
+
+def _named(name: str, instance: str, table: Kubernetes) -> Manifest:
+    namespace = {} if table.namespace is None else {"namespace": table.namespace}
+    return {"metadata": {"name": name, **namespace, "labels": _labels(instance)}}
+
+
+def _keys(paths: Iterable[str]) -> dict[str, str]:
+    """Give each path a key that a ConfigMap may have."""
+    keys: dict[str, str] = {}
+    for number, path in enumerate(sorted(paths)):
+        key = re.sub(r"^\.+|[^-._a-zA-Z0-9]", "_", path)[-200:]
+        keys[path] = f"{number}-{key}" if key in keys.values() else key
+    return keys
+
+
+def _data(code: Mapping[str, bytes], keys: Mapping[str, str]) -> Manifest:
+    """Return the contents of a ConfigMap: text as it is, all else in base64; raise UsageError above 1 MiB."""
+    data: dict[str, str] = {}
+    binary: dict[str, str] = {}
+    for path, content in sorted(code.items()):
+        try:
+            data[keys[path]] = content.decode()
+        except UnicodeDecodeError:
+            binary[keys[path]] = base64.b64encode(content).decode()
+    total = sum(len(value.encode()) for value in (*data.values(), *binary.values()))
+    if total > _MOST:
+        largest = max(code, key=lambda path: len(code[path]))
+        raise UsageError(
+            f"the code is too large for Kubernetes: {size(total)}, and a ConfigMap holds 1 MiB",
+            why=f"the largest file is {largest}, with {size(len(code[largest]))}",
+            hint="list data in .orchestrateignore and bring it to the claim; or send less, with --code",
+        )
+    return {"data": data, **({"binaryData": binary} if binary else {})}
+
+
+def _volumes(name: str, table: Kubernetes, keys: Mapping[str, str]) -> Manifest:
+    rank = "orchestrate_rank.py"
+    work = "emptyDir" if table.claim is None else "persistentVolumeClaim"
+    own = {} if table.claim is None else {"subPathExpr": f"{name}/$(ROLE)-$(JOB_COMPLETION_INDEX)"}
+    items = [{"key": key, "path": path} for path, key in keys.items() if path != rank]
+    volumes = [
+        {"name": "code", "configMap": {"name": f"{name}-code", "items": items, "defaultMode": 0o555}},
+        {"name": "rank", "configMap": {"name": f"{name}-code", "items": [{"key": keys[rank], "path": rank}]}},
+        {"name": "work", work: {} if table.claim is None else {"claimName": table.claim}},
+    ]
+    mounts = [
+        {"name": "code", "mountPath": "/code", "readOnly": True},
+        {"name": "rank", "mountPath": "/orchestrate", "readOnly": True},
+        {"name": "work", "mountPath": "/work", **own},
+    ]
+    if table.claim is not None:
+        mounts.append({"name": "work", "mountPath": "/claim"})
+    return {"volumes": volumes, "volumeMounts": mounts}
+
+
+def _job(gang: _Gang, role: str) -> Manifest:
+    """Return the Indexed Job of a role."""
+    name, plan, table = gang.name, gang.plan, gang.table
+    tasks = [task for task in plan.tasks if task.id.role.value == role]
+    hosts = [plan.host(task.host) for task in tasks]
+    gpus = common.only((len(host.devices or ()) // host.tasks for host in hosts), "their number of GPUs")
+    argv = common.only((task.argv for task in tasks), "their command")
+    setup = common.only((task.setup for task in tasks), "their setup")
+    # ..data is how a kubelet makes all files of a volume appear at once; beside it are only links into it.
+    script = f'cp -rL /code/..data/. /work && cd "/work/$0" || exit\n{setup or ""}\nexec "$@"\n'
+    index = {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+    env: list[Manifest] = [index, {"name": "ROLE", "value": role}]
+    env += [{"name": key, "value": _literal(value)} for key, value in common.environment(tasks).items()]
+    env += [
+        {"name": key, "valueFrom": {"secretKeyRef": {"name": _SECRETS, "key": key}}} for key in plan.secrets
+    ]
+    container = {
+        "name": "task",
+        "image": table.image,
+        "command": [*(["bash", "-lc"] if setup else ["sh", "-c"]), _literal(script)],
+        "args": list(map(_literal, (*gang.words, "--role", role, "--", *argv))),
+        "env": env,
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {},
+        "volumeMounts": gang.volumes["volumeMounts"],
+    }
+    pod = {
+        "subdomain": name,
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": gang.volumes["volumes"],
+    }
+    return {
+        "completionMode": "Indexed",
+        "completions": len(tasks),
+        "parallelism": len(tasks),
+        "backoffLimit": 0,
+        "template": {"metadata": {"labels": _labels(name)}, "spec": pod},
+    }
+
+
+def _literal(word: str) -> str:
+    """Write a word that Kubernetes takes as it is: it would put a variable in the place of $(NAME)."""
+    return word.replace("$(", "$$(")
+
+
+def _jobset(name: str, plan: RunPlan, table: Kubernetes, specs: Mapping[str, Manifest]) -> Manifest:
+    """Return what starts the Jobs of all roles again when one has failed; it makes their Service itself."""
+    spec: Manifest = {
+        "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
+        "failurePolicy": {"maxRestarts": plan.restarts.most or _RESTARTS},
+    }
+    if plan.completion is Completion.CHIEF:
+        spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": [Role.CHIEF.value]}
+    spec["replicatedJobs"] = [
+        {"name": role, "replicas": 1, "template": {"spec": job}} for role, job in specs.items()
+    ]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        **_named(name, name, table),
+        "spec": spec,
+    }

@@ -1,0 +1,81 @@
+"""The batch file of a run for Slurm: `orchestrate launch` in the job, or srun and orchestrate_rank.py."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from orchestrator import ranges
+from orchestrator.errors import UsageError
+from orchestrator.export import common
+from orchestrator.frameworks import FRAMEWORKS
+from orchestrator.model import Role, RunPlan, Way
+from orchestrator.planning.explain import shown
+
+
+def batch(plan: RunPlan, folder: str, launch: Sequence[str]) -> str:
+    """Return a batch file that launches the run in its job, with these words; in `folder`."""
+    if {task.id.role for task in plan.tasks} != {Role.WORKER} and not by_name(plan):
+        raise UsageError(
+            "the nodes of a job have no roles",
+            why="`--hosts slurm` makes every node a worker, and hosts.toml has other roles",
+            hint='name the nodes in hosts.toml, with via = "srun" under [defaults]; or give --plain',
+        )
+    lines = [
+        *_head(plan, ()),
+        "#SBATCH --signal=B:USR1@120",
+        "",
+        f"cd {shlex.quote(folder)}",
+        f"exec {shlex.join(launch)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plain_batch(plan: RunPlan, folder: str, remarks: Sequence[str]) -> str:
+    """Return a batch file that needs nothing of ours but orchestrate_rank.py, beside it."""
+    host, task = plan.hosts[0], plan.tasks[0]
+    argv = common.only((task.argv for task in plan.tasks), "their command")
+    several = common.only((host.tasks for host in plan.hosts), "how many there are on a host") > 1
+    srun = ["srun", "--kill-on-bad-exit=1", "--distribution=block", "--cpu-bind=none"]
+    if host.devices and several and not FRAMEWORKS[plan.recipe.framework].shows_all:
+        srun.append(f"--gpus-per-task={len(host.devices) // host.tasks}")
+    counts = common.roles(plan)
+    roles = ",".join(f"{role}={count}" for role, count in counts.items())
+    rank = [] if counts.keys() == {Role.WORKER.value} else ["--roles", roles]
+    lines = [
+        *_head(plan, remarks),
+        "",
+        f"cd {shlex.quote(folder)}",
+        *(f"export {name}={shlex.quote(value)}" for name, value in common.environment(plan.tasks).items()),
+        *([task.setup] if task.setup else []),
+        f"exec {shlex.join(srun)} {shown((host.python, common.RANK_FILE.name, *rank, '--'))} {shown(argv)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def by_name(plan: RunPlan) -> bool:
+    """Return True if hosts are the nodes of a Slurm cluster."""
+    return all(host.via is Way.SRUN for host in plan.hosts)
+
+
+def _head(plan: RunPlan, remarks: Sequence[str]) -> list[str]:
+    name = common.name_of(plan, 60)
+    nodes = ranges.fold(host.ssh for host in plan.hosts)
+    tasks = common.only((host.tasks for host in plan.hosts), "how many there are on a host")
+    gpus = common.only((len(host.devices or ()) for host in plan.hosts), "the GPUs of their hosts")
+    secrets = ", ".join(plan.secrets)
+    rows = [
+        "#!/bin/bash",
+        *(f"# {remark}" for remark in remarks),
+        *([f"# {secrets}: taken from the environment in which sbatch is called"] if secrets else []),
+        f"#SBATCH --job-name={name}",
+        f"#SBATCH --nodes={len(plan.hosts)}",
+        f"#SBATCH --ntasks-per-node={tasks}",
+        "#SBATCH --exclusive",
+        f"#SBATCH --output={name}-%j.log",
+    ]
+    if gpus:
+        rows.append(f"#SBATCH --gpus-per-node={gpus}")
+    if by_name(plan):
+        rows.append(f"#SBATCH --nodelist={nodes}")
+    return rows

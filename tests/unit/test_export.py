@@ -1,0 +1,135 @@
+"""Batch files and manifests of planned runs: golden files, and the schemas of Kubernetes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from orchestrator.errors import UsageError
+from orchestrator.export import common, kubernetes, slurm
+from orchestrator.model import Host, Job, Kubernetes, RunPlan, Way
+from tests.golden import matches_golden
+from tests.unit import plans
+
+CODE = {"train.py": b"import tensorflow as tf\n", "data/.labels": b"\xff\xfe\x00"}
+TABLE = Kubernetes("registry.test/train:1", "team", "train-data")
+JOB = Job(env={"EPOCHS": "3 and more"}, secrets=("WANDB_API_KEY",), setup="module load cuda")
+
+
+def workers() -> RunPlan:
+    hosts = [plans.host(f"gpu-0{number}", devices=("0", "1"), tasks=2) for number in (1, 2)]
+    return plans.make(*hosts, job=JOB, command=("train.py", "--lr", "$(LR)"))
+
+
+def roles(**other: Any) -> RunPlan:
+    names = {"head": "chief", "a": "worker", "b": "worker", "p": "ps"}
+    hosts = [plans.host(name, role, **other) for name, role in names.items()]
+    return plans.make(*hosts, command=("train.py",), job=Job(max_restarts=2))
+
+
+def made(plan: RunPlan, table: Kubernetes = TABLE, *, jobset: bool = False) -> list[dict[str, Any]]:
+    return kubernetes.manifests(plan, table, CODE, "", jobset=jobset)
+
+
+def shown(plan: RunPlan, *, jobset: bool = False) -> str:
+    """The file, without the text of orchestrate_rank.py."""
+    files = made(plan, jobset=jobset)
+    files[0]["data"]["orchestrate_rank.py"] = "...\n"
+    return kubernetes.text(files, plan, ["a remark"])
+
+
+def test_the_manifests_of_workers() -> None:
+    matches_golden("export/workers.yaml", shown(workers()))
+
+
+def test_the_manifests_of_roles() -> None:
+    matches_golden("export/roles.yaml", shown(roles()))
+
+
+def test_a_jobset_restarts_all_and_ends_with_the_chief() -> None:
+    matches_golden("export/jobset.yaml", shown(roles(), jobset=True))
+
+
+def test_batch_files() -> None:
+    launch = ["orchestrate", "launch", "--hosts", "slurm", "--", "train.py"]
+    texts = [
+        slurm.batch(workers(), "/home/ada/my code", launch),
+        slurm.batch(roles(via=Way.SRUN), "/home/ada", launch[:2]),
+        slurm.plain_batch(workers(), "/home/ada/my code", ["a remark"]),
+        slurm.plain_batch(roles(python="~/venv/bin/python"), "/home/ada", []),
+    ]
+    matches_golden("export/slurm.txt", "\n".join(texts))
+
+
+@pytest.mark.parametrize("plan", [workers(), roles()])
+@pytest.mark.parametrize("table", [TABLE, Kubernetes("image")])
+def test_what_is_printed_is_valid(plan: RunPlan, table: Kubernetes) -> None:
+    for manifest in yaml.safe_load_all(kubernetes.text(made(plan, table), plan, [])):
+        kubernetes_validate.validate(manifest, "1.30", strict=True)
+    jobset = made(plan, table, jobset=True)[1]
+    for job in jobset["spec"]["replicatedJobs"]:
+        manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]}
+        kubernetes_validate.validate(manifest, "1.30", strict=True)
+
+
+def test_texts_survive_yaml_and_keys_are_a_config_maps() -> None:
+    code = {"a/b.py": b"if 1:\n\tpass  \n", "a_b.py": b"# \xc3\xa4: 'x'", ".x": b"", "y": b"\r\n\x85 no"}
+    plan = workers()
+    text = kubernetes.text(kubernetes.manifests(plan, TABLE, code, "", jobset=False), plan, [])
+    config_map, *_, job = yaml.safe_load_all(text)
+    items = job["spec"]["template"]["spec"]["volumes"][0]["configMap"]["items"]
+    held = {item["path"]: config_map["data"].get(item["key"]) for item in items}
+    assert held == {"a/b.py": "if 1:\n\tpass  \n", "a_b.py": "# \xe4: 'x'", ".x": "", "y": None}
+
+
+def host(name: str, **other: Any) -> Host:
+    return plans.host(name, **other)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "word"),
+    [
+        ([host("a"), host("b", tasks=2)], "differ"),
+        ([host("a", devices=("0",)), host("b", devices=("0", "1"))], "GPUs"),
+        ([host("a", env={"X": "1"}), host("b")], "environment"),
+    ],
+)
+def test_hosts_that_an_engine_cannot_tell_apart_are_refused(hosts: list[Host], word: str) -> None:
+    plan = plans.make(*hosts, command=("train.py",))
+    with pytest.raises(UsageError, match=word):
+        slurm.plain_batch(plan, "/", [])
+
+
+def test_what_cannot_be_exported_is_refused() -> None:
+    with pytest.raises(UsageError):
+        made(workers(), Kubernetes())
+    with pytest.raises(UsageError, match="1 MiB"):
+        kubernetes.manifests(workers(), TABLE, {"big": b"x" * (1 << 20)}, "", jobset=False)
+    with pytest.raises(UsageError):
+        slurm.batch(roles(), "/", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "expected"),
+    [
+        ("Night 3", ("train.py",), "night-3"),
+        ("", ("src/my_train.py",), "my-train"),
+        ("", (), "training"),
+        ("3", (), "training"),
+        ("x" * 60, (), "x" * 30),
+    ],
+)
+def test_names_are_what_kubernetes_takes(name: str, command: tuple[str, ...], expected: str) -> None:
+    plan = replace(plans.make(host("a"), command=command), name=name)
+    assert common.name_of(plan, 30) == expected
+
+
+def test_a_tasks_place_is_not_in_the_environment_of_all() -> None:
+    plan = plans.make(host("a"), host("b"), command=("train.py",), env={"X": "1"})
+    env = common.environment(plan.tasks)
+    assert env["X"] == "1"
+    assert not {"TF_CONFIG", "ORCHESTRATE_RANK", "RANK", "CUDA_VISIBLE_DEVICES"} & env.keys()
