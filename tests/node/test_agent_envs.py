@@ -81,26 +81,6 @@ def test_what_an_index_serves_has_to_have_the_locks_hash(tmp_path: Path, wheels:
         assert agent.request("env_make", bad, **sent)["made"]
 
 
-def test_what_the_logins_pip_was_told_counts(tmp_path: Path, wheels: Path) -> None:
-    """Its pip.conf, as people have it behind a mirror; there is no other index here."""
-    conf = tmp_path / ".config" / "pip" / "pip.conf"
-    conf.parent.mkdir(parents=True)
-    plain = wheels.rename(tmp_path / "wheels")
-    conf.write_text(f"[global]\nindex-url = {plain.as_uri()}\n")
-    env = {"HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "cache")}
-    with AgentClient(tmp_path / "state", env=env) as agent:
-        wanted = fields(tmp_path, wheels)
-        del wanted["wheels"]
-        assert agent.request("env_make", LOCK, **wanted)["made"]
-
-
-def test_wheels_may_lie_in_the_logins_home(tmp_path: Path, wheels: Path) -> None:
-    """As they do where `workdir` is the default one."""
-    with AgentClient(tmp_path / "state", env={"HOME": str(tmp_path)}) as agent:
-        wanted = fields(tmp_path, Path("~") / wheels.name, workdir="~/work")
-        assert agent.request("env_make", LOCK, **wanted)["made"]
-
-
 def test_an_index_that_lacks_what_was_resolved_elsewhere_is_as_good_as_none(
     tmp_path: Path, wheels: Path
 ) -> None:

@@ -15,9 +15,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.look import facts as machine
-from orchestrator.node.tidy import leftovers
-from tests.node.agent_client import OLD_PYTHON
 from tests.node.harness import names_in
 from tests.node.lab import Lab
 
@@ -33,11 +30,6 @@ def test_the_training_python_and_its_packages(lab: Lab) -> None:
     known = {"path": sys.executable, "version": version, "ok": True, "error": "", "managed": False}
     assert found["python"] == known
     assert found["packages"] == {"pytest": pytest.__version__, "no-such-package": None}
-
-
-@pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 here")
-def test_the_training_python_may_be_another_one(lab: Lab) -> None:
-    assert facts(lab, python=OLD_PYTHON)["python"]["version"].startswith("3.8.")
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -162,20 +154,6 @@ def test_gpus_as_nvidia_smi_lists_them(lab: Lab) -> None:
         {"index": 0, "name": "NVIDIA A100-SXM4-40GB"},
         {"index": 1, "name": "NVIDIA GB10"},
     ]
-
-
-def test_gpus_that_have_to_wake_up_first_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight of them take nvidia-smi some 15 s without the persistence mode."""
-    patience: list[float] = []
-
-    def run(argv: list[str], *, timeout: float, **_: Any) -> subprocess.CompletedProcess[bytes]:
-        patience.append(timeout)
-        return subprocess.CompletedProcess(argv, 0, b"")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert machine._gpus() == []
-    assert leftovers._holders() == []
-    assert min(patience) > 30.0
 
 
 def test_r_as_the_job_would_find_it(lab: Lab) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 
 from orchestrator.config import parse
 from orchestrator.envs import lock, uv, with_python
-from orchestrator.envs.lock import Lock, overrides_of, requirement_lines
-from orchestrator.envs.wheels import Platform, fetch, pins
-from orchestrator.errors import ClusterError, UsageError
+from orchestrator.envs.lock import Lock, overrides_of
+from orchestrator.envs.wheels import Platform, pins
+from orchestrator.errors import UsageError
 from orchestrator.launching.environment import with_environment
 from orchestrator.model import Environment, Via
 from orchestrator.node.stock.uv import environment as environment_of
@@ -82,11 +81,6 @@ def test_a_mistake_is_named(table: str, says: str) -> None:
 )
 def test_the_full_tensorflow_never_comes_beside_the_lighter_one(listing: str, overrides: list[str]) -> None:
     assert overrides_of(listing) == overrides
-
-
-def test_a_locks_comments_and_options_are_no_packages() -> None:
-    text = "# made by uv\nnumpy==2.1\n\n  # via nothing\nwrapt==1.0 # via tensorflow\n"
-    assert list(requirement_lines(text)) == ["numpy==2.1", "wrapt==1.0"]
 
 
 def test_a_platform_gets_the_packages_whose_markers_fit_it() -> None:
@@ -205,22 +199,6 @@ def test_no_package_at_all_is_a_mistake(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="asks for no package") as caught:
         lock.resolve(Environment(str(path)))
     assert str(path) in caught.value.why
-
-
-def test_what_is_downloaded_for_hosts_has_to_have_the_hashes(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", index.as_uri())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "ours"))
-    good = lock.resolve(Environment(packages=("small", "other")))
-    assert good.text.count(" --hash=sha256:") == 2
-    seen: list[int] = []
-    assert len(list(fetch(good, DEBIAN, None, seen.append).glob("*.whl"))) == 2
-    bad = Lock(re.sub("sha256:....", "sha256:0000", good.text), "bad")
-    with pytest.raises(ClusterError, match="cannot download the packages") as caught:
-        fetch(bad, DEBIAN, None, seen.append)
-    assert caught.value.hint.startswith("compare the hashes in `requirements`")
-    assert not list((tmp_path / "ours" / "orchestrate" / "wheels").glob(".*"))
 
 
 def test_what_pip_was_told_counts_where_uv_was_told_nothing(tmp_path: Path) -> None:

@@ -118,16 +118,6 @@ def test_names_of_ssh_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.why.endswith(" names gpu-[01-04]")
 
 
-def test_a_list_from_windows_begins_with_a_mark(tmp_path: Path) -> None:
-    listed = tmp_path / "hosts"
-    listed.write_bytes(b"\xef\xbb\xbfgpu-01\r\ngpu-02\r\n")
-    assert [one.name for one in choosing.read(listed)] == ["gpu-01", "gpu-02"]
-    listed.write_bytes("gpu-01\n".encode("utf-16"))
-    with pytest.raises(UsageError) as caught:
-        choosing.read(listed)
-    assert caught.value.why == "it is not text in UTF-8"
-
-
 def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
     with pytest.raises(Wrong, match="letters, digits"):
         choosing.host_of(Candidate("g\u00fcn", "10.0.0.1"), None)
