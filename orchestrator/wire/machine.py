@@ -202,7 +202,7 @@ class Listening(Reply, frozen=True):
 class Listen(Request[Listening], frozen=True, kw_only=True):
     """Listen on the task ports that are free; with `extra` also on one that the kernel chooses.
 
-    Whoever connects gets `nonce`, the host's name and `large` bytes.
+    Whoever says `nonce` gets it back with the host's name, and `large` bytes.
     """
 
     OP = "listen"

@@ -16,6 +16,7 @@ from tests.node.harness import until
 from tests.node.lab import Lab, opened
 from tests.ports import free_port
 
+LARGE = 64 << 10
 NONCE = "6f1ed002ab5595859014ebf0951522d9"
 
 
@@ -37,6 +38,24 @@ def test_a_peer_that_listens_answers(lab: Lab) -> None:
         assert (found["tcp"], found["why"]) == (True, ""), address
         assert 0 <= found["tcp_ms"] < 1000
     assert look(b, port)["tcp"]  # and each host itself
+
+
+@pytest.mark.parametrize(
+    "question", [b"", b"GET / HTTP/1.0\r\n\r\n", NONCE[:9].encode() + b"\n", b"\0" * 4096]
+)
+def test_without_the_word_of_the_run_nothing_is_said(lab: Lab, question: bytes) -> None:
+    """As docs/security.md promises."""
+    agent, port = lab.agent(), free_port()
+    agent.request("listen", ports=[port], nonce=NONCE, host="b", large=LARGE)
+    with socket.create_connection(("127.0.0.1", port), 10) as peer:
+        try:
+            peer.sendall(question)
+            peer.shutdown(socket.SHUT_WR)
+            answer = peer.recv(1024)
+        except OSError:
+            answer = b""  # hung up on in the middle
+    assert answer == b""
+    assert look(agent, port)["tcp"]  # and whoever knows the word is answered
 
 
 def test_why_a_connection_fails(lab: Lab) -> None:
@@ -140,9 +159,6 @@ def test_a_port_at_which_another_preflight_looks_passes(lab: Lab) -> None:
     assert busy == {"port": port, "holder": f"a preflight of {user}", "passes": True}
     assert a.request("listen", ports=[other], nonce=NONCE)["listening"] == [other]
     assert b.request("listen", ports=[port], nonce=NONCE)["listening"] == [port]
-
-
-LARGE = 64 << 10
 
 
 def test_large_packets_come_back(lab: Lab) -> None:

@@ -1,8 +1,8 @@
 """Listening on the task ports for the peers' agents, so that they can measure what TensorFlow will meet.
 
-Whoever connects gets the nonce and this host's name, in a small packet, and so many bytes behind it: what is
-lost in large packets only shows then. Then the peer hangs up. It closes first, so that TIME_WAIT stays on its
-side and not on the port that the task needs next.
+Whoever says the nonce gets it back with this host's name, in a small packet, and so many bytes behind it:
+what is lost in large packets only shows then. Without the nonce nothing is said. Then the peer hangs up. It
+closes first, so that TIME_WAIT stays on its side and not on the port that the task needs next.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ _LISTEN = "0A"
 class Mesh:
     """The listeners of one preflight and the peers that are connected to them."""
 
-    def __init__(self, agent: Agent, line: str, large: int) -> None:
+    def __init__(self, agent: Agent, nonce: str, host: str, large: int) -> None:
         self._loop = agent.loop
-        self._line = line.encode()
+        self._question = f"{nonce}\n".encode()
+        self._answer = f"{nonce} {host}\n".encode()
         self._payload = os.urandom(large)  # no VPN on the way can compress it
         self._listeners: list[socket.socket] = []
         self._peers: dict[int, socket.socket] = {}
+        self._heard: dict[int, bytes] = {}  # from those that were not answered yet
         self._turns: list[int] = []
 
     def listen(self, port: int) -> bool:
@@ -69,10 +71,9 @@ class Mesh:
     def _serve(self, listener: socket.socket) -> None:
         listener.setblocking(False)
         self._listeners.append(listener)
-        self._loop.watch(listener.fileno(), READ, lambda: self._greet(listener))
+        self._loop.watch(listener.fileno(), READ, lambda: self._accept(listener))
 
-    def _greet(self, listener: socket.socket) -> None:
-        """Send a peer all of it, which its buffer holds, and wait until it hangs up."""
+    def _accept(self, listener: socket.socket) -> None:
         try:
             peer, _ = listener.accept()
         except OSError:
@@ -81,20 +82,18 @@ class Mesh:
             peer.close()
             return
         peer.setblocking(False)
-        self._peers[peer.fileno()] = peer
+        self._peers[peer.fileno()], self._heard[peer.fileno()] = peer, b""
         self._loop.watch(peer.fileno(), READ, lambda: self._hear(peer))
-        try:
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MOST)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.send(self._line)  # in a packet of its own, which gets through anyway
-            if self._payload:
-                peer.send(self._payload)
-        except OSError:
-            self._hang_up(peer)
 
     def _hear(self, peer: socket.socket) -> None:
+        """Answer the question; hang up on any other, and on who has hung up."""
         try:
-            if peer.recv(200):
+            data = peer.recv(len(self._question))
+            heard = self._heard[peer.fileno()] + data
+            if data and heard == self._question:
+                self._send(peer)
+            if data and self._question.startswith(heard):
+                self._heard[peer.fileno()] = heard
                 return
         except BlockingIOError:
             return
@@ -102,7 +101,16 @@ class Mesh:
             pass
         self._hang_up(peer)
 
+    def _send(self, peer: socket.socket) -> None:
+        """Send all of the answer, which the kernel's buffer holds."""
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MOST)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.send(self._answer)  # in a packet of its own, which gets through anyway
+        if self._payload:
+            peer.send(self._payload)
+
     def _hang_up(self, peer: socket.socket) -> None:
+        self._heard.pop(peer.fileno(), None)
         if self._peers.pop(peer.fileno(), None) is not None:
             self._loop.unwatch(peer.fileno())
             peer.close()
@@ -115,8 +123,8 @@ def listen(agent: Agent, request: Request) -> dict[str, Any]:
     another preflight looks `passes`: it will be free in a moment.
     """
     unlisten(agent, request)
-    line = f"{request['nonce']} {request.get('host', '')}\n"
-    mesh = agent.rooms["mesh"] = Mesh(agent, line, min(int(request.get("large") or 0), _MOST))
+    large = min(int(request.get("large") or 0), _MOST)
+    mesh = agent.rooms["mesh"] = Mesh(agent, request["nonce"], request.get("host", ""), large)
     paths = agent.paths if agent.state_error is None else None
     run = request.get("run", "")
     free: list[int] = []

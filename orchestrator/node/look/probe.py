@@ -1,4 +1,4 @@
-"""Connect from here to the task ports of the peers, which answer with the run's nonce and large packets.
+"""Connect from here to the task ports of the peers, which answer to the nonce, and with large packets.
 
 Whatever does not answer a connection at all is pinged, by the program `ping` where there is one: that tells
 a closed port from a cut network.
@@ -109,8 +109,9 @@ class _Call:
                 return
 
     def _hear(self, peer: socket.socket) -> None:
-        """Read the line that only a peer's agent has, and as many bytes as it sends behind it."""
+        """Say the nonce; read the line that only a peer's agent has, and the bytes behind it."""
         try:
+            peer.sendall(f"{self._nonce}\n".encode())
             data = b""
             while b"\n" not in data and len(data) < _LINE:
                 data += (piece := peer.recv(_PIECE))
