@@ -48,7 +48,7 @@ BUDGET = {
     "node/base": Size(12, 1_295, 6_932),
     "node/disk": Size(6, 458, 2_910),
     "node/hook": Size(8, 670, 4_028),
-    "node/look": Size(9, 1_086, 7_224),
+    "node/look": Size(9, 1_095, 7_361),
     "node/serve": Size(8, 825, 5_085),
     "node/stock": Size(10, 1_612, 11_734),
     "node/task": Size(13, 2_534, 16_937),
