@@ -66,7 +66,7 @@ BUDGET = {
     "wire": Size(13, 1_549, 6_968),
     "worker_entry": Size(23, 2_084, 13_168),
 }
-TOTAL = Size(292, 40_068, 266_915)
+TOTAL = Size(292, 40_077, 267_052)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
