@@ -78,8 +78,8 @@ def test_a_run_that_holds_the_ports_is_named(
         assert refused.returncode == 3
         assert f"n1 has task port {ports[1]} taken by run {run}\n" in refused.stderr
         told = launch(verb="preflight").stdout
-        assert f"port: {ports[0]} on n0 taken\n" in told
-        assert told.count(f"run {run} (") == 1, told
+        assert f"n0: port: {ports[0]} taken\n" in told
+        assert f"run {run} (" in told
     finally:
         assert launch("--now", run, verb="stop").returncode in (0, 130)
 

@@ -59,34 +59,3 @@ def test_it_is_told_when_nobody_watches(tmp_path: Path, port: int) -> None:
     sent.append(opened(plan.read_text(), None).plan)
     assert b'"night"' in sent[-1]
     assert not any(b"/tell" in data for data in sent)
-
-
-def test_who_stops_a_run_that_is_being_told_of_is_not_told_to_kill_its_keeper(
-    tmp_path: Path, port: int
-) -> None:
-    write_hosts(tmp_path, port)
-    (tmp_path / "tell").write_text(f"#!/bin/sh\nuntil [ -e {tmp_path}/go ]; do sleep 0.05; done\n")
-    (tmp_path / "tell").chmod(0o755)
-    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
-    options = ["--detach", "--skip-preflight", "--no-validate", "--notify", "./tell"]
-    launch = [sys.executable, "-m", "orchestrator", "launch", *options, "--", "true"]
-    launched = subprocess.run(
-        launch, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=True
-    )
-    events = tmp_path / "state" / "orchestrate" / "runs" / launched.stdout.strip() / "events.jsonl"
-    deadline = time.monotonic() + 60
-    while '"phase":"follow","ok":true' not in events.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    soon = "from orchestrator.cli.desk import watch; watch._DEAF = 0.2"
-    soon += "; from orchestrator.cli.main import run; run()"
-    with subprocess.Popen(
-        [sys.executable, "-c", soon, "stop"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
-    ) as stopping:
-        assert stopping.stderr is not None
-        said = next(line for line in stopping.stderr if line.startswith("note: "))
-        (tmp_path / "go").touch()
-        stopping.stderr.read()
-    assert (
-        said == "note: all tasks have ended: the command of --notify is waited for, and killed after 30 s\n"
-    )
