@@ -29,8 +29,8 @@ _KEY = re.compile(r"\s*(\[{1,2}[A-Za-z0-9_. -]+\]{1,2}|[A-Za-z0-9_.-]+(?=\s*=))"
 def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
     """Read an inventory from disk; raise UsageError for whatever is wrong with it.
 
-    `ours`: nobody named the file, so another user must not have been able to write it. `hosts` are further
-    [[host]] tables.
+    `ours`: nobody named the file, so another user must not have been able to write it. `hosts` are
+    [[host]] tables in place of its own.
     """
     if Path(path).is_dir():
         inside = Path(path) / "hosts.toml"
@@ -54,8 +54,7 @@ def load(path: str | Path, *, ours: bool = False, hosts: str = "") -> Inventory:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name holds a NUL character"
         raise UsageError(f"cannot read {path}", why=why) from error
-    more = b"\n" + hosts.encode() if hosts else b""
-    return _anchored(parse(data + more, str(path)), Path(path).absolute().parent)
+    return _anchored(parse(data, str(path), hosts), Path(path).absolute().parent)
 
 
 def _anchored(inventory: Inventory, folder: Path) -> Inventory:
@@ -84,10 +83,12 @@ def _anchored(inventory: Inventory, folder: Path) -> Inventory:
     return replace(inventory, hosts=tuple(hosts), environment=environment, data=data)
 
 
-def parse(text: str | bytes, source: str = "hosts.toml") -> Inventory:
+def parse(text: str | bytes, source: str = "hosts.toml", hosts: str = "") -> Inventory:
     """Read an inventory from text; raise one UsageError that lists every mistake."""
     report = Report()
     document = _read(text, report)
+    if document is not None and hosts:
+        document |= tomllib.loads(hosts)
     inventory = None if document is None else _inventory(document, source, report)
     if report or inventory is None:
         raise report.error(source)

@@ -89,9 +89,12 @@ class Slurm:
     def submit(self, options: str, *words: str) -> Job:
         """Submit a batch file whose one command is `orchestrate launch --hosts slurm words...`."""
         line = shlex.join(["orchestrate", "launch", "--hosts", "slurm", *words])
-        batch = self.script("job.sbatch", f"#!/bin/bash\nexec {line}\n")
+        return self.batch(self.script("job.sbatch", f"#!/bin/bash\nexec {line}\n"), *options.split())
+
+    def batch(self, file: str, *options: str) -> Job:
+        """Submit a batch file."""
         output = str(self.folder / "%j.out")
-        number = self.run("sbatch", "--parsable", "--output", output, *options.split(), batch).strip()
+        number = self.run("sbatch", "--parsable", "--output", output, *options, file).strip()
         self._jobs.append(number)
         return Job(self, number)
 

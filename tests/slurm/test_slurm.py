@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import pytest
 
 from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
-from tests.slurm.cluster import LIMIT, Slurm
+from tests.slurm.cluster import LIMIT, ROOT, Slurm
 from tests.ssh.runs.desk import Desk
 from tests.training import training_python
 
+EXAMPLES = ROOT / "examples"
 FAST = ("--skip-preflight", "--no-validate")
 COUNT = """
 import os, signal, sys, time
@@ -41,6 +43,13 @@ def count(slurm: Slurm) -> str:
     return slurm.script("count.py", COUNT)
 
 
+def short(program: str) -> str:
+    """A program that trains for a moment, and ends with the same weights wherever it does."""
+    seeded = "\ndef main() -> None:\n    tf.keras.utils.set_random_seed(7)\n"
+    program = program.replace("epochs=3, steps_per_epoch=20", "epochs=1, steps_per_epoch=5")
+    return program.replace("\ndef main() -> None:\n", seeded)
+
+
 def digests(text: str) -> set[str]:
     return set(re.findall(r"worker/\d: weights (\w{16})", text))
 
@@ -49,10 +58,7 @@ def test_sbatch_trains_four_tasks_to_the_weights_of_a_run_over_ssh(slurm: Slurm,
     with Cluster(4, homes=True, python=training_python()) as cluster:
         desk = Desk(cluster, tmp_path / "desk")
         program = (desk.project / desk.example("fit.py")).read_text()
-        short = program.replace("epochs=3, steps_per_epoch=20", "epochs=1, steps_per_epoch=5")
-        seeded = "\ndef main() -> None:\n    tf.keras.utils.set_random_seed(7)\n"
-        short = short.replace("\ndef main() -> None:\n", seeded)
-        over_ssh = desk.launch("--", desk.script("fit.py", short))
+        over_ssh = desk.launch("--", desk.script("fit.py", short(program)))
         assert over_ssh.wait(2 * LIMIT) == 0, over_ssh.stdout + over_ssh.stderr
         desk.close()
     for name in ("fit.py", "digits.csv.gz"):
@@ -63,6 +69,19 @@ def test_sbatch_trains_four_tasks_to_the_weights_of_a_run_over_ssh(slurm: Slurm,
     assert len(re.findall(r"worker/\d n\d \| worker/\d: weights", trained)) == 4, trained
     assert len(digests(trained)) == 1
     assert digests(trained) == digests(over_ssh.stdout)
+
+
+def test_exported_batch_files_train_to_the_same_weights(slurm: Slurm) -> None:
+    slurm.script("fit.py", short((EXAMPLES / "fit.py").read_text()))
+    shutil.copy(EXAMPLES / "digits.csv.gz", slurm.project)
+    hosts = f'[[host]]\nssh = "gpu-[1-4]"\n[defaults]\npython = "{training_python()}"\n'
+    slurm.script("hosts.toml", hosts + '[job]\nvalidation = "never"\n')
+    trained = []
+    for name, options in (("job.sh", []), ("plain.sh", ["--plain"])):
+        slurm.run("orchestrate", "export", "slurm", *options, "-o", name, "--", "fit.py")
+        trained.append(slurm.batch(name).wait())
+        assert trained[-1].count(": weights") == 4, trained[-1]
+    assert len(digests("".join(trained))) == 1
 
 
 def test_tasks_are_not_the_step_that_starts_them_and_the_login_node_has_the_run(

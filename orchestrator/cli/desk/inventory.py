@@ -108,11 +108,11 @@ def is_there(wanted: str | None) -> bool:
 
 
 def _of_job() -> Inventory:
-    """An inventory of the nodes of a Slurm job; a hosts.toml without hosts has the settings."""
+    """An inventory of the nodes of a Slurm job; all but the hosts of a hosts.toml are its settings."""
     allocation = slurm.allocation(slurm.job_here())
     tables = slurm.tables(allocation)
     path = locate(None)
-    settings = path.is_file() and not re.search(r"(?m)^\s*\[\[\s*host\b", path.read_text(errors="replace"))
+    settings = path.is_file()
     found = config.load(path, ours=True, hosts=tables) if settings else config.parse(tables, "--hosts slurm")
     names = ranges.fold(host.name for host in found.hosts)
     tell(f"hosts: {names}, of Slurm job {allocation.job}; settings: {path if settings else 'none'}")
