@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import UsageError
+from orchestrator.export import orchestrate_rank
+from orchestrator.frameworks import Standing, variables
 from orchestrator.model import FrameworkName, Host, Job
 from orchestrator.program import framework
 from tests.unit.plans import host, make
@@ -180,3 +182,11 @@ def test_a_role_is_of_tensorflow_alone() -> None:
 def test_torchrun_starts_the_processes_of_a_host() -> None:
     with pytest.raises(UsageError, match="a has 2 tasks, and the command starts the processes of a host"):
         make(host("a", tasks=2), command=("torchrun", "t.py"))
+
+
+def test_the_file_for_other_launchers_tells_the_same() -> None:
+    """orchestrate_rank.py, for Slurm and Kubernetes, stands alone; the names are one contract."""
+    hosts = [("a", 2222), ("a", 2223), ("[fd00::5]", 2222)]
+    standing = Standing(1, (("a", 2222), ("a", 2223), ("fd00::5", 2222)), 1, 2, 0, 2, None)
+    ours = variables(TORCH, standing) | variables(JAX, standing)
+    assert orchestrate_rank.of_frameworks(1, hosts) == ours
