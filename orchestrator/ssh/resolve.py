@@ -206,7 +206,7 @@ def _beyond(options: Options) -> str:
     if "publickey" not in first(options, "preferredauthentications", "publickey"):
         return "PreferredAuthentications"
     for keyword in ("IdentityFile", "IdentityAgent"):  # `ssh -G` leaves what they stand for to the client
-        if any(re.search(r"[%$]", value) for value in options.get(keyword.lower(), ())):
+        if any(re.search(r"%|\$\{|^\$", value) for value in options.get(keyword.lower(), ())):
             return keyword
     # A master that somebody has opened is used, with whatever was typed for it.
     master = _unless_none(first(options, "controlpath"))
