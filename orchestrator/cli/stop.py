@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shlex
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "end a run everywhere and prove that nothing is left"
 _AGAIN = 0.05  # seconds
-_DEAF = 15.0  # seconds for a keeper to make its FIFO again, or to go
+_DEAF = 15.0  # seconds for a keeper to answer, or to go
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +82,8 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
     deadline = time.monotonic() + _DEAF
     while not folder.ask_keeper(want):
         if time.monotonic() > deadline:
-            raise RunError(
-                f"the keeper of run {folder.run} is alive but does not answer",
-                why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
-                hint=f"`fuser -k {shlex.quote(str(folder.lock))}` ends it; then stop the run again",
-            )
+            _kill_keeper(folder)
+            deadline = time.monotonic() + _DEAF
         # A keeper writes the end before it goes.
         since = history(folder, quiet=True)[known:]
         if not folder.has_keeper() and any(isinstance(stamped.event, RunEnded) for stamped in since):
@@ -92,6 +92,24 @@ def _reach_keeper(folder: RunFolder, want: Order, known: int) -> None:
         if adopt(folder, stop=want):
             return
         time.sleep(_AGAIN)
+
+
+def _kill_keeper(folder: RunFolder) -> None:
+    """End a keeper that cannot be told of the stop, so that we take its place; raise RunError."""
+    from orchestrator.node.base.procs import holding
+
+    lock = str(folder.lock)
+    pids = {*holding(lock)} & {*holding(lock)}  # a viewer opens it for a moment
+    if not pids:
+        raise RunError(
+            f"the keeper of run {folder.run} is alive but does not answer",
+            why=f"{folder.control} has not led to it for {_DEAF:.0f} s",
+            hint=f"`fuser -k {shlex.quote(lock)}` on its machine ends it; then stop the run again",
+        )
+    tell(f"the keeper of run {folder.run} does not answer: it is killed, and the run is stopped from here")
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _wait_for_story(folder: RunFolder) -> None:

@@ -96,6 +96,17 @@ def test_stop_twice_and_stop_of_what_is_over(desk: Desk) -> None:
     assert len(desk.named("RunEnded", run)) == 1
 
 
+def test_a_keeper_that_cannot_be_told_of_a_stop_is_replaced(desk: Desk) -> None:
+    counting(desk, "--detach").wait()
+    run = desk.run_id()
+    (desk.run_folder(run) / "control").unlink()
+    desk.patch = "import orchestrator.cli.stop as stop; stop._DEAF = 0.5"
+    stop = desk.start("stop", run)
+    assert stop.wait() == ExitStatus.OK, stop.stderr
+    assert "it is killed, and the run is stopped from here" in stop.stderr
+    desk.nothing_is_left(run)
+
+
 # --- which run ---
 
 
