@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         if isinstance(error, OSError) and is_full(error):
             what = error.filename or "what was to be shown"
             return _said(UsageError(f"{what} could not be written", why=error.strerror or ""))
-        if isinstance(error, FileNotFoundError) and _is_nowhere():
+        if isinstance(error, FileNotFoundError) and error.filename is None:
             what, hint = "the current folder has been removed", '`cd "$PWD"` if it is there anew, else `cd`'
             return _said(UsageError(what, hint=hint))
         return _said(
@@ -81,14 +81,6 @@ def main(argv: Sequence[str]) -> int:
                 hint="`--debug` shows the place: run the same command with it, and report what it prints",
             )
         )
-
-
-def _is_nowhere() -> bool:
-    try:
-        os.getcwd()  # noqa: PTH109 - pathlib is imported later
-    except OSError:
-        return True
-    return False
 
 
 def _said(error: OrchestrateError) -> int:

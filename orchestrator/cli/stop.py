@@ -48,9 +48,6 @@ def main(arguments: argparse.Namespace) -> int:
     known = history(folder, quiet=True)  # what is damaged is mended by whoever keeps the run next
     end = next((s for s in reversed(known) if isinstance(s.event, RunEnded)), None)
     over = end.event if end is not None else None
-    plan = folder.read_plan()
-    if known and plan.hearsay:  # else it is news, and said with the run
-        tell(*(f"note: {note}" for note in plan.notes))
     if end is not None and isinstance(over, RunEnded) and not over.unproven:
         if arguments.json:
             facts(encode(end))

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.args import options, readings
-from orchestrator.cli.desk.out import tell
 from orchestrator.errors import ExitStatus
 
 if TYPE_CHECKING:
@@ -73,15 +72,11 @@ def main(arguments: argparse.Namespace) -> int:
         blocks=renderer.takes_blocks,
     )
     if arguments.no_follow and not ended:
-        here = tuple(reader.poll())
         try:
-            for stamped in here:
+            for stamped in reader.poll():
                 renderer.handle(stamped)
         finally:
             renderer.close()
-        if not here:
-            run = folder.run
-            tell(f"nothing of run {run} is on this machine yet; orchestrate tail {run} brings it here")
         return int(ExitStatus.OK)
     return watch.look(folder, reader, renderer)
 

@@ -112,13 +112,6 @@ def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path) -> No
     assert done.returncode == ExitStatus.USAGE
 
 
-def test_debug_shows_where_and_leaves_the_status(tmp_path: Path) -> None:
-    done = orchestrate("launch", "--debug", "--hosts", "none.toml", state=tmp_path)
-    assert done.returncode == ExitStatus.USAGE
-    assert "Traceback" in done.stderr
-    assert "\nerror: there is no none.toml\n" in done.stderr
-
-
 @pytest.mark.parametrize("kind", ["fifo", "device"])
 def test_an_inventory_that_is_no_file_is_one_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "hosts.toml"

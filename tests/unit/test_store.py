@@ -135,16 +135,6 @@ def test_other_tasks_lines_are_left_out(folder: RunFolder) -> None:
     assert seen(RunReader(folder, wanted=lambda task: task == "worker/1")) == ["TaskStarted", "TaskExited"]
 
 
-def test_half_an_event_of_a_killed_keeper_is_no_event(folder: RunFolder) -> None:
-    emit(folder, STARTED)
-    with folder.events.open("ab") as file:
-        file.write(b'{"at":1.0,"event":"Task')
-    reader = RunReader(folder)
-    assert seen(reader) == ["TaskStarted"]
-    emit(folder, EXITED)
-    assert seen(reader) == ["TaskExited"]
-
-
 def test_nothing_comes_after_the_end() -> None:
     """A host that answers when the run was stopped already: its thread does not know."""
     told: list[Stamped] = []

@@ -13,7 +13,7 @@ from orchestrator.cli.desk.asking import key_or_none, logins, new_fleet
 from orchestrator.cli.desk.out import tell
 from orchestrator.errors import HostError, SeveralErrors, UsageError
 from orchestrator.events import Outcome, RunEnded
-from orchestrator.model import Inventory, Role, RunPlan, TaskId
+from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import NotANameError, RunId, shown
 from orchestrator.planning.seal import opened
 from orchestrator.planning.takeover import Known, Telling, adopt, incoherent, join
@@ -196,17 +196,7 @@ def _ask(inventory: Inventory, asked: Secrets | None) -> _Found:
 def _unknown(wanted: str | None, where: str) -> UsageError:
     what = "there is no run yet" if wanted is None else f"there is no run {wanted!r}"
     hint = "`orchestrate launch` starts one" if wanted is None else "`orchestrate runs` lists what is known"
-    if wanted is not None and is_task(wanted):
-        hint = f"`orchestrate tail --task {wanted}` shows that task of the newest run"
     return UsageError(what, why=f"none in {runs_root()}, {where}", hint=hint)
-
-
-def is_task(word: str) -> bool:
-    try:
-        TaskId.parse(word)
-    except ValueError:
-        return False
-    return True
 
 
 def source_of(plan: RunPlan, wanted: str | None) -> str:
