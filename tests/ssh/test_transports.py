@@ -157,10 +157,8 @@ def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
     assert (tmp_path / "to" / "big").read_bytes() == (tmp_path / "from" / "big").read_bytes()
 
 
-def test_a_client_that_is_killed_ends_the_stream_and_the_far_end(
-    connector: Connector, cluster: Cluster
-) -> None:
-    link = connector.connect(dataclasses.replace(cluster.hosts[0], via=Way.OPENSSH), 20)
+@pytest.mark.parametrize("host", [way for way in WAYS if way != "paramiko"], indirect=True)
+def test_a_client_that_is_killed_ends_the_stream_and_the_far_end(link: Link) -> None:
     channel = link.open([sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()"])
     pid = int(channel.recv(20))
     os.kill(channel._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
