@@ -124,20 +124,13 @@ def _others(
 def _spread(
     sessions: Mapping[str, Conversation], paths: Mapping[str, str], contents: Contents
 ) -> tuple[dict[str, Delivery], dict[str, HostError]]:
-    sent: dict[str, Delivery] = {}
-    failed: dict[str, HostError] = {}
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        flying = {
-            name: pool.submit(push, sessions[name], contents, path, mutable=True)
-            for name, path in paths.items()
-        }
+    def one(name: str) -> Delivery | HostError:
         try:
-            for name, future in flying.items():
-                try:
-                    sent[name] = future.result()
-                except HostError as error:
-                    failed[name] = error
-        except BaseException:  # cancelled: what waits for a thread is not begun any more
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return sent, failed
+            return push(sessions[name], contents, paths[name], mutable=True)
+        except HostError as error:
+            return error
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        outcomes = dict(zip(paths, pool.map(one, paths), strict=True))
+    sent = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Delivery)}
+    return sent, {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, HostError)}
