@@ -115,7 +115,7 @@ def admit(
         if one.path in entries or one.path in left_out:
             raise unasked(host, one.path, "it is listed twice")
         above = one.path.rpartition("/")[0]
-        if _is_below(above, left_out):
+        if not left_out.keys().isdisjoint(parents(one.path)):
             continue
         if above and (above not in entries or entries[above].kind != FOLDER):
             raise unasked(host, one.path, "it is listed below something that is not a folder")
@@ -137,12 +137,6 @@ def _is_target(text: str) -> bool:
         return 0 < len(os.fsencode(text)) <= 4095 and "\0" not in text
     except UnicodeEncodeError:
         return False
-
-
-def _is_below(folder: str, left_out: Collection[str]) -> bool:
-    while folder and folder not in left_out:
-        folder = folder.rpartition("/")[0]
-    return bool(folder)
 
 
 def unasked(host: str, name: str, why: str) -> HostError:
@@ -221,6 +215,12 @@ def missing(session: Conversation, remote: str, names: Collection[str] = ()) -> 
     )
 
 
+def parents(path: str) -> Iterator[str]:
+    """The folders above a path, the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
 class Staging:
     """A hidden folder of ours that is filled; in a `with`. It stays until it is renamed or removed.
 
@@ -252,7 +252,8 @@ class Staging:
 
     def keep_only(self, wanted: Sequence[Entry]) -> None:
         """Remove what an interrupted transfer of something else has left."""
-        kinds = {one.path: one.kind for one in wanted}
+        kinds = {above: FOLDER for one in wanted for above in parents(one.path)}
+        kinds.update({one.path: one.kind for one in wanted})
         for one in listing.entries(str(self.path)):
             if kinds.get(one.path) != one.kind:
                 discard(str(self.path / one.path))

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,17 @@ from orchestrator.node.disk.listing import FOLDER, LINK, Entry
 from orchestrator.node.disk.removing import remove as discard
 from orchestrator.plainfile import make_way, read_plain, write_atomically
 from orchestrator.sync.conversation import Conversation
-from orchestrator.sync.files import Fetched, HostListing, Staging, Told, look, missing, our_disk, receive
+from orchestrator.sync.files import (
+    Fetched,
+    HostListing,
+    Staging,
+    Told,
+    look,
+    missing,
+    our_disk,
+    parents,
+    receive,
+)
 from orchestrator.text import plain
 
 RECORD = ".orchestrate-pull.json"
@@ -46,12 +56,6 @@ class Part:
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.entries)
-
-
-def parents(path: str) -> Iterator[str]:
-    """The folders above a path, the nearest first."""
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _local(top: Below, parts: Sequence[str]) -> Entry | None:

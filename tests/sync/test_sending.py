@@ -186,6 +186,11 @@ def test_an_rsync_that_fails_says_why(
     assert "No space left on device" in caught.value.why
 
 
+def everything(folder: Path) -> dict[str, bytes]:
+    files = (one for one in folder.rglob("*") if one.is_file() and not one.name.startswith("."))
+    return {str(one.relative_to(folder)): one.read_bytes() for one in files}
+
+
 CUTS = 8
 MESSAGE = 200_000  # bytes of content in one
 
@@ -202,10 +207,10 @@ def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
     monkeypatch.setattr(sends, "_TOGETHER", MESSAGE)
     monkeypatch.setattr("orchestrator.sync.files.CHUNK", MESSAGE)
     source = tmp_path / "source"
-    source.mkdir()
+    (source / "d").mkdir(parents=True)
     noise = random.Random(3)
     for number in range(CUTS + 4):
-        (source / f"{number:02}").write_bytes(noise.randbytes(MESSAGE))
+        (source / "d" / f"{number:02}").write_bytes(noise.randbytes(MESSAGE))
     (source / "large").write_bytes(noise.randbytes(BLOB + 1))
     contents = read_folder(source)
     crossed = [0, 0]  # messages, and bytes of content
@@ -247,9 +252,7 @@ def test_an_interrupted_transfer_goes_on_and_sends_nothing_twice(
         assert not target.exists() or kind == "pull"
         cut = 0
         transfer(target)
-        assert {one.name: one.read_bytes() for one in source.iterdir()} == {
-            one.name: one.read_bytes() for one in target.iterdir() if not one.name.startswith(".")
-        }
+        assert everything(target) == everything(source)
         assert hidden(target.parent) == []
         assert not [name for name in hidden(target) if "incoming" in name]
         assert crossed[1] <= contents.size + 5 * MESSAGE, point  # those that were on their way
