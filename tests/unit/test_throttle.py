@@ -32,13 +32,3 @@ def test_one_thread_that_works_between_two_pieces_has_the_whole_line(work: float
         throttle.wait(4_000_000)
         day.spend(work)
     assert day.now - 100.0 == pytest.approx(wanted, rel=0.03)
-
-
-def test_a_long_rest_is_not_made_up_for() -> None:
-    day = Day()
-    throttle = Throttle(1e6, day.clock, day.spend)
-    day.spend(3600.0)
-    began = day.now
-    for _ in range(10):
-        throttle.wait(1_000_000)
-    assert day.now - began == pytest.approx(9.5)
