@@ -61,7 +61,7 @@ RECORD = struct.Struct("<QQ")  # of idx, here and in the copy of the controller
 RECORD_EVERY_NS = 50_000_000
 RETRY_EVERY_NS = 200_000_000
 ROOM_TO_RESUME = 64 << 10  # less would be full again at once, a gap per line
-MAX_GAPS = 32  # as many as a state has room for that is written on a full disk
+MAX_GAPS = 64  # as many as a state has room for that is written on a full disk
 
 
 class LogFile:

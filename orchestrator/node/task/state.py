@@ -37,7 +37,7 @@ FOR_GAP = "reserve.gap"  # room kept for the word that the disk is full,
 FOR_END = "reserve.end"  # and for the last one: how a task ended must be told on a full disk too
 
 _PATIENCE = 600.0  # seconds for room on the disk
-_RESERVE = 8192
+_RESERVE = 16_384
 
 
 def new(folder: TaskFolder, incarnation: str, now_ns: int) -> State:
