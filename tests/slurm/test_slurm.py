@@ -16,7 +16,7 @@ from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.slurm.cluster import LIMIT, ROOT, Slurm
 from tests.ssh.runs.desk import Desk
-from tests.training import training_python
+from tests.training import short, training_python
 
 EXAMPLES = ROOT / "examples"
 FAST = ("--skip-preflight", "--no-validate")
@@ -41,13 +41,6 @@ for step in range(int(sys.argv[1])):
 def count(slurm: Slurm) -> str:
     """A program that needs nothing: it counts, and saves at TERM."""
     return slurm.script("count.py", COUNT)
-
-
-def short(program: str) -> str:
-    """A program that trains for a moment, and ends with the same weights wherever it does."""
-    seeded = "\ndef main() -> None:\n    tf.keras.utils.set_random_seed(7)\n"
-    program = program.replace("epochs=3, steps_per_epoch=20", "epochs=1, steps_per_epoch=5")
-    return program.replace("\ndef main() -> None:\n", seeded)
 
 
 def digests(text: str) -> set[str]:

@@ -22,7 +22,7 @@ from orchestrator.rehearsal import Cluster
 from tests.ports import free_ports
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import PATIENCE
-from tests.training import training_python
+from tests.training import short, training_python
 
 KUBERNETES = '\n[export.kubernetes]\nimage = "train"\n'
 
@@ -44,7 +44,8 @@ def digests(text: str) -> list[str]:
 
 def launched(desk: Desk) -> str:
     """The weights of a launch."""
-    viewer = desk.launch("--fold", "none", "--", desk.example("fit.py"))
+    program = (desk.project / desk.example("fit.py")).read_text()
+    viewer = desk.launch("--fold", "none", "--", desk.script("fit.py", short(program)))
     assert viewer.wait(PATIENCE) == ExitStatus.OK, viewer.stdout + viewer.stderr
     found = digests(viewer.stdout)
     assert len(found) == 4
