@@ -9,7 +9,7 @@ from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
+from orchestrator.model import Completion, Role, RunPlan, TaskSpec
 from orchestrator.names import is_validation
 from orchestrator.phases.connect import lease, plan_text
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
@@ -20,10 +20,8 @@ from orchestrator.run import restarts
 START_TIMEOUT = 60.0
 
 
-def start(
-    run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]
-) -> tuple[set[TaskId], dict[str, HostError]]:
-    """Ask every node to start its tasks, all at once; return those that run, and what went wrong by host."""
+def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
+    """Ask every node to start its tasks, all at once; return what went wrong by host."""
     if run.plan.hearsay:
         raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.hearsay}")
     plan = plan_text(run)
@@ -47,7 +45,6 @@ def start(
         )
         request = wire.Start(run=run.id, attempt=attempt, task=str(spec.id), plan=plan, spec=started)
         futures.append((spec, session, session.submit(request)))
-    good: set[TaskId] = set()
     bad: dict[str, HostError] = {}
     deadline = time.monotonic() + START_TIMEOUT
     for spec, session, future in futures:
@@ -59,10 +56,9 @@ def start(
                 raise Cancelled from error
             bad.setdefault(spec.host, error)
         else:
-            good.add(spec.id)
             if not is_validation(attempt):
                 run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.pid or 0))
-    return good, bad
+    return bad
 
 
 def endless(plan: RunPlan, spec: TaskSpec) -> bool:
@@ -74,34 +70,7 @@ def launch(run: Run, attempt: str) -> None:
     """Start every task of the plan; raise PhaseFailed when one cannot, the started ones still run."""
     with phase(run, Phase.LAUNCH):
         _assemble(run)
-        fail_on(run.bus, Phase.LAUNCH, start_all(run, attempt, run.plan.tasks, run.staged.work))
-
-
-def start_all(
-    run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]
-) -> dict[str, HostError]:
-    """Start tasks, on hosts that are lost over it when they are back; return what went wrong by host."""
-    started, bad = start(run, attempt, specs, cwd)
-    if any(error.lost for error in bad.values()):
-        bad = _ask_again(run, attempt, [spec for spec in specs if spec.id not in started], cwd, bad)
-    return bad
-
-
-def _ask_again(
-    run: Run,
-    attempt: str,
-    unstarted: Sequence[TaskSpec],
-    cwd: Mapping[str, str],
-    bad: Mapping[str, HostError],
-) -> dict[str, HostError]:
-    """Ask the hosts that were lost over it once more: to start a task twice starts it once."""
-    recovery.gather(run, run.timings.host_return)
-    if run.stop.asked:
-        raise Cancelled
-    back = [name for name, error in bad.items() if error.lost and name in run.fleet.sessions]
-    lease(run, move=False)  # the agents that are gone held theirs; the other tasks know these ports
-    _, still = start(run, attempt, [spec for spec in unstarted if spec.host in back], cwd)
-    return {**{name: error for name, error in bad.items() if name not in back}, **still}
+        fail_on(run.bus, Phase.LAUNCH, start(run, attempt, run.plan.tasks, run.staged.work))
 
 
 def _assemble(run: Run) -> None:

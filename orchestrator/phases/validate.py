@@ -34,7 +34,7 @@ from orchestrator.model import FrameworkName, TaskSpec
 from orchestrator.phases.attempt import Gauge
 from orchestrator.phases.context import Run, fail_on, log, phase
 from orchestrator.phases.follow import Follower
-from orchestrator.phases.launch import start_all
+from orchestrator.phases.launch import start
 from orchestrator.phases.restart import recovery
 from orchestrator.planning.plan import is_builtin, resolve
 from orchestrator.run.records import Fetching, fetch_words, number
@@ -179,7 +179,7 @@ def _train(run: Run, local: Sequence[TaskSpec]) -> tuple[list[str], dict[str, Ho
     good: list[str] = []
     name = _name(run)
     own = run.plan.admission.validate_command is not None
-    bad = start_all(run, name, local, run.staged.work if own else run.staged.builtin)
+    bad = start(run, name, local, run.staged.work if own else run.staged.builtin)
     placed = {spec.id: spec.host for spec in local if spec.host not in bad}
     news = _Arrivals(run.bus)
     follower = Follower(run, name, placed, news.take)

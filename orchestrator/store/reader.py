@@ -63,6 +63,7 @@ class _Log:
     times_offset: int = 0
     ended: bool = False
     fd: int = -1
+    dry: int = 0  # the poll in which its end was reached
     waiting: deque[Stamped] = field(default_factory=deque)  # read, and not handed out yet
 
 
@@ -80,6 +81,7 @@ class RunReader:
     hurried: bool = False
     damage: str = ""  # what of events.jsonl could not be read first
     _inside: bool = False  # a line that is too long goes on
+    _polls: int = 0
     _offset: int = 0
     _logs: dict[tuple[str, str], _Log] = field(default_factory=dict)
     _clocks: dict[str, float] = field(default_factory=dict)  # seconds that a host's is ahead of ours
@@ -91,6 +93,7 @@ class RunReader:
 
     def poll(self) -> Iterator[Stamped]:
         """Yield what is new, until nothing more is there; a loud log may have more at once."""
+        self._polls += 1
         for stamped in self._events():
             event = stamped.event
             yield from self._lines(stamped.at)
@@ -185,6 +188,7 @@ class RunReader:
         """The rest of a log whose task has ended."""
         if log is None or log.ended:
             return
+        log.dry = 0  # all that it has is there now
         while self._fill(log):
             yield log.waiting.popleft()
         yield from _stamp(log.splitter.end())
@@ -194,12 +198,16 @@ class RunReader:
             log.fd = -1
 
     def _fill(self, log: _Log) -> bool:
-        """Return True where a line of the log is waiting, after reading on where none was."""
-        while not log.waiting and not log.ended:
+        """Return True where a line of the log is waiting, after reading on where none was.
+
+        To its end once a poll: events come by the hundred, and each asks all logs.
+        """
+        while not log.waiting and not log.ended and log.dry != self._polls:
             if log.fd < 0:
                 try:
                     log.fd = open_plain(log.path, os.O_RDONLY)
                 except FileNotFoundError:
+                    log.dry = self._polls
                     return False
                 except OSError as error:
                     log.ended = True
@@ -209,6 +217,7 @@ class RunReader:
             self._skip(log)
             data = os.pread(log.fd, _CHUNK, log.offset)
             if not data:
+                log.dry = self._polls
                 return bool(log.waiting)
             log.offset += len(data)
             feed = log.splitter.feed_blocks if self.blocks else log.splitter.feed

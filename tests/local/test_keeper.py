@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Iterator[tuple[Run, Heard]]:
     with closing(Fleet(connectors(), inbox.put)) as fleet:
         assert fleet.connect([host]) == {}
         made = Run(folder, plan, bus, fleet, inbox, "me", CodeSource(), started=True)
-        assert launch.start_all(made, "1", plan.tasks, {"here": str(tmp_path)}) == {}
+        assert launch.start(made, "1", plan.tasks, {"here": str(tmp_path)}) == {}
         yield made, heard
 
 

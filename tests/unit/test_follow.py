@@ -67,6 +67,7 @@ def test_a_task_that_kill_does_not_end_is_told_by_its_supervisors_words(
 ) -> None:
     said = "KILL does not end pid 7 (python): another user's, or stuck in the kernel"
     give(follower, "state", state={"state": "stopping", "message": said})
+    follower._run.fleet.sessions.clear()
     follower.give_up("nothing tells why")
     (exited,) = told
     assert isinstance(exited, TaskExited)

@@ -518,7 +518,7 @@ def test_a_host_that_is_away_as_the_launch_begins_has_its_place_taken(
     else:
         assert viewer.wait() == ExitStatus.CLUSTER, viewer.stderr
         assert f"error: {names[0]}" in viewer.stderr
-        assert "nothing listens on port" in viewer.stderr
+        assert "refused the connection" in viewer.stderr
         assert not desk.named("HostReplaced", desk.run_id())
 
 
