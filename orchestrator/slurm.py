@@ -129,7 +129,7 @@ def allocation(job: str) -> Allocation:
         one["NodeName"]: one for one in map(_record, _ask("node", ",".join(names)).splitlines()) if one
     }
     tasks = dict(zip(names, _tasks(os.environ, len(names)), strict=True)) if job == job_here() else {}
-    devices = _devices(job, names) if "gres/gpu" in " ".join(record.values()) else {}
+    devices = _devices(job, names) if re.search("gres[/:]gpu", " ".join(record.values())) else {}
     nodes = tuple(
         Node(name, _address(name, records.get(name, {})), tasks.get(name, 1), devices.get(name))
         for name in names

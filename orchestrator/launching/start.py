@@ -30,7 +30,7 @@ from orchestrator.model import (
     TaskId,
 )
 from orchestrator.names import RunId
-from orchestrator.planning import environ, plan
+from orchestrator.planning import environ, plan, selection
 from orchestrator.program import findings, refusals
 from orchestrator.store import RunFolder, new_run_id, runs_root
 from orchestrator.store.key import key_path, own_key
@@ -98,6 +98,8 @@ def make_plan(
     }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     inventory = dataclasses.replace(inventory, job=dataclasses.replace(inventory.job, **changes))
+    if arguments.spares:
+        inventory = selection.stand_by(inventory, arguments.spares)
     if arguments.on_hang and not inventory.job.hang_timeout:
         raise UsageError(
             f"--on-hang {arguments.on_hang} needs --hang-timeout",

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from orchestrator import ranges
 from orchestrator.errors import UsageError
-from orchestrator.model import Host, Inventory
+from orchestrator.model import Host, Inventory, Role
+from orchestrator.text import count
 
 
 def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inventory:
@@ -33,6 +34,22 @@ def narrow(inventory: Inventory, only: str | None, exclude: str | None) -> Inven
             hint="choose at least one of them",
         )
     return dataclasses.replace(inventory, hosts=hosts)
+
+
+def stand_by(inventory: Inventory, spares: int) -> Inventory:
+    """Return the inventory with its last workers as spares; raise UsageError where none would be left."""
+    workers = [host.name for host in inventory.hosts if host.role is Role.WORKER and not host.spare]
+    if spares >= len(workers):
+        raise UsageError(
+            f"--spares {spares} leaves no host to train",
+            why=f"{inventory.source} has {count(len(workers), 'worker')}",
+            hint=f"`--spares {len(workers) - 1}` at most",
+        )
+    names = set(workers[len(workers) - spares :])
+    hosts = (
+        dataclasses.replace(host, spare=True) if host.name in names else host for host in inventory.hosts
+    )
+    return dataclasses.replace(inventory, hosts=tuple(hosts))
 
 
 def misread(option: str, text: str, error: ValueError) -> UsageError:

@@ -91,6 +91,12 @@ def test_tasks_are_not_the_step_that_starts_them_and_the_login_node_has_the_run(
     assert "SLURM_JOB_ID is not set" in told
 
 
+def test_gpus_of_the_job_are_shared_out_to_its_tasks(slurm: Slurm, count: str) -> None:
+    words = ("orchestrate", "launch", "--dry-run", "--hosts", "slurm", "--", count, "1")
+    printed = slurm.run("salloc", "-N2", "--ntasks-per-node=2", "--gres=gpu:2", *words)
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", printed) == ["0", "1", "0", "1"], printed
+
+
 def test_preflight_measures_the_nodes_of_a_job(slurm: Slurm) -> None:
     slurm.script("hosts.toml", f'[defaults]\npython = "{training_python()}"\n')
     printed = slurm.run("salloc", "-N3", "orchestrate", "preflight", "--hosts", "slurm")
@@ -120,15 +126,20 @@ def test_a_node_that_is_set_down_ends_the_job_and_is_named(slurm: Slurm, count: 
     slurm.until("nothing is left", lambda: not slurm.alive())
 
 
-def test_a_run_goes_on_with_the_nodes_that_are_left(slurm: Slurm, count: str) -> None:
-    job = slurm.submit("-N3 --no-kill", *FAST, "--max-restarts", "1", "--min-hosts", "2", "--", count, "40")
+@pytest.mark.parametrize(("left", "hosts"), [("--spares", ["n1", "n3"]), ("--min-hosts", ["n1", "n3"])])
+def test_a_run_goes_on_with_the_nodes_that_are_left(
+    slurm: Slurm, count: str, left: str, hosts: list[str]
+) -> None:
+    job = slurm.submit("-N3 --no-kill", *FAST, "--max-restarts", "1", left, "1", "--", count, "40")
     job.prints("step 3")
-    slurm.run("scontrol", "update", "nodename=n3", "state=down", "reason=a fan is dead")
+    slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=a fan is dead")
     ended = slurm.ended()
     assert (ended["outcome"], ended["attempts"]) == ("succeeded", 2), ended
+    started = [(one["attempt"], one["host"]) for one in slurm.events() if one["event"] == "TaskStarted"]
+    assert [host for attempt, host in started if attempt == "2"] == hosts
     (failed,) = [one for one in slurm.events() if one["event"] == "AttemptFailed"]
     assert failed["kind"] == "allocation"
-    assert "n3 is DOWN" in failed["cause"]
+    assert "n2 is DOWN" in failed["cause"]
 
 
 def test_the_signal_before_a_time_limit_is_an_orderly_stop(slurm: Slurm, count: str) -> None:

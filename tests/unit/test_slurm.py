@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator import slurm
+from orchestrator.cli.desk import inventory
 from orchestrator.errors import HostError, UsageError
-from orchestrator.model import Host, Order, Way
+from orchestrator.model import Host, Inventory, Order, Way
 from orchestrator.names import RunId
 from orchestrator.node.task import environ
+from orchestrator.planning import selection
 from orchestrator.store import RunFolder
 
 SCONTROL = """#!/bin/sh
@@ -143,3 +145,22 @@ def test_an_order_to_a_keeper_on_another_machine_is_a_file(tmp_path: Path) -> No
     assert folder.ask_keeper(Order.KILL)
     assert folder.take_order() == b'{"want": "kill"}'
     assert folder.take_order() == b""
+
+
+def test_the_last_workers_stand_by() -> None:
+    hosts = tuple(Host(name, name, name) for name in ("n1", "n2", "n3"))
+    spares = selection.stand_by(Inventory(hosts), 2).hosts
+    assert [host.spare for host in spares] == [False, True, True]
+    with pytest.raises(UsageError):
+        selection.stand_by(Inventory(hosts), 3)
+
+
+def test_a_file_called_slurm_is_named_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    (tmp_path / "slurm").write_text('[[host]]\nssh = "gpu-01"\n')
+    assert [host.name for host in inventory.load("./slurm").hosts] == ["gpu-01"]
+    with pytest.raises(UsageError):
+        inventory.load("slurm")

@@ -125,6 +125,12 @@ def launching(parser: argparse.ArgumentParser) -> None:
         help="with --max-restarts: when hosts are lost and no spare is left, continue with as few as N",
     )
     parser.add_argument(
+        "--spares",
+        type=readings.whole(1),
+        metavar="N",
+        help="with --max-restarts: the last N hosts train only in place of hosts that are lost",
+    )
+    parser.add_argument(
         "--lifeline",
         type=readings.span,
         metavar="TIME",
