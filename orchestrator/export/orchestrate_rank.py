@@ -251,6 +251,10 @@ def meet(task: RankedTask, place: str, job: str, deadline: float) -> list[str]:
             return gather(server, stack, word, task.size, deadline)
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError):
+            if file:
+                os.listdir(
+                    place
+                )  # NFS remembers for a minute that a file was absent, unless its folder is read
             with open(file or os.devnull) as announcement:
                 word, addresses = json.load(announcement) if file else (job, [(host, int(port))])
             for address in addresses:
