@@ -252,9 +252,7 @@ def meet(task: RankedTask, place: str, job: str, deadline: float) -> list[str]:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError):
             if file:
-                os.listdir(
-                    place
-                )  # NFS remembers for a minute that a file was absent, unless its folder is read
+                os.listdir(place)  # or NFS remembers for a minute that there was no file
             with open(file or os.devnull) as announcement:
                 word, addresses = json.load(announcement) if file else (job, [(host, int(port))])
             for address in addresses:

@@ -161,7 +161,7 @@ def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
 def test_a_client_that_is_killed_ends_the_stream_and_the_far_end(link: Link) -> None:
     channel = link.open([sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()"])
     pid = int(channel.recv(20))
-    os.kill(channel._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    os.killpg(channel._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     assert channel.recv(20) == b""
     link.close()
     assert poll(lambda: not Path(f"/proc/{pid}").exists(), 10)

@@ -40,7 +40,7 @@ BUDGET = {
     "config": Size(7, 1_359, 9_472),
     "diagnosis": Size(7, 1_054, 7_594),
     "envs": Size(5, 599, 3_781),
-    "export": Size(5, 687, 5_691),
+    "export": Size(5, 689, 5_700),
     "fleet": Size(4, 839, 5_427),
     "frameworks": Size(5, 213, 991),
     "launching": Size(8, 794, 4_965),
@@ -66,7 +66,7 @@ BUDGET = {
     "wire": Size(13, 1_549, 6_968),
     "worker_entry": Size(23, 2_084, 13_168),
 }
-TOTAL = Size(292, 40_063, 266_858)
+TOTAL = Size(292, 40_065, 266_867)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
