@@ -30,7 +30,7 @@ from orchestrator.phases.follow import Follower
 from orchestrator.phases.hang import Hung, LinkTester, Watch
 from orchestrator.run import restarts, vitals
 from orchestrator.run.gang import GangDecision, decide, essential, succeeded
-from orchestrator.run.records import Fetching
+from orchestrator.run.view import Fetching
 from orchestrator.store.reader import last_lines
 
 _CATCH_UP = 10.0  # seconds after a user's stop in which output that is behind may still come

@@ -37,7 +37,8 @@ from orchestrator.phases.follow import Follower
 from orchestrator.phases.launch import start
 from orchestrator.phases.restart import recovery
 from orchestrator.planning.plan import is_builtin, resolve
-from orchestrator.run.records import Fetching, fetch_words, number
+from orchestrator.run.records import number
+from orchestrator.run.view import Fetching, fetch_words
 from orchestrator.store.bus import Bus
 from orchestrator.store.reader import last_lines
 from orchestrator.store.validations import subject

@@ -15,8 +15,7 @@ from orchestrator.render import fold
 from orchestrator.render.errors import block, host_block
 from orchestrator.render.problems import problems
 from orchestrator.render.summary import summary
-from orchestrator.run.records import fetch_words
-from orchestrator.run.view import View
+from orchestrator.run.view import View, fetch_words
 from orchestrator.text import count, duration, plain, size
 
 _BECAUSE = {

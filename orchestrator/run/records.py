@@ -21,7 +21,7 @@ from orchestrator.events import (
     TaskReported,
 )
 from orchestrator.model import TaskId
-from orchestrator.text import moment, plain, size
+from orchestrator.text import moment
 
 _WORD = 100  # characters of what it does about its data
 _NOTE = 2000  # characters of what a task says when it is ready
@@ -200,25 +200,3 @@ def _not_finite(value: object) -> str:
 def number(value: object) -> float | None:
     """Return a stranger's number, if it is one that can be passed on."""
     return float(value) if isinstance(value, int | float) and abs(value) < _MOST else None
-
-
-_PARTS = 10  # of a download: so often its progress is news
-
-
-def fetch_words(event: FetchStepped) -> str:
-    of = f" ({size(event.done)} of {size(event.total)})" if event.total else ""
-    return plain(f"{event.name}: {event.step}{of}")
-
-
-class Fetching:
-    """The last word of each task: a host that waits for minutes is told of once."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[str, str, int]] = {}
-
-    def is_news(self, event: FetchStepped) -> bool:
-        now = event.name, event.step, event.done * _PARTS // event.total if event.total else 0
-        if self._last.get(event.task) == now:
-            return False
-        self._last[event.task] = now
-        return True

@@ -13,7 +13,8 @@ from functools import reduce
 from typing import Any, assert_never
 
 from orchestrator import events as ev
-from orchestrator.events import Event, Phase, Stamped
+from orchestrator.events import Event, FetchStepped, Phase, Stamped
+from orchestrator.text import plain, size
 
 
 class HostState(StrEnum):
@@ -232,3 +233,25 @@ def _started(view: View, event: ev.TaskStarted, at: float) -> View:
         view = _host(view, event.host)
     fresh = TaskView(event.task, event.host, attempt=event.attempt, started=at)
     return replace(view, tasks={**view.tasks, event.task: fresh})
+
+
+_PARTS = 10  # of a download: so often its progress is news
+
+
+def fetch_words(event: FetchStepped) -> str:
+    of = f" ({size(event.done)} of {size(event.total)})" if event.total else ""
+    return plain(f"{event.name}: {event.step}{of}")
+
+
+class Fetching:
+    """The last word of each task: a host that waits for minutes is told of once."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, str, int]] = {}
+
+    def is_news(self, event: FetchStepped) -> bool:
+        now = event.name, event.step, event.done * _PARTS // event.total if event.total else 0
+        if self._last.get(event.task) == now:
+            return False
+        self._last[event.task] = now
+        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.events import FetchStepped
-from orchestrator.run.records import Fetching, fetch_words
+from orchestrator.run.view import Fetching, fetch_words
 
 
 def test_one_who_waits_is_told_of_once_and_a_download_in_tenths() -> None:
