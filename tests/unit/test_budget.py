@@ -57,7 +57,7 @@ BUDGET = {
     "planning": Size(7, 982, 6_372),
     "program": Size(8, 921, 6_729),
     "rehearsal": Size(4, 426, 2_497),
-    "render": Size(19, 2_549, 19_784),
+    "render": Size(19, 2_548, 19_778),
     "run": Size(11, 1_432, 10_314),
     "ssh": Size(9, 1_617, 10_812),
     "store": Size(12, 1_400, 8_495),
