@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="kubernetes: a JobSet, which starts all tasks again after a failure",
     )
-    unused = ("min_hosts", "lifeline", "hang_timeout", "on_hang", "validate")
+    unused = ("min_hosts", "spares", "lifeline", "hang_timeout", "on_hang", "validate")
     parser.set_defaults(**dict.fromkeys(unused), no_legacy_keras=False, skip_preflight=True, dry_run=True)
 
 

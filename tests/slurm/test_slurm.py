@@ -130,7 +130,7 @@ def test_a_node_that_is_set_down_ends_the_job_and_is_named(slurm: Slurm, count: 
 def test_a_run_goes_on_with_the_nodes_that_are_left(
     slurm: Slurm, count: str, left: str, hosts: list[str]
 ) -> None:
-    job = slurm.submit("-N3 --no-kill", *FAST, "--max-restarts", "1", left, "1", "--", count, "40")
+    job = slurm.submit("-w n[1-3] --no-kill", *FAST, "--max-restarts", "1", left, "1", "--", count, "40")
     job.prints("step 3")
     slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=a fan is dead")
     ended = slurm.ended()
