@@ -36,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="kubernetes: a JobSet, which starts all tasks again after a failure",
     )
-    unused = ("min_hosts", "spares", "lifeline", "hang_timeout", "on_hang", "validate")
-    parser.set_defaults(**dict.fromkeys(unused), no_legacy_keras=False, skip_preflight=True, dry_run=True)
+    launch = argparse.ArgumentParser()  # a plan is made of all its options, with their defaults
+    options.launching(launch)
+    parser.set_defaults(**vars(launch.parse_args([])), dry_run=True)
 
 
 def main(arguments: argparse.Namespace) -> int:
