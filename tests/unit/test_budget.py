@@ -36,7 +36,7 @@ class Size(NamedTuple):
 BUDGET = {
     "": Size(17, 2_383, 11_795),
     "checks": Size(4, 1_020, 7_082),
-    "cli": Size(35, 3_703, 24_223),
+    "cli": Size(35, 3_703, 24_217),
     "config": Size(7, 1_359, 9_472),
     "diagnosis": Size(7, 1_054, 7_594),
     "envs": Size(5, 599, 3_781),
@@ -66,7 +66,7 @@ BUDGET = {
     "wire": Size(13, 1_549, 6_968),
     "worker_entry": Size(23, 2_084, 13_168),
 }
-TOTAL = Size(292, 40_067, 266_875)
+TOTAL = Size(292, 40_067, 266_869)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
