@@ -89,7 +89,7 @@ OF_TASKS = {
 }
 
 
-_IMPORTED = "'modules': [], 'gpus': None, 'importing': '', 'ended': '', 'signal': None"
+_IMPORTED = "'modules': [], 'gpus': None, 'built': '', 'importing': '', 'ended': '', 'signal': None"
 _IMPORTS = wire.Imports(python="python3", setup=None, env={}, modules=["numpy"])
 LOOKS: dict[str, tuple[wire.Request[Any], str, str]] = {
     "no_modules": (_IMPORTS, "{}", "the answer to `imports`"),
@@ -194,8 +194,6 @@ VITALS = {
     "memory_below_zero": (f"{{{USED}, 'memory': -1}}", "the answer to `vitals`"),
     "endless_cpu": (f"{{{USED}, 'cpu': 1e300}}", "the answer to `vitals`"),
     "busier_than_busy": (f"{{{USED}, 'gpu_busy': 101}}", "the answer to `vitals`"),
-    "an_odd_signal": (f"{{{USED}, 'term': 'yes'}}", "the answer to `vitals`"),
-    "a_checkpoint_of_no_time": (f"{{{USED}, 'saved': {{'path': 'x'}}}}", "the answer to `vitals`"),
     "another_attempt": (f"{{{USED}, 'attempt': '2'}}", "another attempt"),
     "a_path_for_a_task": (f"{{{USED}, 'task': '../worker/0'}}", "the answer to `vitals`"),
 }
