@@ -26,6 +26,10 @@ _PARTS = 2  # of a group
 def install() -> None:
     if "ORCHESTRATE_STACKS" not in os.environ:
         return  # off, with the stacks
+    with open("/proc/self/cmdline", "rb") as file:
+        words = file.read().split(b"\0")[:4]
+    if any(word.endswith(b"/torchrun") or word == b"torch.distributed.run" for word in words):
+        return  # its workers speak, the first of them that fails
     pid, path = os.getpid(), os.environ["ORCHESTRATE_REPORT"]
     if os.environ.setdefault(_SPEAKER, str(pid)) != str(pid):
         return
@@ -33,13 +37,21 @@ def install() -> None:
 
     def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
         try:
-            if os.getpid() == pid:
+            if os.getpid() == pid and not _is_late(path):
                 _write(path, _record(kind, value, trace))
         except Exception:
             pass  # what Python itself prints matters more
         before(kind, value, trace)
 
     sys.excepthook = excepthook
+
+
+def _is_late(path: str) -> bool:
+    """Return True for a worker of torchrun after another one that failed."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ or not os.path.exists(path):
+        return False
+    with open(path) as file:
+        return '"kind": "error"' in file.read()
 
 
 def _record(kind: "Any", value: "Any", trace: "Any") -> "Dict[str, Any]":

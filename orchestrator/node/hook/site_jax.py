@@ -21,8 +21,11 @@ def leave(distributed: "Any") -> None:
     shutdown = distributed.shutdown
 
     def shut_down() -> None:
-        if not hasattr(sys, "last_type"):  # set where Python prints an exception that nobody caught
-            shutdown()
+        if hasattr(sys, "last_type"):  # set where Python prints an exception that nobody caught
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)  # the coordinator's own end would wait, too
+        shutdown()
 
     distributed.shutdown = shut_down
 
