@@ -136,7 +136,7 @@ def test_a_run_goes_on_with_the_nodes_that_are_left(
     ended = slurm.ended()
     assert (ended["outcome"], ended["attempts"]) == ("succeeded", 2), ended
     started = [(one["attempt"], one["host"]) for one in slurm.events() if one["event"] == "TaskStarted"]
-    assert [host for attempt, host in started if attempt == "2"] == hosts
+    assert [host for attempt, host in started if attempt == 2] == hosts
     (failed,) = [one for one in slurm.events() if one["event"] == "AttemptFailed"]
     assert failed["kind"] == "allocation"
     assert "n2 is DOWN" in failed["cause"]
