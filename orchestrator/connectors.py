@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -90,8 +89,6 @@ class _Table:
     def _over_paramiko(self) -> Connector:
         with self._making:
             if self._paramiko is None:
-                # paramiko would run `Match exec` with it, which `ssh -G` does: 0.1 s less of each start.
-                sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]
                 from orchestrator.ssh.connect import SshConnector  # noqa: PLC0415 - paramiko takes 0.2 s
 
                 self._paramiko = SshConnector(self._secrets)

@@ -1,4 +1,4 @@
-"""Opening links with paramiko: bounded, and through bastions that hosts share."""
+"""Opening links with fabric and paramiko: bounded, and through bastions that hosts share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import fabric
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
@@ -161,41 +162,45 @@ class _Attempt:
 
     def line(self, keyring: Keyring, known: KnownHosts) -> Line:
         """Connect and log in, from here or from the bastion."""
-        client = paramiko.SSHClient()
+        connection = self._connection(keyring, known)
         try:
-            self._connect(client, keyring, known)
+            connection.connect_kwargs["sock"] = self._reach()
+            connection.open()
         except Exception as error:
             cause = self._cause(error)
-            self._give_up(client)
+            self._give_up(connection)
             raise cause from error
-        transport = client.get_transport()
-        assert transport is not None
+        transport: paramiko.Transport = connection.transport
         transport.set_keepalive(_KEEPALIVE)
         transport.sock.settimeout(_WAKE)
         transport.channel_timeout = _CHANNEL_TIMEOUT
-        return Line(transport, partial(self._give_up, client))
+        return Line(transport, partial(self._give_up, connection))
 
-    def _connect(self, client: paramiko.SSHClient, keyring: Keyring, known: KnownHosts) -> None:
-        """Have a client verify, log in and negotiate as we want it."""
-        target, user_keys = self._target, self._target.algorithms.user_keys
-        client.set_missing_host_key_policy(Policy(target, known))
-        sock = self._reach()
+    def _connection(self, keyring: Keyring, known: KnownHosts) -> Any:
+        """Make a fabric Connection that verifies, logs in and negotiates as we want it."""
         left = max(0.1, self._deadline.left)
-        client.connect(
-            target.hostname,
-            target.port,
-            target.user,
-            sock=sock,
-            timeout=left,
-            banner_timeout=left,
-            auth_timeout=left,
-            channel_timeout=left,
-            auth_strategy=Login(target, keyring),  # type: ignore[arg-type]  # by its method
-            transport_factory=partial(self._make_transport, known.types(target)),
-            disabled_algorithms={
-                "pubkeys": [name for name in _SIGNATURES if user_keys and name not in user_keys]
+        user_keys = self._target.algorithms.user_keys
+        ruled_out = [name for name in _SIGNATURES if user_keys and name not in user_keys]
+        connection = fabric.Connection(
+            self._target.hostname,
+            user=self._target.user,
+            port=self._target.port,
+            # Neither ssh_config nor files of fabric's own: the target is resolved already. And one
+            # each: a connection writes into its configuration, which is empty for that moment.
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+            gateway=False,
+            connect_kwargs={
+                "auth_strategy": Login(self._target, keyring),
+                "transport_factory": partial(self._make_transport, known.types(self._target)),
+                "timeout": left,
+                "banner_timeout": left,
+                "auth_timeout": left,
+                "channel_timeout": left,
+                "disabled_algorithms": {"pubkeys": ruled_out},
             },
         )
+        connection.client.set_missing_host_key_policy(Policy(self._target, known))
+        return connection
 
     def _reach(self) -> socket.socket | paramiko.Channel:
         """Return something connected to the target's SSH port."""
@@ -214,11 +219,11 @@ class _Attempt:
             raise
         return self._socket
 
-    def _give_up(self, client: paramiko.SSHClient) -> None:
+    def _give_up(self, connection: Any) -> None:
         """Close everything; a thread that reads is woken."""
         cut(self._socket)
         with contextlib.suppress(Exception):  # whatever state it is in, it is to go
-            client.close()
+            connection.client.close()
         if self._socket:
             self._socket.close()
 

@@ -1,4 +1,4 @@
-"""Errors of paramiko and sockets, in words: one table, the most specific first."""
+"""Errors of fabric, paramiko and sockets, in words: one table, the most specific first."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ FORBIDDEN = {
 # Foreign packages with a door of their own; the others stay out.
 DOORS = {
     "argcomplete": ("orchestrator.cli.desk.completing", "orchestrator.cli.completion"),
+    "fabric": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "paramiko": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "invoke": ("orchestrator.ssh", "orchestrator.rehearsal"),
     "rich": tuple(f"orchestrator.render.{name}" for name in ("live", "grid", "progress")),

@@ -16,6 +16,7 @@ HEAVY = (
     "argcomplete",
     "asyncio",
     "cryptography",
+    "fabric",
     "msgspec",
     "paramiko",
     "pathspec",
