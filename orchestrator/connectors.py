@@ -44,7 +44,7 @@ class _Table:
                 return self._over_srun(host)
             case Way.OPENSSH:
                 return self._over_openssh(host, "")
-            case Way.AUTO:
+            case Way.AUTO | Way.PARAMIKO:
                 return self._over_ssh(host, timeout)
             case words:
                 return PipeLink(host.name, filled_in(words, host))
@@ -57,15 +57,25 @@ class _Table:
             connector.close()
 
     def _over_ssh(self, host: Host, timeout: float) -> Link:
-        """Connect with paramiko, or with OpenSSH where only that can."""
+        """Connect with paramiko, or with OpenSSH where that is needed and allowed."""
         self._load()
         target = resolve(host)  # remembered: ssh_config is asked for every host while paramiko is loading
-        if target.beyond:
-            return self._over_openssh(host, f"{target.beyond} in ssh_config")
-        try:
-            return self._over_paramiko().connect(host, timeout)
-        except OnlyOpenSSHError as error:
-            return self._over_openssh(host, error.needs)
+        beyond = target.beyond and f"{target.beyond} in ssh_config"
+        if not beyond:
+            try:
+                return self._over_paramiko().connect(host, timeout)
+            except OnlyOpenSSHError as error:
+                if host.via is Way.PARAMIKO:
+                    raise
+                beyond = error.needs
+        if host.via is Way.PARAMIKO:
+            what, why = (
+                "cannot be connected to as ssh_config asks",
+                f"only OpenSSH's own client can follow {beyond}",
+            )
+            hint = 'take `via = "paramiko"` out of hosts.toml'
+            raise HostError(host.name, what, kind="config", why=why, hint=hint)
+        return self._over_openssh(host, beyond)
 
     def _over_openssh(self, host: Host, remark: str) -> Link:
         def explain(status: int | None, words: bytes) -> HostError | None:

@@ -25,6 +25,7 @@ class Way(StrEnum):
     """The carrier of the bytes to a host and back."""
 
     AUTO = "auto"  # paramiko, or OpenSSH where only that can connect
+    PARAMIKO = "paramiko"
     OPENSSH = "openssh"
     SRUN = "srun"  # a step of the Slurm job that this process is in
 

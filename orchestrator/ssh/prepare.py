@@ -36,7 +36,7 @@ def _targets(hosts: Sequence[Host]) -> list[Target]:
             return None
 
     with ThreadPoolExecutor(8) as pool:
-        over_ssh = [host for host in hosts if host.via is Way.AUTO]
+        over_ssh = [host for host in hosts if host.via in (Way.AUTO, Way.PARAMIKO)]
         return [result for result in pool.map(target, over_ssh) if result is not None]
 
 

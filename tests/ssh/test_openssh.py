@@ -13,7 +13,7 @@ import pytest
 from orchestrator.connectors import connectors
 from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
-from orchestrator.model import Host
+from orchestrator.model import Host, Way
 from orchestrator.rehearsal import Cluster
 from tests.ssh.keyagent import add
 
@@ -95,6 +95,10 @@ WAYS: list[tuple[Lines, str]] = [
 def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: str) -> None:
     host = with_lines(cluster, tmp_path, *lines(cluster, tmp_path))
     assert remark(host) == reason
+    if reason:
+        with pytest.raises(HostError) as insisted:
+            remark(replace(host, via=Way.PARAMIKO))
+        assert (insisted.value.kind, insisted.value.host) == ("config", host.name)
 
 
 REFUSED: list[tuple[Lines, str]] = [

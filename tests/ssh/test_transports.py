@@ -30,7 +30,7 @@ while [ "${1#--}" != "$1" ]; do shift; done
 exec "$@"
 """
 WAYS: dict[str, dict[str, Any]] = {
-    "paramiko": {},
+    "paramiko": {"via": Way.PARAMIKO},
     "openssh": {"via": Way.OPENSSH},
     "srun": {"via": Way.SRUN},
     "command": {"via": ("env", "FAR={host}", "sh", "-c")},
@@ -145,7 +145,7 @@ def test_32_hosts_at_once(connector: Connector, host: Host) -> None:
         finally:
             link.close()
 
-    with ThreadPoolExecutor(8 if host.via is Way.AUTO else 32) as pool:
+    with ThreadPoolExecutor(8 if host.via is Way.PARAMIKO else 32) as pool:
         assert list(pool.map(answer, range(32))) == [(f"{number}\n".encode(), 0) for number in range(32)]
 
 
