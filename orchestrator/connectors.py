@@ -30,6 +30,7 @@ def connectors(secrets: Secrets | None = None) -> Connector:
 class _Table:
     def __init__(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
+        self._masters = secrets.masters if secrets else None
         self._paramiko: Connector | None = None
         self._loading: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -55,6 +56,8 @@ class _Table:
             connector, self._paramiko = self._paramiko, None
         if connector:
             connector.close()
+        if self._masters:
+            openssh.close_masters(self._masters)
 
     def _over_ssh(self, host: Host, timeout: float) -> Link:
         """Connect with paramiko, or with OpenSSH where that is needed and allowed."""
@@ -81,7 +84,7 @@ class _Table:
         def explain(status: int | None, words: bytes) -> HostError | None:
             return openssh.error(host, status, words)
 
-        return PipeLink(host.name, openssh.client(host), explain, remark)
+        return PipeLink(host.name, openssh.client(host, self._masters), explain, remark)
 
     def _over_srun(self, host: Host) -> Link:
         def explain(_status: int | None, words: bytes) -> HostError | None:

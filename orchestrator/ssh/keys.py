@@ -31,6 +31,7 @@ class Secrets:
     """Answers that a person typed before the fan-out; handed on as data, never stored or shown."""
 
     passphrases: Mapping[str, str] = field(default_factory=dict, repr=False)  # path of the key -> passphrase
+    masters: Path | None = None  # connections of OpenSSH that a person has logged in
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,18 @@
-"""OpenSSH's own client as a transport: its words and its errors. It asks nobody (`BatchMode`)."""
+"""OpenSSH's own client as a transport: its words, its errors, and the questions it asks a person.
+
+Nothing asks anybody during the fan-out (`BatchMode`). What OpenSSH has to ask is asked before, by a master
+connection in the foreground of the terminal; the fan-out then uses that connection.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orchestrator.errors import HostError, Trouble
@@ -19,9 +29,8 @@ class OnlyOpenSSHError(HostError):
 
 
 _NOT_CONNECTED = 255  # the exit status of ssh itself
+_IDLE = 600  # seconds without use after which a master of ours ends by itself
 _OPTIONS = {
-    "BatchMode": "yes",
-    "ControlMaster": "no",
     "ConnectTimeout": "15",
     "ServerAliveInterval": "15",
     "ServerAliveCountMax": "4",
@@ -43,7 +52,7 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
     (r"Host key verification failed|host key is known", Trouble.HOSTKEY_UNKNOWN,
      "shows a host key that we do not know", "compare its fingerprint in {look}"),
     (r"Permission denied|Too many authentication failures|No more authentication methods", Trouble.AUTH,
-     "refused the login", "{look}; where that asks something, see Questions in docs/ssh.md"),
+     "refused the login", "{look}; what has to be typed is asked for in a terminal"),
     (r"Could not resolve hostname", "resolve", "has a name that does not resolve", "{look}"),
     (r"Connection refused", Trouble.REFUSED, "refused the connection", "start sshd there; {look}"),
     (r"timed out", Trouble.TIMEOUT, "did not answer in time", "{look}"),
@@ -56,15 +65,22 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
 )  # fmt: skip
 
 
-def client(host: Host) -> list[str]:
-    """Return the words of an ssh that asks nobody and forwards nothing; a command line is appended."""
+def command(host: Host, *options: str, masters: Path | None = None) -> list[str]:
+    """Return the words of an ssh that asks nobody and forwards nothing; the host is the last of them."""
     given = {"-F": host.ssh_config, "-l": host.user, "-p": host.port, "-i": host.identity}
     words = ["ssh", "-T"]
     words += [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
     for flag, asked in given.items():
         if asked is not None:
             words += [flag, str(Path(str(asked)).expanduser())]
-    return [*words, "--", host.ssh]
+    if masters and (options[:1] == ("-f",) or (masters / host.name).exists()):
+        words += ["-o", f"ControlPath={masters / host.name}"]
+    return [*words, *options, "--", host.ssh]
+
+
+def client(host: Host, masters: Path | None = None) -> list[str]:
+    """Return the words to which a command line is appended."""
+    return command(host, "-o", "BatchMode=yes", "-o", "ControlMaster=no", masters=masters)
 
 
 def error(host: Host, status: int | None, words: bytes) -> HostError | None:
@@ -80,3 +96,36 @@ def error(host: Host, status: int | None, words: bytes) -> HostError | None:
             return HostError(host.name, what, kind=kind, why=f"ssh: {why}", hint=hint.format(look=look))
     why = f"ssh: {lines[-1]}" if lines else "ssh ended without a word"
     return HostError(host.name, "could not be connected to", kind="ssh", why=why, hint=look)
+
+
+def open_masters(hosts: Sequence[Host], tell: Callable[[str], None]) -> Path | None:
+    """Connect to hosts that may have to ask something, each on the terminal where it must be.
+
+    Return the folder of the connections; None where nothing had to be asked.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        asking = [host for host, asks in zip(hosts, pool.map(_asks, hosts), strict=True) if asks]
+    if not asking:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="orchestrate-"))
+    for host in asking:
+        tell(f"{host.name}: logging in with ssh")
+        persist = ("-o", f"ControlPersist={_IDLE}")
+        subprocess.run(command(host, "-f", "-N", "-M", *persist, masters=folder), check=False)
+    return folder
+
+
+def _asks(host: Host) -> bool:
+    """Return True for a host whose login works only when a person answers."""
+    done = subprocess.run([*client(host), "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    problem = error(host, done.returncode, done.stderr)
+    return problem is not None and problem.kind in (Trouble.AUTH, Trouble.HOSTKEY_UNKNOWN)
+
+
+def close_masters(folder: Path) -> None:
+    """End the connections in a folder of `open_masters`, and remove it."""
+    for socket in folder.glob("*"):
+        with contextlib.suppress(OSError):
+            words = ["ssh", "-F", "/dev/null", "-O", "exit", "-o", f"ControlPath={socket}", "x"]
+            subprocess.run(words, capture_output=True, check=False, timeout=5)
+    shutil.rmtree(folder, ignore_errors=True)

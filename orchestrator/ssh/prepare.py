@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orchestrator.errors import ClusterError, HostError
 from orchestrator.model import Host, Way
 from orchestrator.ssh.keys import Ask, Keyring, Secrets, load
+from orchestrator.ssh.openssh import open_masters
 from orchestrator.ssh.resolve import Target, resolve
 
 _TRIES = 3
 
 
-def prepare(hosts: Sequence[Host], ask: Ask | None = None) -> Secrets:
-    """Ask for the passphrases these hosts need.
+def prepare(
+    hosts: Sequence[Host], ask: Ask | None = None, *, tell: Callable[[str], None] = lambda _: None
+) -> Secrets:
+    """Ask for the passphrases these hosts need; OpenSSH asks by itself for the hosts that are its own.
 
     A key that the agent holds is not asked for, nor one of ssh's own default keys while another key
     can be offered. Without `ask` nothing is asked. An entry that cannot be resolved is left for
@@ -24,20 +27,32 @@ def prepare(hosts: Sequence[Host], ask: Ask | None = None) -> Secrets:
     """
     if ask is None:
         return Secrets()
-    ours = [part for target in _targets(hosts) if not target.beyond for part in (*target.jumps, target)]
-    return Secrets({str(path): _passphrase(path, ask) for path in _locked(list(dict.fromkeys(ours)))})
+    targets = _targets(hosts)
+    over_openssh = [
+        host
+        for host in hosts
+        if host.via is Way.OPENSSH
+        or (host.via is Way.AUTO and host.name in targets and targets[host.name].beyond)
+    ]
+    masters = open_masters(over_openssh, tell) if over_openssh else None
+    names = {host.name for host in over_openssh}
+    ours = [part for name, target in targets.items() if name not in names for part in (*target.jumps, target)]
+    return Secrets(
+        {str(path): _passphrase(path, ask) for path in _locked(list(dict.fromkeys(ours)))}, masters
+    )
 
 
-def _targets(hosts: Sequence[Host]) -> list[Target]:
+def _targets(hosts: Sequence[Host]) -> dict[str, Target]:
     def target(host: Host) -> Target | None:
         try:
             return resolve(host)
         except HostError:
             return None
 
+    over_ssh = [host for host in hosts if host.via in (Way.AUTO, Way.PARAMIKO, Way.OPENSSH)]
     with ThreadPoolExecutor(8) as pool:
-        over_ssh = [host for host in hosts if host.via in (Way.AUTO, Way.PARAMIKO)]
-        return [result for result in pool.map(target, over_ssh) if result is not None]
+        pairs = zip(over_ssh, pool.map(target, over_ssh), strict=True)
+        return {host.name: result for host, result in pairs if result is not None}
 
 
 def _locked(targets: Sequence[Target]) -> list[Path]:

@@ -15,6 +15,8 @@ from orchestrator.errors import HostError
 from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Way
 from orchestrator.rehearsal import Cluster
+from orchestrator.ssh.keys import Secrets
+from orchestrator.ssh.prepare import prepare
 from tests.ssh.keyagent import add
 
 Lines = Callable[[Cluster, Path], list[str]]
@@ -40,9 +42,9 @@ def with_lines(cluster: Cluster, folder: Path, *lines: str, identity: bool = Tru
     return replace(host, ssh_config=str(config))
 
 
-def remark(host: Host) -> str:
+def remark(host: Host, secrets: Secrets | None = None) -> str:
     """Start an agent there, and return why the way is not the usual one; raise HostError."""
-    fleet = Fleet(connectors(), lambda _: None)
+    fleet = Fleet(connectors(secrets), lambda _: None)
     try:
         session = fleet.open(host)
         session.close()
@@ -167,3 +169,30 @@ def test_a_master_of_the_user_is_used(cluster: Cluster, tmp_path: Path) -> None:
         assert remark(with_lines(cluster, tmp_path, *lines, identity=False)) == "ControlPath in ssh_config"
     finally:
         subprocess.run(["ssh", "-S", str(socket), "-O", "exit", "x"], check=True, capture_output=True)
+
+
+def test_what_openssh_asks_is_asked_before_and_once(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, askpass = tmp_path / "locked", tmp_path / "askpass"
+    keygen("-t", "ed25519", "-N", "open sesame", "-f", str(key))
+    askpass.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho open sesame\n")
+    askpass.chmod(0o755)
+    monkeypatch.setenv("SSH_ASKPASS", str(askpass))
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")  # stands in for the terminal
+    keys = cluster.folder / "authorized_keys"
+    before = keys.read_text()
+    keys.write_text(before + Path(f"{key}.pub").read_text())
+    try:
+        host = replace(with_lines(cluster, tmp_path, identity=False), via=Way.OPENSSH, identity=str(key))
+        with pytest.raises(HostError) as refusal:
+            remark(host)
+        assert refusal.value.kind == "auth"
+        secrets = prepare([host], lambda _: pytest.fail("paramiko's question"))
+        assert (tmp_path / "asked").read_text() == "asked\n"
+        assert secrets.masters is not None
+        remark(host, secrets)
+        assert (tmp_path / "asked").read_text() == "asked\n"
+        assert not secrets.masters.exists()
+    finally:
+        keys.write_text(before)
