@@ -34,9 +34,9 @@ class Size(NamedTuple):
 
 # Per room of orchestrator/ (the modules beside the rooms together are ""), and of each other part as a whole.
 BUDGET = {
-    "": Size(17, 2_383, 11_795),
+    "": Size(17, 2_394, 11_871),
     "checks": Size(4, 1_020, 7_082),
-    "cli": Size(35, 3_703, 24_217),
+    "cli": Size(35, 3_704, 24_231),
     "config": Size(7, 1_359, 9_472),
     "diagnosis": Size(7, 1_054, 7_594),
     "envs": Size(5, 599, 3_781),
@@ -59,14 +59,14 @@ BUDGET = {
     "rehearsal": Size(4, 426, 2_497),
     "render": Size(19, 2_548, 19_778),
     "run": Size(11, 1_433, 10_320),
-    "ssh": Size(9, 1_617, 10_812),
+    "ssh": Size(9, 1_687, 11_376),
     "store": Size(12, 1_400, 8_495),
     "sync": Size(13, 2_404, 16_042),
-    "tests": Size(349, 39_700, 292_991),
+    "tests": Size(349, 39_735, 293_313),
     "wire": Size(13, 1_549, 6_968),
     "worker_entry": Size(23, 2_084, 13_168),
 }
-TOTAL = Size(292, 40_082, 266_987)
+TOTAL = Size(292, 40_164, 267_641)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
