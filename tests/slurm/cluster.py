@@ -33,6 +33,7 @@ class Slurm:
     def __post_init__(self) -> None:
         self.project = self.folder / "project"
         self.project.mkdir()
+        (self.folder / "home").mkdir()
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -43,6 +44,7 @@ class Slurm:
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "SLURM_CONF": str(self.conf),
             "PYTHONPATH": str(ROOT),
+            "HOME": str(self.folder / "home"),  # on every node: ~/orchestrate is in it
             "XDG_STATE_HOME": str(self.folder / "state"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
             # Above the 20 s between two words of a keeper.
