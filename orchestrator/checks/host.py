@@ -55,22 +55,32 @@ def _agent(report: HostReport, _needs: Needs) -> Iterator[Judgement]:
         yield Judgement(Level.FAIL, f"Python {version}", why)
 
 
+def _setup(report: HostReport, needs: Needs) -> Iterator[Judgement]:
+    """Tell the shell's own words; what they lead to (no TensorFlow) is not told again."""
+    setup = report.facts.setup
+    if setup is not None and _setup_failed(report, needs):
+        status = "was killed" if setup.status is None else f"ended with {setup.status}"
+        missing = f"{FRAMEWORKS[needs.framework].package} is not there"
+        missing = missing if report.facts.python.ok else f"{report.host.python} does not run"
+        level = Level.FAIL if needs.needed else Level.WARN
+        yield Judgement(level, f"the `setup` of [job] {status}, and {missing}", setup.words)
+
+
+def _setup_failed(report: HostReport, needs: Needs) -> bool:
+    """Return True where the `setup` of [job] failed, or complained, and what trains is not there."""
+    setup, package = report.facts.setup, FRAMEWORKS[needs.framework].package
+    missing = not report.facts.python.ok or (package and report.version(package) is None)
+    return bool(setup and missing and (setup.status != 0 or setup.words))
+
+
 def _python(report: HostReport, needs: Needs) -> Iterator[Judgement]:
     python = report.facts.python
     if python.ok:
         yield ok(python.version or "?")
-    else:
+    elif not _setup_failed(report, needs):
         hint = set_key("python", "the Python that trains")
         hint = "`orchestrate setup`" if report.is_made(needs) else hint
-        yield Judgement(
-            Level.FAIL, f"{report.host.python} does not run", _after_setup(report, python.error), hint
-        )
-
-
-def _after_setup(report: HostReport, why: str) -> str:
-    """Add what the `setup` of [job] printed: that of `module load` is the cause of what is missing."""
-    words = report.facts.setup
-    return f"{why}\nthe `setup` of [job] printed: {words}" if words else why
+        yield Judgement(Level.FAIL, f"{report.host.python} does not run", python.error, hint)
 
 
 def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Judgement]]:
@@ -83,13 +93,12 @@ def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Ju
             return
         if version is not None:
             yield ok(version)
-        elif report.facts.python.ok:
+        elif report.facts.python.ok and not _setup_failed(report, needs):
             level = Level.FAIL if needs.needed else Level.WARN
             hint = _or(report.pip(package), "set `python` or `setup`, so that the right one is used")
             if report.is_made(needs):
                 hint = f"add {package} to the `packages` of [env], then `orchestrate setup`"
-            why = _after_setup(report, f"{report.facts.python.path} does not have it")
-            yield Judgement(level, "not installed", why, hint)
+            yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)
 
     return judge
 
@@ -311,6 +320,7 @@ _LINGERS = (  # root is excluded by default
 CHECKS = (
     Check("login", each(_login)),
     Check("agent", each(_agent), fix=set_key("agent_python", "a newer Python there")),
+    Check("setup", each(_setup), fix="run that `setup` there, in `bash -l`, and mend it under [job]"),
     Check("python", each(_python)),
     *(Check(row.package, each(_framework(name))) for name, row in FRAMEWORKS.items() if row.package),
     Check("tf_keras", each(_tf_keras)),

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from orchestrator.wire.fields import (
+    Code,
     Count,
     Digest,
     Folder,
@@ -31,6 +32,13 @@ class Python(Reply, frozen=True):
     version: Words | None
     error: Words
     managed: bool = False  # by the distribution: pip refuses to install into it (PEP 668)
+
+
+class Setup(Reply, frozen=True):
+    """The end of the `setup` of [job] on a host."""
+
+    status: Code | None
+    words: Lines  # that it printed as errors
 
 
 class R(Reply, frozen=True):
@@ -70,7 +78,7 @@ class Interface(Reply, frozen=True):
 
 class MachineFacts(Reply, frozen=True):
     python: Python
-    setup: Lines  # what the `setup` of [job] and the Python printed as errors
+    setup: Setup | None  # None: there is none, or it did not come to an end
     packages: dict[Words, Words | None]
     r: R | None
     disk: Disks

@@ -53,7 +53,7 @@ def _preflight() -> Iterator[Row]:
         ("room below zero", "result['disk']['workdir']['free'] = -1", 3, PROTOCOL),
         ("ports of hostile words", "result['answers']['port'] = words", 0, ""),
         ("answers of hostile words", "result['answers'] = dict.fromkeys(result['answers'], words * 30)", 0, ""),
-        ("a setup of hostile words", "result['setup'] = words; result['packages'] = {}", 0, ""),
+        ("a setup of hostile words", "result['setup'] = {'status': 1, 'words': words}; result['packages'] = {}", 0, ""),
         ("addresses that are none", "result['addresses'] = [{'name': words, 'ip': ip} for ip in (words, '::%%', '300.1.2.3', '')]", 0, ""),
         ("a python of hostile words", "result['python'].update(ok=False, error=words * 30)", 3, "python"),
         ("a workdir of hostile words", "result['disk']['workdir'].update(writable=False, error=words)", 3, "workdir"),

@@ -86,7 +86,10 @@ def test_setup_decides_which_python_it_is_and_may_be_noisy(lab: Lab) -> None:
     found = facts(lab, python="trainer", setup=setup)
     assert found["python"]["ok"], found["python"]["error"]
     assert facts(lab, setup="no-such-module load; exit 9")["python"]["ok"] is False
-    assert "no-such-module" in facts(lab, setup="no-such-module load")["setup"]
+    failed = facts(lab, setup="no-such-module load")["setup"]
+    assert failed["status"] == 127
+    assert "no-such-module" in failed["words"]
+    assert facts(lab, setup="echo no >&2; exit 3")["setup"] == {"status": 3, "words": "no"}
 
 
 def test_programs_of_the_controller_are_run_and_their_output_is_the_answer(lab: Lab) -> None:

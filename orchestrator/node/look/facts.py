@@ -133,7 +133,7 @@ def _python(python: str, setup: str | None, packages: list[str]) -> dict[str, An
             "error": answer.why,
             "managed": bool(managed),
         },
-        "setup": answer.words if setup else "",
+        "setup": answer.setup,
         "packages": {
             name: version if answer.fields and version else None
             for name, version in zip(packages, versions)  # noqa: B905

@@ -28,11 +28,13 @@ printf %s "$mark"
 class Answer:
     """Parts of what a program printed, and how it ended."""
 
-    def __init__(self, parts: List[str], ended: str, words: str = "", signal: int | None = None) -> None:
+    def __init__(
+        self, parts: List[str], ended: str, signal: int | None = None, setup: dict[str, Any] | None = None
+    ) -> None:
         self.parts = parts  # between marks
         self.ended = ended  # why it came to no good end; "" when it did
-        self.words = words  # that were printed as errors, by a `setup` too
         self.signal = signal  # that ended it, and was not ours
+        self.setup = setup  # {"status", "words"}: how the user's setup ended, and its errors
 
     @property
     def fields(self) -> list[str] | None:
@@ -57,7 +59,8 @@ def ask(
     `argv` makes its command line from the mark.
     """
     mark = os.urandom(8).hex()
-    spec = {"argv": argv(mark), "python": python, "setup": setup, "env": env or {}}
+    marked = f"{setup}\nprintf {mark}$?{mark} >&2" if setup else None
+    spec = {"argv": argv(mark), "python": python, "setup": marked, "env": env or {}}
     command, whole = environ.of_task(spec, {})
     whole[b"PYTHONDONTWRITEBYTECODE"] = b"1"  # a look changes nothing
     home = os.path.expanduser("~")
@@ -65,13 +68,17 @@ def ask(
         output = listen(command, whole, seconds, home if os.access(home, os.X_OK) else "/")
     except OSError as error:
         return Answer([], f"{os.fsdecode(command[0])}: {error.strerror or error}")
-    words = output.err.decode("utf-8", "replace").strip()[-_WORDS:]
+    errors = output.err.decode("utf-8", "replace").split(mark)
+    words = "".join(errors[::2]).strip()[-_WORDS:]
     last = " / ".join([line.strip() for line in words.split("\n") if line.strip()][-_LINES:])
     ended = output.why or output.killed
     if output.status and not ended:
         ended = last or f"it ended with {output.status}"
     parts = output.out.decode("utf-8", "surrogateescape").split(mark)
-    return Answer(parts[1::2], ended, words, -output.status if output.killed else None)
+    # A setup that ended its shell has that status.
+    status = errors[1] if len(errors) > 1 else str(output.status)
+    end = {"status": int(status) if status.isdigit() else None, "words": errors[0].strip()[-_WORDS:]}
+    return Answer(parts[1::2], ended, -output.status if output.killed else None, end if setup else None)
 
 
 def have(needs: dict[str, Any]) -> dict[str, Any]:
