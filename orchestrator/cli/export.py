@@ -113,10 +113,10 @@ def _batch(plan: RunPlan, command: tuple[str, ...], arguments: argparse.Namespac
     words = [word for option, value in own.items() if value for word in (option, str(value))]
     words += [word for name, value in arguments.env for word in ("--env", f"{name}={value}")]
     words += ["--", *command] if command else []
-    named = slurm.by_name(plan)
-    hosts = (
-        ["--hosts", arguments.hosts] if named and arguments.hosts else [] if named else ["--hosts", "slurm"]
-    )
+    hosts = ["--hosts", "slurm"]
+    if slurm.by_name(plan):  # the same of them as here; others are not in the job
+        chosen = {"--hosts": arguments.hosts, "--only": arguments.only, "--exclude": arguments.exclude}
+        hosts = [word for option, value in chosen.items() if value for word in (option, value)]
     return slurm.batch(plan, str(Path.cwd()), ["orchestrate", "launch", *hosts, *words])
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from orchestrator.errors import UsageError
 from orchestrator.export import orchestrate_rank
-from orchestrator.model import Inventory, RunPlan, TaskSpec
+from orchestrator.model import AutoShard, Inventory, RunPlan, TaskSpec
 from orchestrator.planning.environ import DEVICES, TF_CONFIG
 from orchestrator.planning.plan import is_builtin
 
@@ -70,4 +70,6 @@ def remarks(plan: RunPlan, inventory: Inventory) -> list[str]:
         lines.append("tf.keras is Keras 2: the environment has to have the package tf-keras")
     elif plan.recipe.repair_keras:
         lines.append("Keras 3 is not repaired for several tasks: that needs `orchestrate launch`")
+    if plan.recipe.auto_shard is AutoShard.DATA:
+        lines.append("auto_shard is not set there: set AutoShardPolicy.DATA in the program")
     return lines

@@ -101,7 +101,7 @@ def find_task(
         rank_of_first = sum(count for _, count in before)
         return RankedTask("Kubernetes", rank_of_first + number(env, INDEX), len(expand(options.hosts)))
     names = ", ".join(f"{rank} and {size}" for _, rank, size, _ in ENGINES)
-    hint = "start it with srun" if "SLURM_JOB_ID" in env else f"or {INDEX}, with --hosts"
+    hint = "start it with srun" if "SLURM_JOB_ID" in env else f"give --hosts where {INDEX} is set"
     raise RankError(f"nothing here sets a rank: neither {names}; {hint}")
 
 

@@ -155,6 +155,15 @@ def test_the_signal_before_a_time_limit_is_an_orderly_stop(slurm: Slurm, count: 
     assert (slurm.project / "results" / "saved").exists()
 
 
+def test_a_run_is_stopped_from_the_login_node(slurm: Slurm, count: str) -> None:
+    job = slurm.submit("-N2", *FAST, "--", count, "900")
+    job.prints("step 3")
+    slurm.run("orchestrate", "stop")
+    assert slurm.ended()["outcome"] == "stopped"
+    job.wait()
+    assert not slurm.alive()
+
+
 def test_two_runs_in_one_allocation_outlive_their_terminals(slurm: Slurm, count: str) -> None:
     job = slurm.allocate("-N2")
     words = ("orchestrate", "launch", "--hosts", "slurm", *FAST, "--", count, "25")

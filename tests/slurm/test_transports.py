@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from orchestrator.model import Host, Way
@@ -27,11 +30,23 @@ def host(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host("n2", "n2", "n2", via=Way.SRUN, job=job.number)
 
 
-def test_a_close_leaves_nothing_at_the_far_end(link: Link) -> None:  # noqa: F811
-    def there() -> list[str]:
-        return [command for command, _ in processes() if command == "sleep\x007654.3\0"]
+def is_there(*argv: str) -> bool:
+    return any(command.split("\0")[:-1] == [*argv] for command, _ in processes())
 
-    link.open(["sleep", "7654.3"])
-    assert poll(there, 10)
+
+def test_a_close_leaves_nothing_at_the_far_end(link: Link) -> None:  # noqa: F811
+    far = ("sleep", "7654.3")
+    link.open(far)
+    assert poll(lambda: is_there(*far), 10)
     link.close()
-    assert poll(lambda: not there(), 10)
+    assert poll(lambda: not is_there(*far), 10)
+
+
+def test_a_killed_srun_ends_a_far_end_that_reads(link: Link) -> None:  # noqa: F811
+    far = ("sh", "-c", "read -r line # 7654")
+    channel = link.open(far)
+    assert poll(lambda: is_there(*far), 10)
+    # Its shepherd, a second srun, then ends the step; who kills both leaves that to the agent's lifeline.
+    os.kill(channel._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    assert channel.recv(20) == b""
+    assert poll(lambda: not is_there(*far), 10)

@@ -390,7 +390,7 @@ def _explain_exec(error: Exception, launch: Launch) -> dict[str, str]:
         path = os.fsdecode(launch.env.get(b"PATH", b""))[:500]
         return _refused(what, f"no program of that name is on PATH ({path})", "give its path, or install it")
     if code == errno.ENOENT:
-        hint = "is it in the synced tree, or ignored? is another one meant, by `python` in hosts.toml?"
+        hint = "look whether it is in the synced tree, or ignored; or correct `python` in hosts.toml"
         there = os.path.exists(program)
         return _refused(
             what,
