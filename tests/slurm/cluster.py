@@ -135,10 +135,14 @@ class Slurm:
         *lines, _unfinished = (runs[-1] / "events.jsonl").read_bytes().split(b"\n")
         return [json.loads(line) for line in lines if line]
 
-    def alive(self) -> list[str]:
-        """The processes that bear a task's cookie, on any node."""
+    def alive(self, variable: str = "") -> dict[int, str]:
+        """The processes that bear a task's cookie, and perhaps a variable, on any node."""
         marks = [f"\0ORCHESTRATE_TASK={run.name}/" for run in self.runs()]
-        return [command for command, environ in processes() if any(mark in environ for mark in marks)]
+        return {
+            pid: command
+            for pid, command, environ in processes()
+            if any(mark in environ for mark in marks) and f"\0{variable}" in environ
+        }
 
 
 @dataclass(frozen=True)
@@ -154,15 +158,17 @@ class Job:
     def prints(self, text: str) -> None:
         self.slurm.until(f"{text!r} in\n{self.output}", lambda: text in self.output)
 
-    def wait(self) -> str:
+    def wait(self, limit: float = LIMIT) -> str:
         """Return what the batch file printed, once the job is over."""
         self.slurm.until(
-            "the job is over", lambda: not self.slurm.run("squeue", "-hj", self.number, status=None)
+            "the job is over",
+            lambda: not self.slurm.run("squeue", "-hj", self.number, status=None),
+            limit,
         )
         return self.output
 
 
-def processes() -> Iterator[tuple[str, str]]:
+def processes() -> Iterator[tuple[int, str, str]]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             command, environ = (
@@ -170,4 +176,4 @@ def processes() -> Iterator[tuple[str, str]]:
             )
         except OSError:
             continue
-        yield command, f"\0{environ}"
+        yield int(path.name), command, f"\0{environ}"

@@ -8,6 +8,7 @@ import pty
 import re
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from orchestrator.errors import ExitStatus
 from orchestrator.rehearsal import Cluster
 from tests.slurm.cluster import LIMIT, ROOT, Slurm
 from tests.ssh.runs.desk import Desk
-from tests.training import short, training_python
+from tests.training import jax_python, short, torch_python, training_python
 
 EXAMPLES = ROOT / "examples"
 FAST = ("--skip-preflight", "--no-validate")
@@ -75,6 +76,31 @@ def test_exported_batch_files_train_to_the_same_weights(slurm: Slurm) -> None:
         trained.append(slurm.batch(name).wait())
         assert trained[-1].count(": weights") == 4, trained[-1]
     assert len(digests("".join(trained))) == 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("example", "python"),
+    [("torch_ddp.py", torch_python), ("jax_mnist.py", jax_python), ("keras_jax.py", jax_python)],
+)
+def test_a_killed_example_continues_and_all_tasks_end_with_equal_weights(
+    slurm: Slurm, example: str, python: Callable[[], str]
+) -> None:
+    if not (found := python()):
+        assert not os.environ.get("CI"), "a framework is missing: scripts/setup tests"
+        pytest.skip("needs PyTorch and JAX: scripts/setup frameworks")
+    for name in (example, "digits.csv.gz"):
+        shutil.copy(EXAMPLES / name, slurm.project)
+    slurm.script("hosts.toml", f'[defaults]\npython = "{found}"\n')
+    job = slurm.submit("-N4", *FAST, "--max-restarts", "1", "--", example, "--epochs", "8")
+    job.prints("poch 2")
+    (program,) = (pid for pid, command in slurm.alive("ORCHESTRATE_RANK=2\0").items() if example in command)
+    os.kill(program, signal.SIGKILL)
+    ends = dict(re.findall(r"rank (\d) of 4: weights (\w{16})", job.wait(2 * LIMIT)))
+    assert sorted(ends) == ["0", "1", "2", "3"], job.output
+    assert len(set(ends.values())) == 1
+    again = (slurm.runs()[-1] / "logs" / "2" / "worker-0.log").read_text()
+    assert not re.search(r"[Ee]poch 1\b", again)
 
 
 def test_tasks_are_not_the_step_that_starts_them_and_the_login_node_has_the_run(

@@ -31,7 +31,7 @@ def host(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def is_there(*argv: str) -> bool:
-    return any(command.split("\0")[:-1] == [*argv] for command, _ in processes())
+    return any(command.split("\0")[:-1] == [*argv] for _, command, _ in processes())
 
 
 def test_a_close_leaves_nothing_at_the_far_end(link: Link) -> None:  # noqa: F811
