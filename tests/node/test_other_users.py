@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import grp
 import os
 import pwd
 import shutil
@@ -20,10 +21,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.base import procs, turnstile
+from orchestrator.node.base import procs, trust, turnstile
+from orchestrator.node.base.fault import NodeError
+from orchestrator.node.task import state
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient, AgentError
-from tests.node.harness import until
+from tests.node.harness import names_in, until
 from tests.node.lab import Lab
 from tests.node.test_agent_store import Receiver, make_tree
 from tests.ports import free_port
@@ -153,6 +156,45 @@ def test_a_folder_in_which_others_could_exchange_the_code_is_refused_with_a_fix_
     assert make_work(lab, agent)["missing"] == []
 
 
+def test_a_folder_of_another_user_is_refused_at_the_first_look(lab: Lab, shared: Path) -> None:
+    os.chown(shared, NOBODY, NOBODY)
+    with pytest.raises(AgentError, match="belongs to uid 65534"):
+        lab.agent().request("share_write", workdir=str(shared), nonce="n", host="h")
+    assert names_in(shared) == []
+
+
+def test_an_ordinary_user_takes_roots_code_and_no_third_ones(lab: Lab, shared: Path) -> None:
+    send_tree(lab, lab.agent(), {"train.py": b"1"})
+    tree = str(shared / "trees" / DIGEST)
+
+    def take() -> None:
+        try:
+            assert trust.is_ours(tree)
+        except NodeError:
+            raise OSError from None
+
+    assert as_nobody(take)
+    os.chown(tree, 1234, 1234)
+    assert not as_nobody(take)
+
+
+def test_a_group_of_one_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As useradd makes it, with umask 002; users and groups are made up, the folder is real."""
+    tmp_path.chmod(0o775)
+    os.chown(tmp_path, 0, 4242)
+    user = pwd.struct_passwd(("ada", "x", 0, 4242, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
+
+    def check(name: str, *members: str) -> None:
+        monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, list(members))))
+        trust.check_way(str(tmp_path))
+
+    check("ada")
+    for name, *members in (("ada", "bob"), ("users",)):
+        with pytest.raises(NodeError, match="will not run code"):
+            check(name, *members)
+
+
 # --- what another user meets while a run is alive ---
 
 
@@ -273,6 +315,32 @@ def test_a_bearer_that_no_guard_knows_does_not_live_into_the_next_attempt(lab: L
         child = bearer(over(lab, agent))
         assert [one["pid"] for one in agent.request("sweep", run=lab.run)["killed"]] == [child]
         assert is_killed(child)
+
+
+@pytest.mark.parametrize(
+    ("change", "killed"),
+    [
+        ({}, True),
+        ({"ORCHESTRATE_ATTEMPT": "2"}, False),
+        ({"ORCHESTRATE_REPORT": "/elsewhere/report.jsonl"}, False),
+    ],
+)
+def test_only_a_whole_set_of_marks_condemns(lab: Lab, change: dict[str, str], killed: bool) -> None:
+    with exclusive("clean"):
+        agent = lab.agent()
+        child = bearer({**over(lab, agent), **change})
+        assert [one["pid"] for one in clean(lab, agent)["killed"]] == [child] * killed
+        assert is_killed(child) is killed
+
+
+def test_a_process_that_is_older_than_the_task_is_none_of_it(lab: Lab) -> None:
+    with exclusive("clean"):
+        agent = lab.agent()
+        child = bearer(over(lab, agent))
+        known = state.read(lab.task())
+        state.write(lab.task(), {**known, "start_ticks": known["start_ticks"] + 10_000_000})
+        assert clean(lab, agent)["killed"] == []
+        assert not is_killed(child)
 
 
 def test_of_a_run_that_nobody_knows_only_what_sees_our_files_is_ended(lab: Lab) -> None:
