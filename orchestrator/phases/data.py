@@ -106,8 +106,13 @@ def bring(
     dataset: Contents,
     emit: Emit,
     options: TransferOptions,
+    *,
+    helpers: Sequence[Host] = (),
 ) -> tuple[dict[str, str], dict[str, HostError]]:
-    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed."""
+    """Make the hosts have it, once on a disk that hosts share; the folder on each, and what failed.
+
+    `helpers` are others that have it, and give it to these.
+    """
     began = time.monotonic()
     looked = look(fleet, hosts, dataset.digest, thorough=options.thorough)
     bad = dict(looked.bad)
@@ -121,7 +126,7 @@ def bring(
     lacking = [host for host in rest if leaders.get(host.name, host.name) == host.name]
     came: dict[str, Came] = {}
     if lacking:
-        came, failed = Transfer(fleet, dataset, options, emit).run(lacking, whole)
+        came, failed = Transfer(fleet, dataset, options, emit).run(lacking, [*whole, *helpers])
         bad.update(failed)
     # Those that share its disk see what the first of them got, or get nothing either.
     for host in rest:
@@ -154,11 +159,13 @@ def bring(
     return {host.name: paths[host.name] for host in hosts if host.name not in bad}, bad
 
 
-def look(fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool) -> Answers[wire.StoreLooked]:
+def look(
+    fleet: Fleet, hosts: Sequence[Host], digest: str, *, thorough: bool, seconds: float = _LOOK
+) -> Answers[wire.StoreLooked]:
     """Ask hosts for data by its digest; changes nothing there but the time of its last use."""
     return fleet.ask(
         lambda session: wire.StoreLook(path=f"{session.host.workdir}/data/{digest}", thorough=thorough),
-        timeout=_LOOK,
+        timeout=seconds,
         hosts=[host.name for host in hosts],
     )
 

@@ -19,7 +19,7 @@ from orchestrator.fleet import Fleet, Session, host_name
 from orchestrator.groups import grouped
 from orchestrator.model import EnvironmentPlan, Host, Via, interpreter
 from orchestrator.phases.context import Emit, PhaseFailed, Run, fail_on, phase
-from orchestrator.phases.data import bring, data_cache
+from orchestrator.phases.data import bring, data_cache, look
 from orchestrator.phases.preflight import shared_workdirs
 from orchestrator.phases.transfer import TransferOptions
 from orchestrator.store.locks import read_lock
@@ -27,6 +27,7 @@ from orchestrator.sync import Contents, DataPath, read_data
 
 _LIMIT = 2 * 3600.0  # seconds; a slow line takes its time
 _GLANCE = 1.0  # seconds between two looks at how far a host has come
+_HELP = 60.0  # seconds in which hosts tell that they have it already; without them it goes from here
 _ANY = ">=3.11"  # the Python of a lock that names none
 
 
@@ -233,4 +234,9 @@ def _bring(
         if isinstance(event, DataStepped) and event.host:
             emit(EnvironmentStepped(event.host, words, event.done, event.total))
 
-    return bring(fleet, hosts, dataset, step, TransferOptions(run="setup"))
+    others = [session.host for session in fleet.sessions.values() if session.host not in hosts]
+    looked = look(fleet, others, dataset.digest, thorough=False, seconds=_HELP).good
+    helpers = [
+        host for host in others if host.name in looked and looked[host.name].state is wire.StoreState.WHOLE
+    ]
+    return bring(fleet, hosts, dataset, step, TransferOptions(run="setup"), helpers=helpers)
