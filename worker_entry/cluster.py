@@ -9,7 +9,7 @@ from typing import Any
 
 from worker_entry.failure import UsageError
 
-SINGLE = ("one-device", "mirrored")
+SINGLE = ("one-device", "mirrored", "central-storage", "tpu")
 KINDS = ("chief", "worker", "ps", "evaluator")
 
 
@@ -77,6 +77,10 @@ def _jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
             raise _malformed(f'"{kind}" is not a task type; TensorFlow knows {", ".join(KINDS)}')
         if not isinstance(addresses, list) or not all(isinstance(a, str) and ":" in a for a in addresses):
             raise _malformed(f'"{kind}" must be a list of "host:port"')
+    everyone = [address for addresses in cluster.values() for address in addresses]
+    twice = sorted({address for address in everyone if everyone.count(address) > 1})
+    if twice:
+        raise _malformed(f"{twice[0]} is the address of two tasks")
     return {kind: tuple(addresses) for kind, addresses in cluster.items() if addresses}
 
 
@@ -108,14 +112,14 @@ class Chosen:
     why: str
 
 
-def choose(name: str, cluster: Cluster, gpus: int) -> Chosen:
+def choose(name: str, cluster: Cluster, gpus: int, tpu: str | None) -> Chosen:
     """The strategy's name; raises UsageError when TF_CONFIG says something else than was asked for."""
     tasks = sum(len(addresses) for addresses in cluster.jobs.values())
     servers = len(cluster.jobs.get("ps", ()))
     if name in ("auto", "parameter-server") and servers and not cluster.jobs.get("chief"):
         raise UsageError("parameter servers need a chief", why="TF_CONFIG has none", hint='add a "chief"')
     if name == "auto":
-        return _automatic(tasks, servers, gpus)
+        return _automatic(tasks, servers, gpus, tpu)
     if name == "parameter-server" and not servers:
         raise UsageError(
             "--strategy parameter-server needs chief, worker and ps tasks",
@@ -131,11 +135,13 @@ def choose(name: str, cluster: Cluster, gpus: int) -> Chosen:
     return Chosen(name, "as asked")
 
 
-def _automatic(tasks: int, servers: int, gpus: int) -> Chosen:
+def _automatic(tasks: int, servers: int, gpus: int, tpu: str | None) -> Chosen:
     if servers:
         return Chosen("parameter-server", f"TF_CONFIG names {servers} ps")
     if tasks > 1:
         return Chosen("multi-worker", f"TF_CONFIG names {tasks} tasks")
+    if tpu:
+        return Chosen("tpu", f"there is a TPU by the name of {tpu}")
     if gpus > 1:
         return Chosen("mirrored", f"{gpus} GPUs and no other task")
     return Chosen("one-device", "one device and no other task")

@@ -33,8 +33,10 @@ class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._steps = steps
 
     def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
-        # tf_keras adds up what the replicas say of a step; an epoch's logs are right as they are.
-        summed = self.model.distribute_strategy.num_replicas_in_sync
+        # tf_keras adds up what the replicas say of a step (reduce_per_replica, but for a TPU); an
+        # epoch's logs are right as they are.
+        strategy = self.model.distribute_strategy
+        summed = 1 if isinstance(strategy, tf.distribute.TPUStrategy) else strategy.num_replicas_in_sync
         self._steps.ended(lambda: _loss(logs) / summed)
 
 
@@ -52,7 +54,9 @@ def _callbacks(job: Job, steps: Steps) -> list[Any]:
 
 def run(job: Job) -> Trained:
     with job.strategy.scope():
-        model = jobs.compiled(job)
+        model = jobs.build(job.source)
+        model.compile(optimizer=jobs.optimizer(job.options), loss=jobs.losses(), metrics=["accuracy"])
+        model.optimizer.build(model.trainable_variables)
         steps = Steps(job, model, model.optimizer, settle=_settle(job))
     logs: dict[str, list[float]] = {}
     if steps.done < job.schedule.steps:
@@ -66,7 +70,7 @@ def run(job: Job) -> Trained:
         ).history
         model._training_state = None  # noqa: SLF001
     last = {name: logs[name][-1] if logs else None for name in ("loss", "accuracy")}
-    return steps.close(model, last["loss"], last["accuracy"])
+    return steps.close(model, last["loss"], last["accuracy"], lambda: jobs.score_of(job, model))
 
 
 def _settle(job: Job) -> Callable[[], None]:

@@ -91,11 +91,9 @@ def optimizer(options: Options) -> Any:
     return made(learning_rate=options.learning_rate)
 
 
-def compiled(job: Job) -> Any:
-    """The model with its optimizer, both built; to be called inside `strategy.scope()`."""
-    model = build(job.source)
-    model.compile(optimizer=optimizer(job.options), loss=losses(), metrics=["accuracy"])
-    model.optimizer.build(model.trainable_variables)
+def compiled(model: Any) -> Any:
+    """A model made ready to be evaluated; in the scope it was made in."""
+    model.compile(loss=losses(), metrics=["accuracy"])
     return model
 
 
@@ -112,7 +110,7 @@ def score_of(job: Job, model: Any) -> Score:
     """
     if not job.asynchronous:
         return score(model, job.source, job.global_batch)
-    alone = compiled(job)
+    alone = compiled(build(job.source))
     alone.set_weights(model.get_weights())
     return score(alone, job.source, job.options.batch_size)
 

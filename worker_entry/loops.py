@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from worker_entry import job as jobs
 from worker_entry.data import pipeline
-from worker_entry.job import Job, Trained
+from worker_entry.job import Job, Score, Trained
 from worker_entry.steps import AHEAD, Steps
 
 
@@ -23,11 +23,16 @@ class Loop:
     def __init__(self, job: Job, settle: Callable[[], None] = lambda: None) -> None:
         self.job = job
         with job.strategy.scope():
-            self.model = jobs.compiled(job)
+            self.model = jobs.build(job.source)
+            self.optimizer = jobs.optimizer(job.options)
+            self.optimizer.build(self.model.trainable_variables)
             self._losses = jobs.losses("none")
             self.train_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
-            self.steps = Steps(job, self.model, self.model.optimizer, settle=settle)
+            self.test_loss = tf.keras.metrics.Mean()
+            self.test_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
+            self.steps = Steps(job, self.model, self.optimizer, settle=settle)
         self.train_step = tf.function(self._train_step, autograph=False)
+        self.test_step = tf.function(self._test_step, autograph=False)
 
     def _train_step(self, images: Any, labels: Any) -> Any:
         parts = self.job.strategy.run(self._train_on_replica, args=(images, labels))
@@ -45,9 +50,24 @@ class Loop:
                 self._losses(labels, outputs), global_batch_size=self.job.global_batch
             )
         gradients = tape.gradient(loss, self.model.trainable_variables)
-        self.model.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
         self.train_accuracy.update_state(labels, outputs)
         return loss
+
+    def _test_step(self, images: Any, labels: Any) -> None:
+        self.job.strategy.run(self._test_on_replica, args=(images, labels))
+
+    def _test_on_replica(self, images: Any, labels: Any) -> None:
+        outputs = self.model(images, training=False)
+        self.test_loss.update_state(self._losses(labels, outputs))
+        self.test_accuracy.update_state(labels, outputs)
+
+    def evaluate(self, test: Any) -> Score:
+        self.test_loss.reset_state()
+        self.test_accuracy.reset_state()
+        for batch in test:
+            self.test_step(*batch)
+        return Score(float(self.test_loss.result()), float(self.test_accuracy.result()))
 
     def epochs(self) -> Iterator[tuple[int, int]]:
         """Each epoch that is left, with its steps that are left."""
@@ -69,12 +89,17 @@ def _together(job: Job) -> Trained:
         job.source, job.global_batch, job.options.seed, skip=steps.done, tasks=len(job.cluster.trainers)
     )
     batches = iter(job.strategy.experimental_distribute_dataset(data))
-    loss = accuracy = None
+    test = job.strategy.experimental_distribute_dataset(pipeline.test_batches(job.source, job.global_batch))
+    loss = accuracy = score = None
     for epoch, count in loop.epochs():
         loss = _epoch(loop, batches, count)
         accuracy = float(loop.train_accuracy.result())
-        print(f"Epoch {epoch}, Loss: {loss:.4f}, Accuracy: {accuracy:.4f}")
-    return steps.close(loop.model, loss, accuracy)
+        score = loop.evaluate(test)
+        print(
+            f"Epoch {epoch}, Loss: {loss:.4f}, Accuracy: {accuracy:.4f},"
+            f" Test Loss: {score.loss:.4f}, Test Accuracy: {score.accuracy:.4f}"
+        )
+    return steps.close(loop.model, loss, accuracy, lambda: score or loop.evaluate(test))
 
 
 def _epoch(loop: Loop, batches: Iterator[Any], steps: int) -> float:
@@ -110,4 +135,4 @@ def _coordinate(job: Job) -> Trained:
         loss = sum(losses) / count
         accuracy = float(loop.train_accuracy.result())
         print(f"Epoch {epoch}, Loss: {loss:.4f}, Accuracy: {accuracy:.4f}")
-    return loop.steps.close(loop.model, loss, accuracy)
+    return loop.steps.close(loop.model, loss, accuracy, lambda: jobs.score_of(job, loop.model))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from worker_entry.failure import EXIT_USAGE, UsageError
 
-STRATEGIES = ("auto", "one-device", "mirrored", "multi-worker", "parameter-server")
+VALIDATION: Final = (3, 5)
+STRATEGIES = ("auto", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
+DATASETS = ("mnist", "fashion_mnist", "digits")
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class Options:
 
     strategy: str
     devices: tuple[str, ...]
+    tpu: str | None
     start_timeout: float
     dataset: str
     data_dir: str | None
@@ -37,14 +42,19 @@ class Options:
     save_every: int | None
     export_dir: str | None
     tensorboard_dir: str | None
-    validate: bool
+    validate: tuple[int, int] | None
 
 
 class Parser(argparse.ArgumentParser):
-    """Ends the process with status 2 and one error."""
+    """Ends the process with status 2 and one error that names the nearest option."""
 
     def error(self, message: str) -> NoReturn:
-        print(UsageError(message, hint="`orchestrate launch -- --help`"), file=sys.stderr)
+        message = re.sub(r"^unrecognized arguments: (--?[\w-]+).*", r"worker_entry has no option \1", message)
+        unknown = re.match(r"worker_entry has no option (--?[\w-]+)", message)
+        names = [name for action in self._actions for name in action.option_strings]
+        near = difflib.get_close_matches(unknown[1], names, n=1) if unknown else []
+        hint = f"write {near[0]}" if near else "`orchestrate launch -- --help`"
+        print(UsageError(message, hint=hint), file=sys.stderr)
         raise SystemExit(EXIT_USAGE)
 
 
@@ -67,11 +77,8 @@ def _groups() -> dict[str, _Rows]:
     return {
         "where it trains": (
             ("--strategy", "default: auto, from TF_CONFIG and the devices", _choice("auto", *STRATEGIES[1:])),
-            (
-                "--devices",
-                "of one task, such as gpu:0,gpu:1",
-                {"type": _devices, "default": (), "metavar": "LIST"},
-            ),
+            ("--devices", "such as gpu:0,gpu:1", {"type": _devices, "default": (), "metavar": "LIST"}),
+            ("--tpu", "default: $TPU_NAME", {"default": os.environ.get("TPU_NAME"), "metavar": "NAME"}),
             ("--start-timeout", "how long to wait for the other tasks (default: 120)", seconds),
         ),
         "data": (
@@ -101,7 +108,13 @@ def _groups() -> dict[str, _Rows]:
             ("--export-dir", "where the trained SavedModel goes", path),
             ("--tensorboard-dir", "logs for TensorBoard (fit)", path),
         ),
-        "checking a node": (("--validate", _VALIDATE, {"action": "store_true"}),),
+        "checking a node": (
+            (
+                "--validate",
+                _VALIDATE,
+                {"nargs": "?", "type": _epochs_by_steps, "const": VALIDATION, "metavar": "EPOCHSxSTEPS"},
+            ),
+        ),
     }
 
 
@@ -133,14 +146,14 @@ def parse(argv: Sequence[str]) -> Options:
     return options
 
 
-def for_validation(options: Options) -> Options:
+def for_validation(options: Options, epochs: int, steps: int) -> Options:
     """The same model alone on one device: nothing of the job's is written, but data that are missing."""
     return replace(
         options,
         strategy="one-device",
         devices=(),
-        epochs=None,
-        steps_per_epoch=None,
+        epochs=epochs,
+        steps_per_epoch=steps,
         checkpoint_dir=None,
         save_every=None,
         export_dir=None,
@@ -151,6 +164,11 @@ def for_validation(options: Options) -> Options:
 def _problems(options: Options) -> Iterator[str]:
     if not re.fullmatch(r"[a-z][a-z0-9_]*(/[a-z0-9_]+)?(:[\w.*]+)?", options.dataset):
         yield f"argument --dataset: {options.dataset!r} is not a data set's name"
+    elif options.dataset not in DATASETS:
+        # emnist and kmnist are sets of tensorflow-datasets; digit and mnst are slips.
+        near = difflib.get_close_matches(options.dataset, DATASETS, n=1, cutoff=0.8)
+        if near and not options.dataset.endswith("mnist"):
+            yield f"argument --dataset: {options.dataset!r} is unknown; did you mean {near[0]}?"
     if options.save_every and not options.checkpoint_dir:
         yield "--save-every needs --checkpoint-dir"
 
@@ -182,9 +200,16 @@ def _positive(text: str) -> float:
     return value
 
 
+def _epochs_by_steps(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"EPOCHSxSTEPS is needed, such as 3x5, not {text!r}")
+    return int(match[1]), int(match[2])
+
+
 def _devices(text: str) -> tuple[str, ...]:
     devices = tuple(part.strip() for part in text.split(","))
     for device in devices:
-        if not re.fullmatch(r"(?i)/?(cpu|gpu):\d+", device):
+        if not re.fullmatch(r"(?i)/?(cpu|gpu|tpu):\d+", device):
             raise argparse.ArgumentTypeError(f"a list such as gpu:0,gpu:1 is needed: {device!r} is not one")
     return devices

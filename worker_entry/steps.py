@@ -8,7 +8,7 @@ from typing import Any
 
 from worker_entry.backup import Backup
 from worker_entry.failure import DivergedError
-from worker_entry.job import Job, Trained, score_of
+from worker_entry.job import Job, Score, Trained
 from worker_entry.report import Pace
 from worker_entry.stopping import CoordinationService, Saved, Stop
 
@@ -64,7 +64,9 @@ class Steps:
             self._stop.close()
             raise Saved(self.done)
 
-    def close(self, model: Any, loss: float | None, accuracy: float | None) -> Trained:
+    def close(
+        self, model: Any, loss: float | None, accuracy: float | None, score: Callable[[], Score]
+    ) -> Trained:
         """No more steps: save, then score what came of them."""
         if self._loss is not None and self._reported < self.done:
             self._report(self._loss)
@@ -73,8 +75,7 @@ class Steps:
         if self._stop is not None:
             self._stop.close()
         pace = self.pace
-        score = score_of(self._job, model)
-        return Trained(model, loss, accuracy, score, self.done, pace.steps_per_second, pace.seconds)
+        return Trained(model, loss, accuracy, score(), self.done, pace.steps_per_second, pace.seconds)
 
     def _report(self, loss: Callable[[], float]) -> None:
         self._reported = self.done

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from worker_entry.cluster import SINGLE, Chosen, Cluster
-from worker_entry.failure import UsageError
+from worker_entry.failure import ExpectedError, UsageError
 from worker_entry.options import Options
 
 HEARTBEAT = 30.0  # a shorter freeze (a suspended disk, a paused VM) is survived
@@ -30,22 +30,36 @@ def make(chosen: Chosen, options: Options, cluster: Cluster) -> Any:
             return tf.distribute.OneDeviceStrategy(devices[0] if devices else "gpu:0" if gpu else "cpu:0")
         case "mirrored":
             return tf.distribute.MirroredStrategy(devices)
+        case "central-storage":
+            return tf.distribute.experimental.CentralStorageStrategy(devices, "cpu:0" if devices else None)
+        case "tpu":
+            return _tpu(options.tpu)
         case "parameter-server":
             resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
             with bounded(options.start_timeout):
                 return tf.distribute.ParameterServerStrategy(resolver)
         case _:
-            if devices:
-                raise UsageError(
-                    "--devices is for one task",
-                    why="TF_CONFIG names several",
-                    hint="`devices` of the host in hosts.toml",
-                )
+            _show_only(options.devices)
             if not cluster.distributed:
                 return tf.distribute.MultiWorkerMirroredStrategy()
             _configure_coordination(cluster, options.start_timeout)
             with bounded(options.start_timeout + AFTER_TENSORFLOW):
                 return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _show_only(devices: Sequence[str]) -> None:
+    """A MultiWorkerMirroredStrategy takes all GPUs it sees, and of a machine without any the one CPU."""
+    if not devices:
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    numbers = [int(device.rpartition(":")[2]) for device in devices]
+    if any("gpu" not in device.lower() for device in devices) or max(numbers) >= len(gpus):
+        raise UsageError(
+            f"--devices {','.join(devices)} cannot be used between tasks",
+            why=f"a task of several uses GPUs, of which there are {len(gpus)} here, or the one CPU",
+            hint="no --devices",
+        )
+    tf.config.set_visible_devices([gpus[number] for number in numbers], "GPU")
 
 
 def _split_cpu(devices: Sequence[str]) -> None:
@@ -54,6 +68,20 @@ def _split_cpu(devices: Sequence[str]) -> None:
     if numbers and max(numbers) > 0:
         parts = [tf.config.LogicalDeviceConfiguration() for _ in range(max(numbers) + 1)]
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+
+
+def _tpu(name: str | None) -> Any:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name or "")
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ImportError, OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
+        raise ExpectedError(
+            f"no TPU was found; looked for {name or 'one of this machine'} (--tpu, TPU_NAME)",
+            why=str(error).strip().splitlines()[0][:200],
+            hint="--tpu local on a TPU VM, --tpu NAME for one in the network, or another --strategy",
+        ) from None
+    return tf.distribute.TPUStrategy(resolver)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def run(options: Options, cluster: Cluster, reporter: Reporter) -> int:
     if cluster.task.kind == "evaluator":
         raise UsageError("worker_entry has no use for an evaluator", why="it evaluates as it trains")
     gpus = len(tf.config.list_physical_devices("GPU"))
-    chosen = choose(options.strategy, cluster, gpus)
+    chosen = choose(options.strategy, cluster, gpus, options.tpu)
     if chosen.name == "parameter-server" and cluster.task != cluster.leader:
         return serving.serve(cluster, options, reporter)
     # Data before the strategy: a task that cannot read them must not leave its peers waiting.

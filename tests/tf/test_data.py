@@ -54,7 +54,7 @@ def test_missing_data_are_fetched_once_for_each_disk_before_training(tmp_path: P
     """From a server of this machine, with tensorflow-datasets' own code; two tasks share the disk."""
     files = tmp_path / "files"
     mnist_files.make(files)
-    asked = ["--data-dir", str(tmp_path / "data"), "--validate"]
+    asked = ["--data-dir", str(tmp_path / "data"), "--validate", "1x2"]
     with mnist_files.served(files) as server:
         program = ["-m", "tests.tf.small_mnist", "worker_entry.__main__", str(files), server.url, *asked]
         with Gang(tmp_path / "gang", program, jobs={"worker": 2}) as gang:

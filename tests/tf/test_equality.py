@@ -19,6 +19,10 @@ SAME = words("--dataset digits --learning-rate 0.1 --epochs 2 --steps-per-epoch 
 CASES: dict[str, tuple[dict[str, int], str]] = {
     "alone, fit": ({}, "--strategy one-device --batch-size 128"),
     "mirrored, fit": ({}, "--strategy mirrored --devices cpu:0,cpu:1 --batch-size 64"),
+    "central storage, custom": (
+        {},
+        "--strategy central-storage --devices cpu:0,cpu:1 --batch-size 64 --loop custom",
+    ),
     "2 workers, fit": ({"worker": 2}, "--batch-size 64"),
     "2 workers, custom": ({"worker": 2}, "--batch-size 64 --loop custom"),
 }

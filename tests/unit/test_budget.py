@@ -62,9 +62,9 @@ BUDGET = {
     "ssh": Size(9, 1_687, 11_376),
     "store": Size(12, 1_400, 8_495),
     "sync": Size(13, 2_404, 16_042),
-    "tests": Size(349, 39_852, 294_336),
+    "tests": Size(349, 39_868, 294_489),
     "wire": Size(13, 1_557, 6_991),
-    "worker_entry": Size(23, 1_997, 12_274),
+    "worker_entry": Size(23, 2_084, 13_168),
 }
 TOTAL = Size(292, 40_204, 268_055)
 # Modules in one folder.

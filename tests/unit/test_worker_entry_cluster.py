@@ -44,6 +44,7 @@ WRONG = [
     (config({"master": ["a:1"]}), '"master" is not a task type'),
     (config({"worker": "a:1"}), '"worker" must be a list'),
     (config({"worker": ["a"]}), '"worker" must be a list'),
+    (config({"worker": ["a:1", "a:1"]}), "a:1 is the address of two tasks"),
     (config(TWO, "worker", 2), "task worker/2 is not in"),
     (config(TWO, "worker", -1), '"task" must have'),
     (config(TWO, "boss", 0), '"task" must have'),
@@ -60,21 +61,23 @@ def test_a_wrong_tf_config_says_what_is_wrong(text: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "gpus", "name"),
+    ("asked", "text", "gpus", "tpu", "name"),
     [
-        ("auto", None, 0, "one-device"),
-        ("auto", None, 1, "one-device"),
-        ("auto", None, 2, "mirrored"),
-        ("auto", config(TWO), 8, "multi-worker"),
-        ("auto", config({"worker": ["a:1"]}), 0, "one-device"),
-        ("auto", config(PS, "ps"), 0, "parameter-server"),
-        ("multi-worker", None, 0, "multi-worker"),
+        ("auto", None, 0, None, "one-device"),
+        ("auto", None, 1, None, "one-device"),
+        ("auto", None, 2, None, "mirrored"),
+        ("auto", None, 0, "local", "tpu"),
+        ("auto", config(TWO), 8, None, "multi-worker"),
+        ("auto", config({"worker": ["a:1"]}), 0, None, "one-device"),
+        ("auto", config(PS, "ps"), 0, None, "parameter-server"),
+        ("central-storage", None, 2, None, "central-storage"),
+        ("multi-worker", None, 0, None, "multi-worker"),
     ],
 )
 def test_the_strategy_follows_tf_config_and_devices(
-    asked: str, text: str | None, gpus: int, name: str
+    asked: str, text: str | None, gpus: int, tpu: str | None, name: str
 ) -> None:
-    chosen = choose(asked, parse(text), gpus)
+    chosen = choose(asked, parse(text), gpus, tpu)
     assert chosen.name == name
     assert chosen.why
 
@@ -94,7 +97,7 @@ def test_a_strategy_that_does_not_fit_the_cluster_is_refused(
 ) -> None:
     jobs = {kind: tuple(addresses) for kind, addresses in cluster.items()}
     with pytest.raises(UsageError) as caught:
-        choose(asked, Cluster(jobs, Task("worker", 0)), 0)
+        choose(asked, Cluster(jobs, Task("worker", 0)), 0, None)
     assert caught.value.what == what
 
 
@@ -105,4 +108,4 @@ def test_what_the_orchestrator_writes_is_what_we_read() -> None:
 
 
 def test_the_reason_names_what_was_seen() -> None:
-    assert choose("auto", parse(config(TWO)), 0) == Chosen("multi-worker", "TF_CONFIG names 2 tasks")
+    assert choose("auto", parse(config(TWO)), 0, None) == Chosen("multi-worker", "TF_CONFIG names 2 tasks")
