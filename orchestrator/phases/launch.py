@@ -9,7 +9,7 @@ from orchestrator import wire
 from orchestrator.errors import HostError, Trouble
 from orchestrator.events import Phase, TaskStarted
 from orchestrator.fleet import Cancelled
-from orchestrator.model import Completion, Role, RunPlan, TaskSpec
+from orchestrator.model import Completion, Role, RunPlan, TaskId, TaskSpec
 from orchestrator.names import is_validation
 from orchestrator.phases.connect import lease, plan_text
 from orchestrator.phases.context import PhaseFailed, Run, fail_on, phase
@@ -21,7 +21,28 @@ START_TIMEOUT = 60.0
 
 
 def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]) -> dict[str, HostError]:
-    """Ask every node to start its tasks, all at once; return what went wrong by host."""
+    """Ask every node to start its tasks, all at once; return what went wrong by host.
+
+    A host that is lost over it is asked once more when it is back: to start a task twice starts it once.
+    """
+    bad = _start(run, attempt, specs, cwd)
+    if any(error.lost for error in bad.values()):
+        recovery.gather(run, run.timings.host_return)
+        if run.stop.asked:
+            raise Cancelled
+        lost = [spec for spec in specs if spec.id in bad and bad[spec.id].lost]
+        back = [spec for spec in lost if spec.host in run.fleet.sessions]
+        lease(run, move=False)  # the agents that are gone held theirs; the other tasks know these ports
+        for spec in back:
+            del bad[spec.id]
+        bad.update(_start(run, attempt, back, cwd))
+    return {spec.host: bad[spec.id] for spec in specs if spec.id in bad}
+
+
+def _start(
+    run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, str]
+) -> dict[TaskId, HostError]:
+    """Ask once; return what went wrong by task."""
     if run.plan.hearsay:
         raise PhaseFailed(Phase.LAUNCH, f"nothing of this run is started from here: {run.plan.hearsay}")
     plan = plan_text(run)
@@ -45,7 +66,7 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
         )
         request = wire.Start(run=run.id, attempt=attempt, task=str(spec.id), plan=plan, spec=started)
         futures.append((spec, session, session.submit(request)))
-    bad: dict[str, HostError] = {}
+    bad: dict[TaskId, HostError] = {}
     deadline = time.monotonic() + START_TIMEOUT
     for spec, session, future in futures:
         try:
@@ -54,7 +75,7 @@ def start(run: Run, attempt: str, specs: Sequence[TaskSpec], cwd: Mapping[str, s
             if error.kind == Trouble.STOPPED:  # by a user, from another machine
                 run.stop.ask(kill=False)
                 raise Cancelled from error
-            bad.setdefault(spec.host, error)
+            bad[spec.id] = error
         else:
             if not is_validation(attempt):
                 run.bus.emit(TaskStarted(str(spec.id), spec.host, attempt, reply.pid or 0))

@@ -344,3 +344,15 @@ def submit(self, request, payload=b""):
     return answer
 s.Session.submit = submit
 """
+
+
+def test_a_connection_that_breaks_just_when_the_tasks_are_started(desk: Desk) -> None:
+    """Whether the request got there is not known; it is made again, and the task is started once."""
+    desk.patch = f"exec({CUT!r})"
+    viewer = desk.launch("--", "sh", "-c", "echo once >> file; cat file")
+    assert viewer.wait() == ExitStatus.OK, viewer.stderr
+    run = desk.run_id()
+    assert desk.named("HostRecovered", run)
+    assert [event["task"] for event in desk.named("TaskStarted", run)] == ["worker/0", "worker/1"]
+    assert viewer.stdout.count("once") == 2
+    desk.hosts_are_quiet(run)
