@@ -220,14 +220,24 @@ def test_damage_is_found_and_only_its_pieces_come_again(lab: Lab) -> None:
     assert [one.look()["state"], one.look(thorough=True)["state"]] == ["whole", "damaged"]
 
 
-def test_what_others_could_write_is_replaced(lab: Lab) -> None:
+@pytest.mark.parametrize("spoil", ["mode", "folder", "owner"])
+def test_what_others_could_write_is_replaced(lab: Lab, spoil: str) -> None:
     one = filled(lab, "a", room="trees")
-    (one.path / "files" / "b").chmod(0o666)
-    begun = one.begin()
-    assert not begun["present"]
+    file = one.path / "files" / "b"
+    match spoil:
+        case "mode":
+            file.chmod(0o666)
+        case "folder":
+            file.parent.chmod(0o777)
+        case _:
+            if os.geteuid():
+                pytest.skip("another owner needs root")
+            os.chown(file, 65534, 65534)
+    assert not one.begin()["present"]
     one.put(one.every)
     one.seal()
     assert one.whole
+    assert one.begin()["present"]
 
 
 def test_another_machine_on_the_same_disk_finds_it_and_verifies_it_once(lab: Lab) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import wire
 from orchestrator.node.base import procs, trust, turnstile
 from orchestrator.node.base.fault import NodeError
 from orchestrator.node.task import state
@@ -260,6 +261,16 @@ def test_a_claim_that_another_user_takes_costs_an_answer_with_a_name_and_no_wait
     assert other.request("lease", run=lab.run, owner="ada", ports={str(another): "worker/0"})["taken"] == [
         another
     ]
+
+
+@pytest.mark.parametrize("text", [b"[]", b"\xff"])
+def test_a_lease_that_says_nothing_is_still_a_lease(lab: Lab, text: bytes) -> None:
+    agent, port = lab.agent(), free_port()
+    asked = wire.Lease(run="another", owner="bob", ports={str(port): "worker/0"})
+    agent.request("lease", run=lab.run, owner="ada", ports=asked.ports)
+    (lab.state / "leases" / str(port)).write_bytes(text)
+    reply = lab.agent().request("lease", run=asked.run, owner=asked.owner, ports=asked.ports)
+    assert [one.port for one in wire.answer(asked, reply, b"").conflicts] == [port]
 
 
 # --- copied cookies ---

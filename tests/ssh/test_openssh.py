@@ -16,6 +16,7 @@ from orchestrator.fleet import Fleet
 from orchestrator.model import Host, Way
 from orchestrator.rehearsal import Cluster
 from orchestrator.ssh.keys import Secrets
+from orchestrator.ssh.openssh import command
 from orchestrator.ssh.prepare import prepare
 from tests.ssh.keyagent import add
 
@@ -101,6 +102,13 @@ def test_a_way_and_why(cluster: Cluster, tmp_path: Path, lines: Lines, reason: s
         with pytest.raises(HostError) as insisted:
             remark(replace(host, via=Way.PARAMIKO))
         assert (insisted.value.kind, insisted.value.host) == ("config", host.name)
+
+
+def test_no_agent_is_forwarded_whatever_ssh_config_wants(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("ForwardAgent yes\nForwardX11 yes\n")
+    words = command(Host("a", "a", "a", ssh_config=str(tmp_path / "config")), "-G")
+    options = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {"forwardagent no", "forwardx11 no"} <= set(options)
 
 
 REFUSED: list[tuple[Lines, str]] = [

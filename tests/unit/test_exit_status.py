@@ -81,9 +81,11 @@ def test_a_folder_that_was_removed_under_the_shell_is_said(tmp_path: Path, line:
 _CODE = "from orchestrator.cli.main import run; run()"
 
 
-def orchestrate(*words: str | bytes, state: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def orchestrate(
+    *words: str, state: Path, timeout: float = 60, code: str = _CODE
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _CODE, *words],
+        [sys.executable, "-c", code, *words],
         env=os.environ | {"XDG_STATE_HOME": str(state)},
         cwd=state,
         capture_output=True,
@@ -110,6 +112,27 @@ def test_a_pipe_that_was_closed_does_not_change_the_status(tmp_path: Path) -> No
     )
     os.close(writer)
     assert done.returncode == ExitStatus.USAGE
+
+
+def test_debug_shows_where_and_leaves_the_status(tmp_path: Path) -> None:
+    done = orchestrate("launch", "--debug", "--hosts", "none.toml", state=tmp_path)
+    assert done.returncode == ExitStatus.USAGE
+    assert "Traceback" in done.stderr
+    assert "\nerror: there is no none.toml\n" in done.stderr
+
+
+_BUG = """
+from orchestrator.cli import main, runs
+runs.main = lambda _: {}["nothing"]
+main.run()
+"""
+
+
+def test_a_bug_has_a_status_of_its_own(tmp_path: Path) -> None:
+    done = orchestrate("runs", state=tmp_path, code=_BUG)
+    assert done.returncode == 4
+    assert "KeyError: 'nothing'\n" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])
