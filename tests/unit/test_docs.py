@@ -223,3 +223,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     missing = [file.name for file in PAGES[1:] if f"({file.relative_to(ROOT)}" not in readme]
     assert not missing
+
+
+def test_the_pages_stay_short() -> None:
+    assert sum(len(page.read_text().split()) for page in (ROOT / "docs").glob("*.md")) <= 32_000
