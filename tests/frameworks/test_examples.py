@@ -15,7 +15,7 @@ LIMIT = 200.0
 EXAMPLES = [
     ("torch_ddp.py", "torch_desk", "PyTorch: the program imports torch"),
     ("jax_mnist.py", "jax_desk", "JAX: the program imports jax"),
-    ("keras_jax.py", "jax_desk", "JAX: KERAS_BACKEND is jax"),
+    pytest.param("keras_jax.py", "jax_desk", "JAX: KERAS_BACKEND is jax", marks=pytest.mark.soak),
 ]
 
 

@@ -103,13 +103,10 @@ IN_THE_SUITE = frozenset(
     {
         "a module that imports keras",
         "a train_step of Keras 3",
-        "two devices",
         "a package as program",
         "sessions",
-        "one file",
         ".keras on two tasks",
         "a second start",
-        "parameter servers",
         "an evaluator",
     }
 )

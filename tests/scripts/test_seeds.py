@@ -48,7 +48,7 @@ ALL = [
     for many in (1, 4)
 ]
 # Each of another part of ours: one file for four workers; Keras 2 on one host; TF_CONFIG of one task.
-IN_THE_SUITE = [("workers", 4), ("keras_fit", 1), ("tutorial", 1)]
+IN_THE_SUITE = [("workers", 4), ("keras_fit", 1)]
 
 
 @pytest.fixture(scope="module")

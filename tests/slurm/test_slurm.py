@@ -65,6 +65,7 @@ def test_sbatch_trains_four_tasks_to_the_weights_of_a_run_over_ssh(slurm: Slurm,
     assert digests(trained) == digests(over_ssh.stdout)
 
 
+@pytest.mark.soak
 def test_exported_batch_files_train_to_the_same_weights(slurm: Slurm) -> None:
     slurm.script("fit.py", short((EXAMPLES / "fit.py").read_text()))
     shutil.copy(EXAMPLES / "digits.csv.gz", slurm.project)
@@ -207,6 +208,7 @@ def test_two_runs_in_one_allocation_outlive_their_terminals(slurm: Slurm, count:
     slurm.run("scancel", job.number)
 
 
+@pytest.mark.soak
 def test_salloc_whose_terminal_is_closed_takes_the_nodes_back(slurm: Slurm, count: str) -> None:
     pid, terminal = pty.fork()
     if pid == 0:  # the shell of a terminal

@@ -20,6 +20,7 @@ def train(folder: Path, *options: str, jobs: dict[str, int] | None = None) -> li
         return gang.finish()
 
 
+@pytest.mark.soak
 def test_a_prepared_set_needs_no_network(tmp_path: Path, prepared: Path) -> None:
     """It is one file: by data, each of two tasks gets its half of every batch, as one process sees it."""
     both = train(tmp_path, "--data-dir", str(prepared), "--batch-size", "32", jobs={"worker": 2})

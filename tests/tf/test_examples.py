@@ -42,6 +42,7 @@ def test_mirrored_on_one_machine(tmp_path: Path) -> None:
         assert float(accuracies(gang["alone"].text)[-1]) > 0.7
 
 
+@pytest.mark.soak
 def test_parameter_servers_unchanged_under_launch(three: Desk) -> None:
     """Workers and ps never end by themselves; when the chief is done, stopping them is success."""
     three.give_roles("chief", "worker", "ps")

@@ -112,6 +112,7 @@ def called(command: Sequence[str], env: dict[str, str], cwd: Path) -> subprocess
     )
 
 
+@pytest.mark.soak
 def test_pods_end_with_the_weights_of_a_launch(four: Desk, tmp_path: Path) -> None:
     expected = launched(four)
     config_map, service, job = exported(four)

@@ -7,6 +7,8 @@ import re
 import signal
 from typing import Any
 
+import pytest
+
 from orchestrator.errors import ExitStatus
 from tests.ssh.runs.desk import Desk
 from tests.tf.gang import words
@@ -60,6 +62,7 @@ def test_an_unchanged_tutorial_script_and_the_death_of_one_task(desk: Desk) -> N
     desk.nothing_is_left(run)
 
 
+@pytest.mark.soak
 def test_tensorflow_that_swallows_term_is_stopped(desk: Desk) -> None:
     desk.write_hosts(desk.cluster.hosts, job="[job]\ngrace = 2")
     text = (desk.project / desk.example("fit.py")).read_text()

@@ -6,6 +6,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.tf.gang import Gang, words, worker_entry
 
 CLUSTER = {"chief": 1, "worker": 2, "ps": 1}
@@ -14,6 +16,7 @@ SERVERS = ["worker/0", "worker/1", "ps/0"]
 SAVED = 75
 
 
+@pytest.mark.soak
 def test_fit_survives_a_lost_worker_and_the_loss_of_all(tmp_path: Path) -> None:
     kept = ["--checkpoint-dir", str(tmp_path / "checkpoints")]
     training = worker_entry(*TRAINING, "--epochs", "400", "--save-every", "10", *kept)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.ssh.runs.desk import Desk
 from tests.tf import mnist_files
 from tests.tf.gang import ROOT
@@ -30,6 +32,7 @@ print("TRAINED on", train.num_examples, "examples in", train.num_shards, "files"
 """
 
 
+@pytest.mark.soak
 def test_an_unchanged_script_trains_on_what_was_made_of_idx_files(desk: Desk) -> None:
     mnist_files.make(desk.folder / "originals")
     python = desk.program(

@@ -53,6 +53,7 @@ def test_two_r_tasks_share_a_data_set_of_one_file(desk: Desk, prepared: Path) ->
     assert ("r", "ok") in {(check, level) for check, level, _ in checks}, checks  # numpy fits, too
 
 
+@pytest.mark.soak
 def test_an_r_task_and_a_python_task_train_one_model(desk: Desk) -> None:
     """Each in an environment of its own: numpy 1 for R, numpy 2 for Python."""
     r, python = desk.cluster.hosts

@@ -50,6 +50,7 @@ def saved(desk: Desk, run: str, number: int, slug: str) -> int:
     return max((int(match[1]) for match in found if match), default=0)
 
 
+@pytest.mark.soak
 def test_an_interrupted_training_ends_with_the_weights_of_one_that_was_not(
     desk: Desk, tmp_path: Path
 ) -> None:
