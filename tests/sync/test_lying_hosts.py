@@ -26,7 +26,7 @@ GARBLED = "does not speak our protocol"
 
 LISTINGS: dict[str, object] = {
     "dotdot": [file("../x")],
-    "inner dotdot": [folder("a"), file("a/../../x")],
+    "inner dotdot": [folder("a"), file("a/..")],
     "absolute": [file("/tmp/x")],
     "empty name": [file("")],
     "two slashes": [folder("a"), file("a//x")],
