@@ -17,6 +17,7 @@ from pathlib import Path
 
 from orchestrator.errors import HostError, Trouble
 from orchestrator.model import Host
+from orchestrator.ssh.resolve import resolve
 from orchestrator.text import plain
 
 
@@ -66,10 +67,12 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def command(host: Host, *options: str, masters: Path | None = None) -> list[str]:
-    """Return the words of an ssh that asks nobody and forwards nothing; the host is the last of them."""
+    """Return the words of an ssh that forwards nothing; the host is the last of them. Raise HostError."""
     given = {"-F": host.ssh_config, "-l": host.user, "-p": host.port, "-i": host.identity}
     words = ["ssh", "-T"]
     words += [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
+    if resolve(host).accept_new:  # `no` would connect though the key was changed or revoked
+        words += ["-o", "StrictHostKeyChecking=accept-new"]
     for flag, asked in given.items():
         if asked is not None:
             words += [flag, str(Path(str(asked)).expanduser())]
@@ -79,7 +82,7 @@ def command(host: Host, *options: str, masters: Path | None = None) -> list[str]
 
 
 def client(host: Host, masters: Path | None = None) -> list[str]:
-    """Return the words to which a command line is appended."""
+    """Return the words to which a command line is appended; ssh asks nobody. Raise HostError."""
     return command(host, "-o", "BatchMode=yes", "-o", "ControlMaster=no", masters=masters)
 
 

@@ -31,8 +31,8 @@ def prepare(
     over_openssh = [
         host
         for host in hosts
-        if host.via is Way.OPENSSH
-        or (host.via is Way.AUTO and host.name in targets and targets[host.name].beyond)
+        if host.name in targets
+        and (host.via is Way.OPENSSH or (host.via is Way.AUTO and targets[host.name].beyond))
     ]
     masters = open_masters(over_openssh, tell) if over_openssh else None
     names = {host.name for host in over_openssh}

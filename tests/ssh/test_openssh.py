@@ -73,6 +73,13 @@ def revoked_line(cluster: Cluster, folder: Path) -> list[str]:
     return [f"UserKnownHostsFile {folder}/revoked"]
 
 
+def changed_line(cluster: Cluster, folder: Path) -> list[str]:
+    mine, other = (line.split() for line in cluster.known_hosts.read_text().splitlines()[:2])
+    lines = [f"*.example.org {host_key(cluster)}", " ".join([mine[0], *other[1:]])]
+    (folder / "changed").write_text("\n".join([*lines, ""]))
+    return [f"UserKnownHostsFile {folder}/changed"]
+
+
 def proxy(cluster: Cluster, _folder: Path) -> list[str]:
     return [f'ProxyCommand ssh -F "{cluster.ssh_config}" -W "[%h]:%p" {cluster.hosts[1].ssh}']
 
@@ -114,6 +121,8 @@ def test_no_agent_is_forwarded_whatever_ssh_config_wants(tmp_path: Path) -> None
 REFUSED: list[tuple[Lines, str]] = [
     (revoked, "hostkey-revoked"),
     (revoked_line, "hostkey-revoked"),
+    (lambda c, f: ["StrictHostKeyChecking no", *revoked_line(c, f)], "hostkey-revoked"),
+    (lambda c, f: ["StrictHostKeyChecking no", *changed_line(c, f)], "hostkey-changed"),
     (unknown, "hostkey-unknown"),
     (line("SetEnv A=1\nUser nobody-of-that-name"), "auth"),
     (line("SetEnv A=1\nHostName 127.0.0.1\nPort 1"), "refused"),
