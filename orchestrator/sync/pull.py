@@ -167,21 +167,25 @@ class Taking:
         self._record = read_record(to, run)
 
     def take(self, parts: Sequence[Part]) -> tuple[int, int]:
-        """The files that came and their bytes. Nothing of a part is in its place before it is all here."""
+        """The files that came and their bytes. Nothing is in its place before everything is here."""
         differing = [(part, [one for one in part.entries if self._differs(part, one)]) for part in parts]
         self._refuse_to_overwrite(differing)
-        files = size = 0
-        for part, entries in (pair for pair in differing if pair[1]):
-            with Staging(self._place_of(part)) as staging:
-                came = self._bring(part, entries, staging)
-                try:
+        brought = []
+        with contextlib.ExitStack() as stack:
+            for part, entries in (pair for pair in differing if pair[1]):
+                staging = stack.enter_context(Staging(self._place_of(part)))
+                brought.append((part, staging, self._bring(part, entries, staging)))
+            try:
+                for part, staging, came in brought:
                     for one in came:
                         self._place(staging.top, one, part.below + one.path)
-                finally:  # what an interrupted pull has put here is the run's all the same
+            finally:  # what an interrupted pull has put here is the run's all the same
+                if brought:
                     write_record(self._to, self._run, self._record)
-            discard(str(staging.path))
-            files, size = files + len(came), size + sum(one.size for one in came)
-        return files, size
+            for _, staging, _ in brought:
+                discard(str(staging.path))
+        everything = [one for _, _, came in brought for one in came]
+        return len(everything), sum(one.size for one in everything)
 
     def _place_of(self, part: Part) -> Path:
         """Where a part is filled: the same place each time, so that an interrupted pull goes on."""

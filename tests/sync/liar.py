@@ -31,7 +31,7 @@ class Liar:
         self.rows = rows
         self.asked: list[str] = []
         self._contents = contents or {}
-        self._kind, self._root, self._says = kind, root, says
+        self._kind, self._root, self.says = kind, root, says
         self._submitted: dict[int, tuple[wire.Request[Any], bytes]] = {}
 
     @property
@@ -42,8 +42,8 @@ class Liar:
         self.asked.append(request.OP)
         if request.OP == wire.FilesList.OP:
             return self._answer(request, {"kind": self._kind, "root": self._root}, listing(self.rows))
-        if self._says is not None:
-            return self._answer(request, *self._says)
+        if self.says is not None:
+            return self._answer(request, *self.says)
         data, gone = b"", []
         for place, (name, at, length, *_) in enumerate(json.loads(payload)):
             if name in self._contents:

@@ -138,6 +138,19 @@ def test_contents_that_were_not_asked_for_change_nothing(
         assert error.what in {UNASKED, GARBLED}
 
 
+def test_of_two_paths_none_is_in_its_place_before_both_are_here(home: Path) -> None:
+    liar = Liar([file("x")], {"x": b"x"})
+    parts = pull.choose(liar.session, "/there", ["/a", "/b"])
+    before = all_of(home.parent)
+
+    def lie(_size: int) -> None:
+        liar.says = {"gone": []}, b"xy"
+
+    with pytest.raises(HostError, match=UNASKED):
+        pull.take(liar.session, parts, home / "target", "run", lie)
+    assert (liar.asked.count("files_get"), all_of(home.parent)) == (2, before)
+
+
 def test_more_than_the_disk_has_is_not_begun(home: Path) -> None:
     liar = Liar([file("a", 1 << 50)])
     with pytest.raises(ClusterError, match="not enough room"):
