@@ -37,6 +37,7 @@ from orchestrator.wire.request import read
 _PATIENCE = 600.0
 _TOGETHER = 500  # files in one question
 _SHOWN = 8  # names
+_SPARE = 512 << 20  # bytes that stay free on our disk: other programs write, too
 _MOST_ROW = 64 << 10  # bytes; names and targets have 4,095 each, and escapes
 # git executes what lies in such a folder, wherever it is found; some file systems know no upper case.
 _EXECUTED = ".git"
@@ -383,10 +384,10 @@ def _take(
 
 def _check_room(host: str, size: int, target: Path) -> None:
     free = shutil.disk_usage(target).free
-    if size > free:
+    if size and size > free - _SPARE:
         raise ClusterError(
             f"not enough room for {size / 1e6:,.0f} MB of {host}",
-            why=f"{free / 1e6:,.0f} MB are free in {target.parent}",
+            why=f"{free / 1e6:,.0f} MB are free in {target.parent}, of which {_SPARE / 1e6:,.0f} stay free",
             hint="make room, or take another folder",
         )
 
