@@ -6,11 +6,15 @@ import os
 import pwd
 import socket
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.node.base import turnstile
+from orchestrator.node.look import mesh
+from orchestrator.node.serve.agent import Agent
+from orchestrator.node.serve.loop import Loop
 from tests.node.agent_client import AgentClient
 from tests.node.harness import until
 from tests.node.lab import Lab, opened
@@ -56,6 +60,33 @@ def test_without_the_word_of_the_run_nothing_is_said(lab: Lab, question: bytes) 
             answer = b""  # hung up on in the middle
     assert answer == b""
     assert look(agent, port)["tcp"]  # and whoever knows the word is answered
+
+
+@pytest.mark.parametrize("beginning", [b"x", NONCE[:9].encode()])
+def test_a_word_is_judged_when_it_is_complete(lab: Lab, beginning: bytes) -> None:
+    """Nobody can guess it letter by letter."""
+    agent, port = lab.agent(), free_port()
+    agent.request("listen", ports=[port], nonce=NONCE, host="b")
+    with socket.create_connection(("127.0.0.1", port), 10) as peer:
+        peer.sendall(beginning)
+        assert look(agent, port)["tcp"]  # by then it was heard
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+        peer.settimeout(10)
+        peer.sendall(b"x" * (len(NONCE) + 1 - len(beginning)))
+        assert peer.recv(1) == b""
+
+
+def test_who_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle strangers would take the places of the peers."""
+    monkeypatch.setattr(mesh, "_PATIENCE", 0.0)
+    loop = Loop()
+    made = mesh.Mesh(cast("Agent", SimpleNamespace(loop=loop)), NONCE, "b", 0)
+    with socket.create_connection(("127.0.0.1", made.listen_anywhere()), 10) as peer:
+        loop.step()
+        assert peer.recv(1) == b""
+    made.close()
 
 
 def test_why_a_connection_fails(lab: Lab) -> None:

@@ -21,6 +21,7 @@ from ..serve.loop import READ
 from ..task import leases
 
 _PEERS = 512  # connections at a time; more than that are no peers
+_PATIENCE = 30.0  # seconds for one of them
 _MOST = 1 << 16  # bytes of large packets: a buffer of the kernel takes them at once
 _LISTEN = "0A"
 
@@ -84,15 +85,16 @@ class Mesh:
         peer.setblocking(False)
         self._peers[peer.fileno()], self._heard[peer.fileno()] = peer, b""
         self._loop.watch(peer.fileno(), READ, lambda: self._hear(peer))
+        self._loop.after(_PATIENCE, lambda: self._hang_up(peer))
 
     def _hear(self, peer: socket.socket) -> None:
-        """Answer the question; hang up on any other, and on who has hung up."""
+        """Answer the question; hang up on any other when it is as long, and on who has hung up."""
         try:
             data = peer.recv(len(self._question))
             heard = self._heard[peer.fileno()] + data
             if data and heard == self._question:
                 self._send(peer)
-            if data and self._question.startswith(heard):
+            if data and (len(heard) < len(self._question) or heard == self._question):
                 self._heard[peer.fileno()] = heard
                 return
         except BlockingIOError:
