@@ -94,21 +94,26 @@ def cache(name: str) -> Path:
     return Path(base) / OURS / name
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, tries: int = 10) -> None:
     """Make a private folder, and what is missing above it; raise OSError.
 
     Whatever the umask is, others write in none of them, nor in one of ours that is there already: who can
     rename what is in it owns the runs.
     """
-    for one in reversed(path.parents):
-        if not one.is_dir():
-            one.mkdir(0o755, exist_ok=True)
-    path.mkdir(0o700, exist_ok=True)
-    for one in (path, path.parent) if path.parent.name == OURS else (path,):
-        found = one.stat()
-        open_to_others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
-        if found.st_uid == os.geteuid() and open_to_others:
-            one.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+    try:
+        for one in reversed(path.parents):
+            if not one.is_dir():
+                one.mkdir(0o755, exist_ok=True)
+        path.mkdir(0o700, exist_ok=True)
+        for one in (path, path.parent) if path.parent.name == OURS else (path,):
+            found = one.stat()
+            open_to_others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+            if found.st_uid == os.geteuid() and open_to_others:
+                one.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+    except FileNotFoundError:  # another command has removed an empty one of them
+        if not tries:
+            raise
+        make_folder(path, tries - 1)
 
 
 def move_aside(path: Path) -> None:

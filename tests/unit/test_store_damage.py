@@ -17,7 +17,7 @@ from orchestrator.eventjson import decode
 from orchestrator.events import Noted, Stamped, TaskStarted
 from orchestrator.model import Order
 from orchestrator.names import RunId
-from orchestrator.plainfile import NotPlainError, open_plain
+from orchestrator.plainfile import NotPlainError, make_folder, open_plain
 from orchestrator.store import RunFolder, RunReader, runs
 from orchestrator.store.eventlog import EventLog
 from orchestrator.store.mirror import Mirror
@@ -170,3 +170,19 @@ def test_a_plan_that_makes_no_sense_is_refused(folder: RunFolder) -> None:
     with pytest.raises(OrchestrateError) as refused:
         folder.read_plan()
     assert "it is the plan of run 'another'" in refused.value.why
+
+
+def test_a_folder_is_made_though_another_command_removes_an_empty_one_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, mkdir, removed = tmp_path / "runs" / "new", Path.mkdir, list[Path]()
+
+    def clean_first(self: Path, *rest: Any, **options: Any) -> None:
+        if self == path and not removed:
+            removed.append(self.parent)
+            self.parent.rmdir()
+        mkdir(self, *rest, **options)
+
+    monkeypatch.setattr(Path, "mkdir", clean_first)
+    make_folder(path)
+    assert (path.is_dir(), removed) == (True, [path.parent])
