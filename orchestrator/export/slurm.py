@@ -25,7 +25,7 @@ def batch(plan: RunPlan, folder: str, launch: Sequence[str]) -> str:
         *_head(plan, ()),
         "#SBATCH --signal=B:USR1@120",
         "",
-        f"cd {shlex.quote(folder)}",
+        f"cd {shlex.quote(folder)} || exit",
         f"exec {shlex.join(launch)}",
     ]
     return "\n".join(lines) + "\n"
@@ -45,7 +45,7 @@ def plain_batch(plan: RunPlan, folder: str, remarks: Sequence[str]) -> str:
     lines = [
         *_head(plan, remarks),
         "",
-        f"cd {shlex.quote(folder)}",
+        f"cd {shlex.quote(folder)} || exit",
         *(f"export {name}={shlex.quote(value)}" for name, value in common.environment(plan.tasks).items()),
         *([task.setup] if task.setup else []),
         f"exec {shlex.join(srun)} {shown((host.python, common.RANK_FILE.name, *rank, '--'))} {shown(argv)}",
