@@ -16,8 +16,8 @@ from ..base.fault import unwritable
 from ..base.paths import absolute, digest_name, plain_name
 from ..disk.listing import walk
 from ..disk.removing import remove
-from ..look import question
 from ..serve.agent import Agent, Request
+from ..task import environ
 
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
 _PIECE = 1 << 20
@@ -35,7 +35,7 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
     data = [digest_name(one) for one in request.get("data", ())]
     reply: dict[str, Any] = {"work": work, "missing": [], "made": False}
     if request.get("needs") is not None:
-        reply["had"] = question.have(request["needs"])
+        reply["had"] = _have(request["needs"])
         if not (request.get("makes", True) and reply["had"]["program"]):
             return reply
     trust.check_way(workdir, "trees")
@@ -58,6 +58,20 @@ def make(_agent: Agent, request: Request) -> dict[str, Any]:
         if not reply["missing"] and not os.path.isdir(work):
             raise unwritable(work, error) from None
     return reply
+
+
+def _have(needs: dict[str, Any]) -> dict[str, Any]:
+    """Say what of a job's needs is here; without a `setup` and paths, a look at PATH tells it."""
+    if needs.get("setup") or needs["paths"]:
+        from ..look import question  # it brings `subprocess`, which most jobs do not need
+
+        return question.have(needs)
+    if not needs["program"]:
+        return {"program": True, "paths": []}
+    command, env = environ.of_task({"argv": [needs["program"]], "python": needs["python"]}, {})
+    place = environ.find_program(os.fsdecode(command[0]), env.get(b"PATH", os.defpath.encode()))
+    is_program = place is not None and os.path.isfile(place) and os.access(place, os.X_OK)
+    return {"program": is_program, "paths": []}
 
 
 def run_folder(workdir: str, run: str) -> str:
