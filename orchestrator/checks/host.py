@@ -346,7 +346,7 @@ CHECKS = (
         "port",
         each(_port),
         ask=("cat", "/proc/sys/net/ipv4/ip_local_port_range"),
-        fix="`orchestrate stop RUN`, or end what holds it; else set another `task_port` in hosts.toml",
+        fix="end what holds it (a run: `orchestrate stop RUN`), or set another `task_port` in hosts.toml",
     ),
     Check("linger", each(_linger), ask=("sh", "-c", _LINGERS)),
     Check("gpu", each(_gpu)),
