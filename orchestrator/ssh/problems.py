@@ -165,7 +165,7 @@ TABLE: tuple[tuple[type[BaseException], Wording[BaseException]], ...] = (
     (paramiko.SSHException, _protocol),
     (socket.gaierror, _resolve),
     (TimeoutError, _timeout),
-    (ConnectionRefusedError, _at_port("refused", "refused the connection", "start sshd there, or mend `port`")),
+    (ConnectionRefusedError, _at_port("refused", "refused the connection", "start sshd, or set `port`")),
     (ConnectionError, _lost),
     (OSError, _system),
     (EOFError, _lost),
