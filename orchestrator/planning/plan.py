@@ -284,17 +284,6 @@ def tf_config(cluster: Mapping[str, tuple[str, ...]], task: TaskId) -> str:
     return json.dumps({"cluster": roles, "task": {"type": task.role.value, "index": task.index}})
 
 
-def parse_tf_config(text: str) -> tuple[dict[str, tuple[str, ...]], TaskId]:
-    """Read what `tf_config` was given; raise ValueError for anything else."""
-    try:
-        config = json.loads(text)
-        cluster = {Role(role).value: tuple(map(str, peers)) for role, peers in config["cluster"].items()}
-        task = TaskId(Role(config["task"]["type"]), int(config["task"]["index"]))
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"not a TF_CONFIG: {text[:200]!r}") from error
-    return cluster, task
-
-
 def completion(cluster: Mapping[str, tuple[str, ...]]) -> Completion:
     """Parameter servers, and the workers beside them, never exit by themselves."""
     return Completion.CHIEF if Role.PS.value in cluster else Completion.ALL
