@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.export import orchestrate_rank
-from orchestrator.frameworks import Standing, variables
+from orchestrator.export import common, orchestrate_rank
+from orchestrator.frameworks import FRAMEWORKS, Standing, variables
 from orchestrator.model import FrameworkName, Host, Job
 from orchestrator.program import framework
 from tests.unit.plans import host, make
@@ -188,5 +188,10 @@ def test_the_file_for_other_launchers_tells_the_same() -> None:
     """orchestrate_rank.py, for Slurm and Kubernetes, stands alone; the names are one contract."""
     hosts = [("a", 2222), ("a", 2223), ("[fd00::5]", 2222)]
     standing = Standing(1, (("a", 2222), ("a", 2223), ("fd00::5", 2222)), 1, 2, 0, 2, None)
-    ours = variables(TORCH, standing) | variables(JAX, standing)
+    ours = {key: value for name in FRAMEWORKS for key, value in variables(name, standing).items()}
     assert orchestrate_rank.of_frameworks(1, hosts) == ours
+    plan = make(host("a", "chief"), host("b", tasks=2), host("fd00::5", "ps"), host("d", "evaluator"))
+    for rank, task in enumerate(plan.tasks):
+        addresses = task.env["ORCHESTRATE_HOSTS"].split(",")
+        config = orchestrate_rank.tf_config(rank, list(common.roles(plan).items()), addresses)
+        assert config == task.env["TF_CONFIG"]
