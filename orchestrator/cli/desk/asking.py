@@ -27,7 +27,6 @@ def logins(hosts: Sequence[Host]) -> Secrets | None:
     """Ask for what only a person knows of these hosts' keys; None where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    from orchestrator.cli.desk.out import tell
     from orchestrator.ssh.prepare import prepare
 
     return prepare([host for host in hosts if not host.is_local], getpass.getpass, tell=tell)

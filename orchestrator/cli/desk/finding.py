@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
-from orchestrator.cli.desk.asking import key_or_none, logins, new_fleet
+from orchestrator.cli.desk.asking import asking, key_or_none
 from orchestrator.cli.desk.out import tell
-from orchestrator.errors import HostError, SeveralErrors, UsageError
+from orchestrator.errors import SeveralErrors, UsageError
 from orchestrator.events import Outcome, RunEnded
 from orchestrator.model import Inventory, Role, RunPlan
 from orchestrator.names import NotANameError, RunId, shown
@@ -22,9 +20,7 @@ from orchestrator.store.known import ambiguous, matches_run, named
 from orchestrator.store.planfile import decode_plan
 from orchestrator.store.reader import events_of
 from orchestrator.text import count
-
-if TYPE_CHECKING:
-    from orchestrator.ssh.keys import Secrets
+from orchestrator.wire.tasks import RunStatus
 
 
 def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) -> RunFolder:
@@ -135,62 +131,43 @@ def discover(inventory: Inventory) -> Discovery:
 
     Raise when no host answers.
     """
-    asked = logins(inventory.hosts)
-    found = _ask(inventory, asked)
-    if len(found.bad) == len(inventory.hosts):
-        raise SeveralErrors(
-            HostError(host, what, kind=kind, why=why, hint=hint) for host, what, kind, why, hint in found.bad
-        )
+    with asking(inventory.hosts) as (fleet, bad):
+        answers = fleet.ask(wire.States(run=None))
+    bad = {**bad, **answers.bad}
+    if len(bad) == len(inventory.hosts):
+        raise SeveralErrors(bad.values())
     key = key_or_none()
     tellings: list[Telling] = []
-    ignored: dict[str, list[str]] = {}
-    for host, run, text, goes_on, started in found.plans:
-        try:
-            tellings.append(_telling(host, run, text, key, goes_on=goes_on, started=started))
-        except NotANameError as error:
-            ignored.setdefault(host, []).append(error.what)
-        except ValueError:  # of another version, or cut
-            continue
-    for host, reasons in ignored.items():
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        tell(f"{host}: a run that it tells of is ignored: {reasons[0]}{more}")
-    for host, number in found.more:
-        tell(f"{host}: {count(number, 'older run')} left out: it keeps too many (`orchestrate clean`)")
-    silent = sorted(bad[0] for bad in found.bad)
-    answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
-    return Discovery(join(tellings), answering, tuple(silent))
+    for host, reply in answers.good.items():
+        ignored: list[str] = []
+        for run in (run for run in reply.runs if run.plan):
+            try:
+                tellings.append(_telling(host, run, key))
+            except NotANameError as error:
+                ignored.append(error.what)
+            except ValueError:  # of another version, or cut
+                continue
+        if ignored:
+            more = f" (and {len(ignored) - 1} more)" if len(ignored) > 1 else ""
+            tell(f"{host}: a run that it tells of is ignored: {ignored[0]}{more}")
+        if reply.more:
+            tell(
+                f"{host}: {count(reply.more, 'older run')} left out: it keeps too many (`orchestrate clean`)"
+            )
+    answering = tuple(host.name for host in inventory.hosts if host.name not in bad)
+    return Discovery(join(tellings), answering, tuple(sorted(bad)))
 
 
-def _telling(host: str, run: str, text: str, key: bytes | None, *, goes_on: bool, started: bool) -> Telling:
+def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling:
     """Read what a host tells of a run; raise NotANameError, or msgspec's errors for what is not a plan."""
-    RunId(run)
-    sealed = opened(text, key)
+    run = RunId(status.run)
+    sealed = opened(status.plan or "", key)
     plan = decode_plan(sealed.plan)
     if plan.run != run:
         raise NotANameError(f"{shown(run)} has the plan of another run")
     if wrong := incoherent(plan):
         raise NotANameError(f"{run} has a plan that cannot be: {wrong}")
-    return Telling(host, plan, sealed.authentic, goes_on, started)
-
-
-@dataclass(frozen=True)
-class _Found:
-    plans: tuple[tuple[str, str, str, bool, bool], ...]  # (host, run, its plan there, continues, has tasks)
-    bad: tuple[tuple[str, str, str, str, str], ...]  # (host, what, kind, why, hint)
-    more: tuple[tuple[str, int], ...]  # (host, how many runs it has no room to tell of)
-
-
-def _ask(inventory: Inventory, asked: Secrets | None) -> _Found:
-    with contextlib.closing(new_fleet(asked)) as fleet:
-        bad = fleet.connect(inventory.hosts)
-        answers = fleet.ask(wire.States(run=None))
-    runs = [(name, run) for name, reply in answers.good.items() for run in reply.runs]
-    errors = {**bad, **answers.bad}.values()
-    return _Found(
-        tuple((name, run.run, run.plan, run.active, bool(run.tasks)) for name, run in runs if run.plan),
-        tuple((error.host, error.what, error.kind, error.why, error.hint) for error in errors),
-        tuple((name, reply.more) for name, reply in answers.good.items() if reply.more),
-    )
+    return Telling(host, plan, sealed.authentic, status.active, bool(status.tasks))
 
 
 def _unknown(wanted: str | None, where: str) -> UsageError:
