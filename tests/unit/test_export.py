@@ -133,3 +133,8 @@ def test_a_tasks_place_is_not_in_the_environment_of_all() -> None:
     env = common.environment(plan.tasks)
     assert env["X"] == "1"
     assert not {"TF_CONFIG", "ORCHESTRATE_RANK", "RANK", "CUDA_VISIBLE_DEVICES"} & env.keys()
+
+
+def test_torchrun_starts_a_process_for_each_device_there_too() -> None:
+    plan = plans.make(host("a", devices=()), command=("torchrun", "train.py"))
+    assert common.environment(plan.tasks)["PET_NPROC_PER_NODE"] == "1"
