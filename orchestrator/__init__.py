@@ -1,3 +1,3 @@
-"""SSH-based cluster orchestrator for distributed TensorFlow training."""
+"""SSH-based cluster orchestrator for distributed training: TensorFlow, PyTorch and JAX."""
 
 __version__ = "0.1.0"

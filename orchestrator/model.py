@@ -35,7 +35,7 @@ MAX_PORT = 65535
 
 @dataclass(frozen=True, order=True)
 class TaskId:
-    """One TensorFlow task: type and index, as in TF_CONFIG; written `worker/1`."""
+    """One task of a run: type and index, as in TF_CONFIG; written `worker/1`."""
 
     role: Role
     index: int

@@ -15,7 +15,7 @@ from orchestrator.cli.args import options
 from orchestrator.errors import UsageError
 
 _DESCRIPTION = """\
-Distributed TensorFlow training on a handful of machines that answer SSH.
+Train one model on all your machines, over SSH: TensorFlow, PyTorch or JAX, scripts unchanged.
 
   orchestrate init gpu-01 gpu-02     write a hosts.toml of the machines you have
   orchestrate preflight              will this cluster train? if not: what is wrong, where, and the fix
