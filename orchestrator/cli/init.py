@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "host",
         nargs="*",
         metavar="HOST",
-        help=(
-            "as you would write it for ssh: gpu-[01-04], train@head:2200 (default: those of the Slurm job)"
-        ),
+        help="as you would write it for ssh: gpu-[01-04], train@head:2200",
     )
     parser.add_argument(
         "--hostfile",

@@ -103,7 +103,7 @@ def test_a_file_that_is_no_list_of_hosts(text: str, tmp_path: Path) -> None:
         choosing.read(tmp_path / "hosts")
 
 
-def test_names_of_ssh_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_ssh_config(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "a").write_text('host = "gpu-03" gpu-04\n')
     (tmp_path / "config").write_text(
@@ -112,7 +112,6 @@ def test_names_of_ssh_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     assert choosing.aliases(tmp_path / "config") == ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
     assert choosing.aliases(tmp_path / "none") == ()
-    monkeypatch.delenv(choosing.SLURM, raising=False)
     with pytest.raises(UsageError) as caught:
         choosing.choose([], None, str(tmp_path / "config"))
     assert caught.value.why.endswith(" names gpu-[01-04]")
@@ -122,12 +121,6 @@ def test_a_host_is_written_only_under_a_name_that_is_read_again() -> None:
     with pytest.raises(Wrong, match="letters, digits"):
         choosing.host_of(Candidate("g\u00fcn", "10.0.0.1"), None)
     assert choosing.hostname(choosing.host_of(Candidate("gpu-01.", "gpu-01."), "/dev/null")) == "gpu-01"
-
-
-def test_the_hosts_of_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choosing.SLURM, "gpu-[01-02,07],head")
-    found = choosing.choose([], None, None)
-    assert [one.name for one in found] == ["gpu-01", "gpu-02", "gpu-07", "head"]
 
 
 def machine(hostname: str, *addresses: str, place: str = "") -> Machine:

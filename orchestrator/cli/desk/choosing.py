@@ -1,9 +1,8 @@
-"""The hosts that `init` begins with: named ones, a file's, or Slurm's; and the names of ssh_config."""
+"""The hosts that `init` begins with: named ones, or a file's; and the names of ssh_config."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -13,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import ranges
-from orchestrator.cli.desk.out import tell
 from orchestrator.config.mistakes import Wrong
 from orchestrator.config.targets import read_name, read_target
 from orchestrator.errors import HostError, UsageError
 from orchestrator.model import Host
 from orchestrator.text import endpoint
 
-SLURM = "SLURM_JOB_NODELIST"
 _NAMES = "`orchestrate init gpu-01 gpu-02`, with your own hosts' names"
 _HINT = "write a line `host slots=4` for every host"
 _SECONDS = 60.0  # for Ansible, which may ask a cloud
@@ -48,9 +45,6 @@ def choose(words: Sequence[str], hostfile: str | None, ssh_config: str | None) -
         return _narrowed(read(Path(hostfile)), words, f"in {hostfile}")
     if words:
         return _of_words(words)
-    if nodes := os.environ.get(SLURM):
-        tell(f"hosts: {nodes}, of {SLURM}")
-        return _of_words([nodes])
     file = Path(ssh_config or "~/.ssh/config").expanduser()
     names = ranges.fold(aliases(file))
     why = f"{file} names {names}" if names else "no word names one"
