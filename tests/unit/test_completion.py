@@ -45,6 +45,16 @@ def environ(place: Path) -> dict[str, str]:
     }
 
 
+def question(place: Path, typed: str) -> dict[str, str]:
+    """Ask as a shell does, but for the start of a Python."""
+    return environ(place) | {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(place / "out"),
+        "COMP_LINE": typed,
+        "COMP_POINT": str(len(typed)),
+    }
+
+
 # What is typed, what is offered among other things, and what is not.
 TYPED = [
     ("orchestrate ta", {"tail"}, {"status", "--help"}),
@@ -63,14 +73,7 @@ TYPED = [
 
 @pytest.mark.parametrize(("typed", "wanted", "unwanted"), TYPED)
 def test_what_is_offered(typed: str, wanted: set[str], unwanted: set[str], place: Path) -> None:
-    """As a shell asks, but for the start of a Python."""
-    question = {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(place / "out"),
-        "COMP_LINE": typed,
-        "COMP_POINT": str(len(typed)),
-    }
-    assert command.run((), place, {**environ(place), **question}).returncode == 0
+    assert command.run((), place, question(place, typed)).returncode == 0
     offered = {word.strip() for word in (place / "out").read_text().split("\x0b")}
     assert wanted <= offered
     assert not unwanted & offered
@@ -105,19 +108,5 @@ def test_other_shells_have_a_script_of_their_own(shell: str, capsys: pytest.Capt
 def test_a_tab_in_a_broken_place_says_nothing(tmp_path: Path) -> None:
     """Nothing is printed into the line that is typed."""
     (tmp_path / "hosts.toml").write_text("[[hst]]\n")
-    known = {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out"),
-        "COMP_LINE": "orchestrate exec --only ",
-        "COMP_POINT": "24",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator"],
-        cwd=tmp_path,
-        env={**environ(tmp_path), **known, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert (done.stdout, (tmp_path / "out").read_text()) == ("", "")
+    done = command.run((), tmp_path, question(tmp_path, "orchestrate exec --only "))
+    assert (done.returncode, done.stdout, (tmp_path / "out").read_text()) == (0, "", "")
