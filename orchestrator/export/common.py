@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 RANK_FILE = Path(orchestrate_rank.__file__)
 # Set by orchestrate_rank.py, which cannot know the number of GPUs, or by the engine that shares those out.
 _ELSEWHERE = {TF_CONFIG, DEVICES, "CUDA_DEVICE_ORDER", *orchestrate_rank.of_frameworks(0, [("host", 1)])}
-_ELSEWHERE -= {"PET_NPROC_PER_NODE"}
+_ELSEWHERE.remove("PET_NPROC_PER_NODE")
 
 
 def only(values: Iterable[_T], what: str) -> _T:

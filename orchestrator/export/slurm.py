@@ -60,7 +60,6 @@ def by_name(plan: RunPlan) -> bool:
 
 def _head(plan: RunPlan, remarks: Sequence[str]) -> list[str]:
     name = common.name_of(plan, 60)
-    nodes = ranges.fold(host.ssh for host in plan.hosts)
     tasks = common.only((host.tasks for host in plan.hosts), "how many there are on a host")
     gpus = common.only((len(host.devices or ()) for host in plan.hosts), "the GPUs of their hosts")
     secrets = ", ".join(plan.secrets)
@@ -77,5 +76,5 @@ def _head(plan: RunPlan, remarks: Sequence[str]) -> list[str]:
     if gpus:
         rows.append(f"#SBATCH --gpus-per-node={gpus}")
     if by_name(plan):
-        rows.append(f"#SBATCH --nodelist={nodes}")
+        rows.append("#SBATCH --nodelist=" + ranges.fold(host.ssh for host in plan.hosts))
     return rows
