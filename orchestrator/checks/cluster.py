@@ -78,7 +78,7 @@ def _same(report: HostReport, package: str, usual: str, needs: Needs) -> str:
         return "`orchestrate setup`"
     name = report.distribution or package if package == "tensorflow" else package
     # --no-deps: tf_keras would pull in the full tensorflow beside a tensorflow-cpu.
-    return report.pip(*(["--no-deps"] if package != "tensorflow" else []), f"{name}=={usual}")
+    return report.pip(*(["--no-deps"] if package == "tf-keras" else []), f"{name}=={usual}")
 
 
 def _backends(evidence: Evidence) -> Judgements:
