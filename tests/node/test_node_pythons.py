@@ -49,13 +49,16 @@ def test_python_3_8_itself_was_among_them() -> None:
         pytest.skip("no python3.8 on this machine: only its grammar was checked")
 
 
-def test_the_hot_path_of_a_start_imports_nothing_heavy() -> None:
-    heavy = {"asyncio", "dataclasses", "inspect", "logging", "pathlib", "shutil", "subprocess"}
-    heavy.add("tempfile")
+def test_the_hot_path_of_a_start_imports_nothing_heavy(tmp_path: Path) -> None:
+    heavy = {"asyncio", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "shutil", "subprocess"}
+    heavy |= {"tempfile", "orchestrator.node.hook.site_tensorflow"}
     modules = ", ".join(f"orchestrator.node.{name}" for name in HOT)
-    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {modules};print(*sorted(set(sys.modules)))"
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {modules}\n"
+    code += "from orchestrator.node import base, hook\n"
+    code += "assert hook.site.install(base.paths.Paths(sys.argv[2]))\n"
+    code += "print(*sorted(set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, FOLDER.parents[1]],
+        [sys.executable, "-I", "-S", "-c", code, FOLDER.parents[1], tmp_path],
         capture_output=True,
         text=True,
         timeout=60,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import zlib
 
 from ..base.descriptors import replace_file
 from ..base.paths import TaskFolder, make_private
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 # middle of the real-time signals nobody has been met.
 SIGNAL = 49
 VARIABLE = "ORCHESTRATE_STACKS"
-_MAIN = "sitecustomize"
+# Written in this order: with the last one all are there.
+_PARTS = ("site_errors", "site_jax", "site_modules", "site_stacks", "site_tensorflow", "sitecustomize")
 
 
 def mark(folder: TaskFolder) -> Dict[str, str]:
@@ -36,11 +39,11 @@ def install(paths: Paths) -> Optional[str]:
     A task that cannot show its stacks is still a task.
     """
     try:
-        folder = paths.site(version())
-        if not os.path.exists(os.path.join(folder, _MAIN + ".py")):
-            sources = _sources()
+        sources = _sources()
+        folder = paths.site(version(sources))
+        if not os.path.exists(os.path.join(folder, _PARTS[-1] + ".py")):
             make_private(folder)
-            for name in sorted(sources, key=lambda name: name == _MAIN):  # it comes last: then all is there
+            for name in _PARTS:
                 replace_file(os.path.join(folder, name + ".py"), sources[name])
     except (OSError, ImportError):  # no room; no longer readable where it came from
         return None
@@ -53,23 +56,15 @@ def put_first(env: Dict[bytes, bytes], folder: str) -> None:
     env[b"PYTHONPATH"] = os.fsencode(folder) + (b":" + rest if rest else b"")
 
 
-def version() -> str:
-    """Tell our files from those of another version."""
-    import hashlib  # its libcrypto takes 4 ms
-
-    sources = _sources()
-    return hashlib.sha256(b"\0".join(sources[name] for name in sorted(sources))).hexdigest()[:16]
+def version(sources: Mapping[str, bytes]) -> str:
+    """Tell our files from those of another version; hashlib's libcrypto would take 4 ms of each start."""
+    return f"{zlib.crc32(repr(sorted(sources.items())).encode()):08x}"
 
 
 def _sources() -> Dict[str, bytes]:
-    """Read the files as this package brought them along, from disk or from memory."""
-    # They do nothing by these names.
-    from . import site_errors, site_jax, site_modules, site_stacks, site_tensorflow, sitecustomize
-
+    """Read the files as this package brought them along, from disk or from memory; none of them is run."""
     sources = {}
-    for module in (site_errors, site_jax, site_modules, site_stacks, site_tensorflow, sitecustomize):
-        spec = module.__spec__
-        assert spec is not None
-        text: str = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
-        sources[spec.name.rpartition(".")[2]] = text.encode()
+    for name in _PARTS:
+        spec = importlib.util.find_spec(f"{__package__}.{name}")
+        sources[name] = spec.loader.get_source(spec.name).encode()  # type: ignore[union-attr]
     return sources
