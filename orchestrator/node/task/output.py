@@ -30,7 +30,7 @@ class Output:
         self.rests_until: float | None = None
 
     def take(self) -> None:
-        """Return what is there now, up to a chunk."""
+        """Keep what is there now, up to a chunk."""
         size = self._read()
         self.ended = size == 0
         if size is not None and 0 < size < _LITTLE:

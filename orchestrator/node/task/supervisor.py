@@ -492,7 +492,7 @@ class Record:
         self._again = 0.0
 
     def update(self, **facts: Any) -> None:
-        """Return what shall be saved at once."""
+        """Change facts, which are then saved at once."""
         self.facts.update(facts)
         self._unsaved = True
 
