@@ -60,7 +60,7 @@ def send(
     paths: Iterable[str],
     *,
     incoming: str,
-    base: str | None,
+    base: str,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> int:
     """Bring these files into `incoming` on the host, as changes to those in `base`; return the bytes sent.
@@ -69,7 +69,6 @@ def send(
     """
     program = here()
     assert program is not None
-    options = [f"--link-dest={base}"] if base else []
     with contextlib.ExitStack() as stack:
         names = stack.enter_context(tempfile.TemporaryFile())
         names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
@@ -78,7 +77,7 @@ def send(
         stack.enter_context(ours)
         with theirs:
             process = subprocess.Popen(
-                _argv(program, theirs.fileno(), root, incoming, options),
+                _argv(program, theirs.fileno(), root, incoming, base),
                 stdin=names,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -133,7 +132,7 @@ def _join(
     return sent
 
 
-def _argv(program: str, fd: int, root: Path, incoming: str, options: list[str]) -> list[str]:
+def _argv(program: str, fd: int, root: Path, incoming: str, base: str) -> list[str]:
     shell = " ".join(_word(word) for word in (sys.executable, "-S", "-E", str(_BRIDGE), str(fd)))
     return [
         program,
@@ -146,7 +145,7 @@ def _argv(program: str, fd: int, root: Path, incoming: str, options: list[str]) 
         "--sparse",
         "--ignore-times",  # a file that was the same would not be sent at all
         f"--timeout={_STALLED}",
-        *options,
+        f"--link-dest={base}",
         "--from0",
         "--files-from=-",
         f"{root}/",

@@ -152,8 +152,12 @@ def test_32_hosts_at_once(connector: Connector, host: Host) -> None:
 def test_rsync_goes_over_it(link: Link, host: Host, tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "big").write_bytes(os.urandom(3_000_000))
-    (tmp_path / "to").mkdir()
-    rsync.send(host.name, link, tmp_path / "from", ["big"], incoming=str(tmp_path / "to"), base=None)
+    base, to = tmp_path / "base", tmp_path / "to"
+    for folder in (base, to):
+        folder.mkdir()
+    (base / "big").write_bytes((tmp_path / "from" / "big").read_bytes()[:-1] + b"x")
+    sent = rsync.send(host.name, link, tmp_path / "from", ["big"], incoming=str(to), base=str(base))
+    assert sent < 1_000_000
     assert (tmp_path / "to" / "big").read_bytes() == (tmp_path / "from" / "big").read_bytes()
 
 

@@ -69,7 +69,7 @@ def test_a_flood_of_words_is_neither_kept_nor_printed(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a").write_text("x")
     with pytest.raises(HostError, match="did not take the code") as caught:
-        rsync.send("liar", _Link(), tmp_path / "code", ["a"], incoming="/there", base=None)
+        rsync.send("liar", _Link(), tmp_path / "code", ["a"], incoming="/there", base="/old")
     assert "xxx" in caught.value.why
     assert caught.value.why.isprintable()
     assert len(caught.value.why) <= 1100
