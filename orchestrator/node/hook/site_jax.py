@@ -55,7 +55,5 @@ def register(clusters: "Any") -> None:
             return int(os.environ["JAX_PROCESS_ID"])
 
     kinds.insert(0, kinds.pop())  # before Slurm and the like, which a task may be inside of
-    if any(name.lower() in ("http_proxy", "https_proxy") for name in os.environ):
-        os.environ.setdefault(
-            "grpc_proxy", ""
-        )  # tasks do not look for each other through it; JAX warns of any
+    if any(name.lower() in ("http_proxy", "https_proxy") for name in os.environ):  # JAX warns of any
+        os.environ.setdefault("grpc_proxy", "")  # tasks do not look for each other through it

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 def install() -> None:
     changes: "Dict[str, Callable[[Any], None]]" = {}
-    parts = {
-        "site_tensorflow": "ORCHESTRATE_KERAS" in os.environ or "ORCHESTRATE_AUTO_SHARD" in os.environ,
-        "site_jax": "ORCHESTRATE_STACKS" in os.environ
-        and "JAX_PROCESS_ID" in os.environ,  # off with the stacks
-    }
-    for name in [part for part in parts if parts[part]]:
+    parts = []
+    if "ORCHESTRATE_KERAS" in os.environ or "ORCHESTRATE_AUTO_SHARD" in os.environ:
+        parts.append("site_tensorflow")
+    if "ORCHESTRATE_STACKS" in os.environ and "JAX_PROCESS_ID" in os.environ:  # off with the stacks
+        parts.append("site_jax")
+    for name in parts:
         changes.update(__import__(name).changes())
         del sys.modules[name]
     if changes:
