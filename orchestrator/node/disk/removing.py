@@ -37,11 +37,11 @@ def remove(path: str) -> OSError | None:
     return None
 
 
-def remove_stale(folder: str, beginnings: tuple[str, ...], seconds: float, ours: str = "") -> None:
+def remove_stale(folder: str, beginnings: tuple[str, ...], seconds: float, ours: str) -> None:
     """Remove what has such a name and is older than that, but for what begins with `ours`; raise OSError."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if name.startswith(beginnings) and not (ours and path.startswith(ours)) and age(path) > seconds:
+        if name.startswith(beginnings) and not path.startswith(ours) and age(path) > seconds:
             remove(path)
 
 
