@@ -27,9 +27,9 @@ def prepare_environment(env: MutableMapping[str, str] = os.environ) -> None:
 
 def main(argv: Sequence[str]) -> int:
     wanted = options.parse(argv)
-    if wanted.validate is not None:
+    if wanted.validate:
         os.environ.pop("TF_CONFIG", None)  # each node on its own
-        wanted = options.for_validation(wanted, *wanted.validate)
+        wanted = options.for_validation(wanted)
     reporter = Reporter.from_environment()
     try:
         who = cluster.parse(os.environ.get("TF_CONFIG"))

@@ -20,12 +20,6 @@ def look(address: str, timeout: float = 2.0) -> str:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()
-    except socket.gaierror:
-        return f"{host} does not resolve"
-    except TimeoutError:
-        return "no answer: a firewall, or the machine is down"
-    except ConnectionRefusedError:
-        return "nothing listens there: the task never started, or it ended"
     except OSError as error:
         return error.strerror or str(error)
     return OPEN

@@ -25,10 +25,9 @@ class Schedule:
 
 def resolve(epochs: int | None, steps_per_epoch: int | None, examples: int, global_batch: int) -> Schedule:
     """The tutorial's 3 x 5 unless told; `epochs` alone means whole passes over the data."""
-    if epochs is None and steps_per_epoch is None:
+    if steps_per_epoch is not None:
+        return Schedule(epochs or TUTORIAL[0], steps_per_epoch, "as asked")
+    if epochs is None:
         return Schedule(*TUTORIAL, "the tutorial's length")
-    if steps_per_epoch is None:
-        assert epochs is not None
-        steps = -(-examples // global_batch)  # as Keras counts: the last batch runs over into the next pass
-        return Schedule(epochs, steps, f"{steps} steps of {global_batch} are a pass over {examples} examples")
-    return Schedule(epochs or TUTORIAL[0], steps_per_epoch, "as asked")
+    steps = -(-examples // global_batch)  # as Keras counts: the last batch runs over into the next pass
+    return Schedule(epochs, steps, f"{steps} steps of {global_batch} are a pass over {examples} examples")

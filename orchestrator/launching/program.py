@@ -14,7 +14,7 @@ from orchestrator.node.base.paths import filesystem, is_remote
 from orchestrator.program import invocation, sources, texts
 from orchestrator.program.refusals import Code
 from orchestrator.program.sources import SourceFile
-from orchestrator.sync.builtin import builtin_parser
+from orchestrator.sync.builtin import check_builtin
 
 _LONGEST = 2 << 20  # bytes of a source that is read
 _NAMES_TENSORFLOW = re.compile(r"(?i)\b(?:tensorflow|tf_?keras|keras)")
@@ -65,7 +65,7 @@ def names_tensorflow(command: Sequence[str], around: Code, files: Sequence[Sourc
 def check_options(command: Sequence[str]) -> None:
     """Let worker_entry's own parser judge its options; a wrong one ends this program with status 2."""
     if command and command[0].startswith("-"):
-        builtin_parser().parse_args(list(command))
+        check_builtin(command)
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import orchestrator
@@ -28,13 +28,12 @@ def read_builtin() -> Contents:
     return read_paths(home, (path for path in paths if path.is_file() and "__pycache__" not in path.parts))
 
 
-def builtin_parser() -> argparse.ArgumentParser:
-    """Return worker_entry's own parser; for a wrong option it ends this program with status 2."""
+def check_builtin(arguments: Sequence[str]) -> None:
+    """Let worker_entry judge its options; a wrong one ends this program with status 2."""
     home = str(builtin_home())
     sys.path.insert(0, home)
     try:
         options = importlib.import_module("worker_entry.options")
     finally:
         sys.path.remove(home)
-    made: argparse.ArgumentParser = options.parser()
-    return made
+    options.parse(arguments)

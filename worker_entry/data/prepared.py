@@ -97,9 +97,7 @@ def unreachable(url: str) -> str:
         way = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
     answer = look(f"{way.hostname}:{way.port or (80 if way.scheme == 'http' else 443)}")
     through = "" if way is server else f" through the proxy {way.netloc}"
-    return (
-        "" if answer == OPEN else f"{server.hostname}{through} cannot be reached: {answer.partition(':')[0]}"
-    )
+    return "" if answer == OPEN else f"{server.hostname}{through} cannot be reached: {answer}"
 
 
 @contextmanager
