@@ -9,37 +9,26 @@ share a disk, which of them was lost, or whether a task comes back on another ma
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from worker_entry.cluster import Cluster, Task
+from worker_entry.cluster import Cluster
 from worker_entry.failure import ExpectedError
 
 KEEP = 2  # a checkpoint is deleted only after a later one is complete
 
 
-@dataclass(frozen=True)
-class Found:
-    path: str
-    step: int
-
-
-def slug(task: Task) -> str:
-    return f"{task.kind}-{task.index}"
-
-
-def newest(folder: Path) -> Found | None:
-    """The complete checkpoint with the highest step in any task's folder."""
-    found = []
+def newest(folder: Path) -> tuple[int, str]:
+    """The highest step with a complete checkpoint in any task's folder, and its path; (-1, "") for none."""
+    checkpoints = [(-1, "")]
     for sub in sorted(folder.glob("*/")):
         latest = tf.train.latest_checkpoint(str(sub))
         number = re.search(r"/step-(\d+)$", latest or "")
         if latest and number:
-            found.append(Found(latest, int(number[1])))
-    return max(found, key=lambda one: one.step, default=None)
+            checkpoints.append((int(number[1]), latest))
+    return max(checkpoints)
 
 
 class Backup:
@@ -49,15 +38,16 @@ class Backup:
         self._folder = folder
         self._strategy = strategy
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
-        self._variables = [*model.variables, *_variables_of(optimizer), self._step]
+        self._variables = [*model.variables, *optimizer.variables, self._step]
         self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, step=self._step)
         # Made now, by all tasks: making a variable is a collective act, and only one may come to restore.
         _ = self._checkpoint.save_counter
+        own = folder / str(cluster.task).replace("/", "-")
         # In a parameter-server cluster the files would else be written on the ps machines.
         remote = bool(cluster.jobs.get("ps"))
         self._options = tf.train.CheckpointOptions(experimental_io_device="/job:chief" if remote else None)
         self._manager = tf.train.CheckpointManager(
-            self._checkpoint, str(folder / slug(cluster.task)), max_to_keep=KEEP, checkpoint_name="step"
+            self._checkpoint, str(own), max_to_keep=KEEP, checkpoint_name="step"
         )
 
     def save(self, step: int) -> None:
@@ -67,30 +57,30 @@ class Backup:
 
     def restore(self) -> int:
         """By all tasks before the first step; returns the steps already done."""
-        found = newest(self._folder)
+        own, path = newest(self._folder)
         replicas = self._strategy.num_replicas_in_sync
         together = isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy) and replicas > 1
         if not together:
-            return self._load(found) if found else 0
-        source, step = self._agree(-1 if found is None else found.step)
+            return self._load(own, path) if path else 0
+        source, step = self._agree(own)
         if step < 0:
             return 0
         mine = source == self._first_replica()
-        if mine and found:
-            self._load(found)
+        if mine:
+            self._load(step, path)
         self._receive(mine)
         return step
 
-    def _load(self, found: Found) -> int:
+    def _load(self, step: int, path: str) -> int:
         try:
-            self._checkpoint.restore(found.path, options=self._options).assert_existing_objects_matched()
+            self._checkpoint.restore(path, options=self._options).assert_existing_objects_matched()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise ExpectedError(
-                f"the checkpoint {found.path} is of another model or optimizer, or cannot be read",
+                f"the checkpoint {path} is of another model or optimizer, or cannot be read",
                 why=str(error).strip().splitlines()[0][:200],
                 hint="another --checkpoint-dir, or the options it was made with",
             ) from None
-        return found.step
+        return step
 
     def _first_replica(self) -> int:
         """The number, in the whole cluster, of this task's first replica."""
@@ -124,9 +114,3 @@ class Backup:
         return self._strategy.experimental_local_results(
             self._strategy.run(tf.function(function, autograph=False))
         )
-
-
-def _variables_of(optimizer: Any) -> list[Any]:
-    """A property in Keras 3 and in tf_keras's new optimizers, a method in its legacy ones."""
-    held = optimizer.variables
-    return list(held() if callable(held) else held)

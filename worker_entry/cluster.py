@@ -77,10 +77,6 @@ def _jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
             raise _malformed(f'"{kind}" is not a task type; TensorFlow knows {", ".join(KINDS)}')
         if not isinstance(addresses, list) or not all(isinstance(a, str) and ":" in a for a in addresses):
             raise _malformed(f'"{kind}" must be a list of "host:port"')
-    everyone = [address for addresses in cluster.values() for address in addresses]
-    twice = sorted({address for address in everyone if everyone.count(address) > 1})
-    if twice:
-        raise _malformed(f"{twice[0]} is the address of two tasks")
     return {kind: tuple(addresses) for kind, addresses in cluster.items() if addresses}
 
 

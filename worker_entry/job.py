@@ -80,8 +80,7 @@ def build(source: Source) -> Any:
     )
 
 
-def losses(reduction: str | None = None) -> Any:
-    more = {} if reduction is None else {"reduction": reduction}
+def losses(**more: str) -> Any:
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, **more)
 
 
@@ -91,28 +90,18 @@ def optimizer(options: Options) -> Any:
     return made(learning_rate=options.learning_rate)
 
 
-def compiled(model: Any) -> Any:
-    """A model made ready to be evaluated; in the scope it was made in."""
-    model.compile(loss=losses(), metrics=["accuracy"])
-    return model
-
-
-def score(model: Any, source: Source, batch: int) -> Score:
-    """Loss and accuracy on the test data, exactly once per example, however many tasks share the work."""
-    loss, accuracy = model.evaluate(pipeline.test_batches(source, batch), verbose=0)
-    return Score(float(loss), float(accuracy))
-
-
 def score_of(job: Job, model: Any) -> Score:
-    """The score of a compiled model where it is: all tasks of a synchronous strategy take part.
+    """Score a model on the test data, each example once: all tasks of a synchronous strategy take part.
 
     Parameter servers evaluate inexactly (a worker may see an example twice), so the chief does it alone.
     """
-    if not job.asynchronous:
-        return score(model, job.source, job.global_batch)
-    alone = compiled(build(job.source))
-    alone.set_weights(model.get_weights())
-    return score(alone, job.source, job.options.batch_size)
+    batch = job.global_batch
+    if job.asynchronous:
+        weights, model, batch = model.get_weights(), build(job.source), job.options.batch_size
+        model.compile(loss=losses(), metrics=["accuracy"])
+        model.set_weights(weights)
+    loss, accuracy = model.evaluate(pipeline.test_batches(job.source, batch), verbose=0)
+    return Score(float(loss), float(accuracy))
 
 
 def digest(weights: Iterable[Any]) -> str:

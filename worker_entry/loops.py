@@ -7,6 +7,7 @@ when they can.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +27,7 @@ class Loop:
             self.model = jobs.build(job.source)
             self.optimizer = jobs.optimizer(job.options)
             self.optimizer.build(self.model.trainable_variables)
-            self._losses = jobs.losses("none")
+            self._losses = jobs.losses(reduction="none")
             self.train_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
             self.test_loss = tf.keras.metrics.Mean()
             self.test_accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
@@ -108,12 +109,8 @@ def _epoch(loop: Loop, batches: Iterator[Any], steps: int) -> float:
     for _ in range(steps):
         loss = loop.train_step(*next(batches))
         total += loss
-        loop.steps.ended(_reader(loss))
+        loop.steps.ended(partial(float, loss))
     return float(total) / steps
-
-
-def _reader(loss: Any) -> Callable[[], float]:
-    return lambda: float(loss)
 
 
 def _coordinate(job: Job) -> Trained:
@@ -131,7 +128,7 @@ def _coordinate(job: Job) -> Trained:
             sent = [coordinator.schedule(step, args=(batches,)) for _ in range(window)]
             coordinator.join()
             losses += [float(promise.fetch()) for promise in sent]
-            loop.steps.ended(_reader(losses[-1]), len(sent))
+            loop.steps.ended(partial(float, losses[-1]), len(sent))
         loss = sum(losses) / count
         accuracy = float(loop.train_accuracy.result())
         print(f"Epoch {epoch}, Loss: {loss:.4f}, Accuracy: {accuracy:.4f}")

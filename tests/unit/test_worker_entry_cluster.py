@@ -44,7 +44,6 @@ WRONG = [
     (config({"master": ["a:1"]}), '"master" is not a task type'),
     (config({"worker": "a:1"}), '"worker" must be a list'),
     (config({"worker": ["a"]}), '"worker" must be a list'),
-    (config({"worker": ["a:1", "a:1"]}), "a:1 is the address of two tasks"),
     (config(TWO, "worker", 2), "task worker/2 is not in"),
     (config(TWO, "worker", -1), '"task" must have'),
     (config(TWO, "boss", 0), '"task" must have'),
