@@ -43,11 +43,11 @@ BUDGET = {
     "export": Size(5, 691, 5_724),
     "fleet": Size(4, 839, 5_427),
     "frameworks": Size(5, 213, 991),
-    "launching": Size(8, 794, 4_965),
+    "launching": Size(8, 794, 4_958),
     "node": Size(2, 58, 376),
     "node/base": Size(12, 1_295, 6_932),
-    "node/disk": Size(6, 458, 2_910),
-    "node/hook": Size(8, 685, 4_146),
+    "node/disk": Size(6, 458, 2_904),
+    "node/hook": Size(8, 678, 4_088),
     "node/look": Size(9, 1_104, 7_478),
     "node/serve": Size(8, 825, 5_085),
     "node/stock": Size(10, 1_626, 11_894),
@@ -61,12 +61,12 @@ BUDGET = {
     "run": Size(11, 1_433, 10_320),
     "ssh": Size(9, 1_690, 11_401),
     "store": Size(12, 1_400, 8_495),
-    "sync": Size(13, 2_409, 16_098),
-    "tests": Size(349, 39_997, 295_840),
+    "sync": Size(13, 2_407, 16_083),
+    "tests": Size(349, 39_994, 295_816),
     "wire": Size(13, 1_557, 6_991),
-    "worker_entry": Size(23, 2_084, 13_168),
+    "worker_entry": Size(23, 2_000, 12_683),
 }
-TOTAL = Size(292, 40_211, 268_069)
+TOTAL = Size(292, 40_202, 267_983)
 # Modules in one folder.
 CROWDED: dict[str, int] = {}
 MODULES = 25
