@@ -51,12 +51,12 @@ class Backup:
         )
 
     def save(self, step: int) -> None:
-        """By all tasks at the same step."""
+        """Save; all tasks do at the same step."""
         self._step.assign(step)
         self._manager.save(checkpoint_number=step, options=self._options)
 
     def restore(self) -> int:
-        """By all tasks before the first step; returns the steps already done."""
+        """Restore, as all tasks do before the first step; return the steps already done."""
         own, path = newest(self._folder)
         replicas = self._strategy.num_replicas_in_sync
         together = isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy) and replicas > 1

@@ -41,7 +41,7 @@ class StepCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _loss(logs: Any) -> float:
-    """With parameter servers the logs of a step are a promise, kept when some worker has done it."""
+    """Read the loss; with parameter servers logs are a promise, kept when some worker has done the step."""
     return float((logs.fetch() if hasattr(logs, "fetch") else logs)["loss"])
 
 
@@ -74,7 +74,7 @@ def run(job: Job) -> Trained:
 
 
 def _settle(job: Job) -> Callable[[], None]:
-    """With parameter servers `fit` runs ahead of the workers; a checkpoint has to wait for them."""
+    """Make a checkpoint wait for the workers: with parameter servers `fit` runs ahead of them."""
     if not job.asynchronous:
         return lambda: None
     join: Callable[[], None] = tf.distribute.coordinator.ClusterCoordinator(job.strategy).join

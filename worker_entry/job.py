@@ -1,4 +1,4 @@
-"""What both loops are given and what they give back: the job, its model and its score."""
+"""The job that both loops are given, and what they give back: its model and its score."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Job:
 
     @property
     def folder(self) -> Path | None:
-        """Of checkpoints."""
+        """The folder of checkpoints."""
         return folder(self.options.checkpoint_dir)
 
     @property
     def asynchronous(self) -> bool:
-        """Whether workers compute for parameter servers at their own pace, led by us, the chief."""
+        """Return True if workers compute for parameter servers at their own pace, led by us, the chief."""
         return bool(self.cluster.jobs.get("ps"))
 
     @property
@@ -48,7 +48,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Score:
-    """On all the test data."""
+    """Loss and accuracy on all the test data."""
 
     loss: float
     accuracy: float

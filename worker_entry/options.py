@@ -1,4 +1,4 @@
-"""What can be asked for, judged whole before TensorFlow is imported, with one-line errors."""
+"""The command line, judged whole before TensorFlow is imported, with one-line errors."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def for_validation(options: Options) -> Options:
-    """The same model alone on one device: nothing of the job's is written, but data that are missing."""
+    """Train the model alone on one device: nothing of the job's is written, but data that are missing."""
     return replace(
         options,
         strategy="one-device",

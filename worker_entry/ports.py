@@ -1,4 +1,4 @@
-"""Another task's port, or a server's: whether somebody answers there."""
+"""Another task's port, or a server's: a look whether somebody answers there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AFTER_TERM = 25.0  # seconds the chief is given to save what the ps tasks hold
 
 
 def look(address: str, timeout: float = 2.0) -> str:
-    """What one attempt to reach a port finds: OPEN, or why not."""
+    """Try once to reach a port; return OPEN, or why not."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()
@@ -26,7 +26,7 @@ def look(address: str, timeout: float = 2.0) -> str:
 
 
 class Presence:
-    """Whether another task has come, is there, or has gone."""
+    """Look whether another task has come, is there, or has gone."""
 
     def __init__(
         self, name: str, look: Callable[[], str], patience: float, clock: Callable[[], float] = time.monotonic

@@ -1,4 +1,4 @@
-"""What a supervisor can read without guessing from log text: one JSON record a line.
+"""Records that a supervisor can read without guessing from log text: one JSON object a line.
 
 The records are appended to the file named by ORCHESTRATE_REPORT; without it nothing is written.
 
@@ -75,7 +75,7 @@ class Reporter:
         self._write({"kind": "ready", "note": note})
 
     def progress_due(self) -> bool:
-        """Whether a second has passed: reading a loss from a device costs a wait, so ask before reading."""
+        """Return True when a second has passed: reading a loss from a device costs a wait, so ask before."""
         return self._path is not None and self._clock() >= self._next_progress
 
     def progress(self, step: int, loss: float, steps_per_second: float) -> None:

@@ -1,4 +1,4 @@
-"""What follows each step, in every loop: it is counted, reported, saved, and TERM is obeyed."""
+"""The end of each step, in every loop: it is counted, reported, saved, and TERM is obeyed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AHEAD = 8  # steps a parameter-server chief sends off per worker before it waits
 
 
 class Steps:
-    """To be made in the strategy's scope; restores the model when there is a checkpoint.
+    """Count the steps, from the checkpoint that there is. To be made in the strategy's scope.
 
     `settle` waits for steps that were only sent off: before a save, and every so many steps, so that a stop
     need not wait for hundreds of them.

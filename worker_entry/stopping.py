@@ -35,7 +35,7 @@ class Board(Protocol):
 
 
 class Stop:
-    """Whether the step that just ended is the last; `tasks` are those that step together, ourselves too."""
+    """Find the step to stop at; `tasks` are those that step together, ourselves too."""
 
     def __init__(self, own: str, tasks: Sequence[str], board: Board) -> None:
         self._own = own
@@ -48,14 +48,14 @@ class Stop:
             self._reader.start()
 
     def obey_sigterm(self) -> None:
-        """To be called after the strategy is made: making it takes the signal away."""
+        """Let SIGTERM ask; called after the strategy is made, which takes the signal away."""
         signal.signal(signal.SIGTERM, lambda _number, _frame: self.ask())
 
     def ask(self) -> None:
         self._asked = True
 
     def now(self, step: int) -> bool:
-        """To be asked at the end of every step, by every task."""
+        """Return True if this step is the last; every task asks at the end of every step."""
         if len(self._tasks) <= 1:
             return self._asked
         if self._asked and self._at is None:

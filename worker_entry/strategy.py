@@ -98,7 +98,7 @@ def bounded(seconds: float) -> Iterator[None]:
 
 
 def _configure_coordination(cluster: Cluster, timeout: float) -> None:
-    """What the strategy would set itself, with our times: an hour and ten seconds are its own."""
+    """Set what the strategy would, with our times: an hour and ten seconds are its own."""
     from tensorflow.python.eager import context
 
     context.context().configure_coordination_service(

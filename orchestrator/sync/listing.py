@@ -317,7 +317,7 @@ def find_root(here: Path, wish: str | None, state: Path) -> CodeRoot:
 
 
 def real(path: Path) -> Path:
-    """Where it leads; unlike `Path.resolve` without an error for links that lead to themselves."""
+    """Where a path leads; unlike `Path.resolve` without an error for links that lead to themselves."""
     return Path(os.path.realpath(path))
 
 
@@ -332,7 +332,7 @@ def _below(here: Path, root: Path) -> str:
 
 
 def _top_of_git(here: Path) -> Path | None:
-    """None also for a folder that its repository ignores: git would show nothing of it."""
+    """The top of a repository; None also for a folder that it ignores: git would show nothing of it."""
     done = git(here, "rev-parse", "--show-toplevel")
     if done is not None:
         check_refusal(here, done)

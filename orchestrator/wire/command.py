@@ -24,7 +24,7 @@ class CommandEnd(Reply, frozen=True):
 
 
 class Pipe(StrEnum):
-    """Where a command printed."""
+    """The stream that a command printed on."""
 
     OUT = "out"
     ERR = "err"

@@ -44,7 +44,7 @@ class StacksOf(Reply, frozen=True):
 
 
 class Stacks(Request[StacksOf], frozen=True, kw_only=True):
-    """Where the living tasks stand; of one attempt, or of some tasks, where those are given."""
+    """Ask where the living tasks stand; of one attempt, or of some tasks, where those are given."""
 
     OP = "stacks"
     HEAD = LARGE

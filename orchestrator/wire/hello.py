@@ -34,7 +34,7 @@ class Ping(Request[Time], frozen=True):
 
 
 class Beats(Request[Nothing], frozen=True):
-    """From now on a sign of life every `every` seconds."""
+    """Ask for a sign of life every `every` seconds."""
 
     OP = "beats"
     every: float

@@ -47,7 +47,7 @@ class Request(Struct, Generic[R], frozen=True, kw_only=True):
 
 
 class Failure(Reply, frozen=True):
-    """Why a node could not do what it was asked."""
+    """The reason why a node could not do what it was asked."""
 
     what: Words
     kind: Words = "agent"

@@ -24,7 +24,7 @@ def train_batches(source: Source, global_batch: int, seed: int, *, skip: int = 0
 
 
 def worker_batches(source: Source, batch: int) -> Any:
-    """For a task that computes for parameter servers: endless batches in an order of its own.
+    """Endless batches in an order of its own, for a task that computes for parameter servers.
 
     This is traced once and runs on every worker; the clock is what makes their orders differ.
     """

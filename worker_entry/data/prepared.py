@@ -102,7 +102,7 @@ def unreachable(url: str) -> str:
 
 @contextmanager
 def _alone(folder: Path, tell: Tell) -> Iterator[None]:
-    """Of several tasks on one disk, one prepares and the others find it prepared."""
+    """Have one of several tasks on a disk prepare a set, and the others find it prepared."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".preparing").open("w") as lock:
         try:

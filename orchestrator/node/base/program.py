@@ -47,7 +47,7 @@ class Said:
 
     @property
     def killed(self) -> str:
-        """By what, where it did not end by itself but by a signal that is not ours."""
+        """`killed by SIGKILL`, where it was ended by a signal that is not ours; else ""."""
         return f"killed by {lenient.signal_name(-self.status)}" if self.status < 0 and not self.why else ""
 
 

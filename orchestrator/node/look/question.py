@@ -43,7 +43,7 @@ class Answer:
 
     @property
     def why(self) -> str:
-        """Why there are no fields."""
+        """The reason why an answer has no fields; "" where it has."""
         return "" if self.fields is not None else self.ended or "it said nothing"
 
 

@@ -46,7 +46,7 @@ def _task(folder: TaskFolder, deadline: float) -> dict[str, Any]:
 
 
 def is_python(pid: int, folder: TaskFolder) -> bool:
-    """By its program, or by what it holds open: Python may live in R."""
+    """Tell Python by a process's program, or by what it holds open: Python may live in R."""
     try:
         program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:

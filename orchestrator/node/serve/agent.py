@@ -110,7 +110,7 @@ class Agent:
         self._running = False
 
     def serve(self) -> None:
-        """Until the controller closes our stdin, cannot be written to, or is silent for too long."""
+        """Serve until the controller closes our stdin, cannot be written to, or is silent for too long."""
         os.set_blocking(self._stdin, False)
         self.loop.watch(self._stdin, READ, self._hear)
         self._look_whether_idle()

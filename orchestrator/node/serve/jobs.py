@@ -163,7 +163,7 @@ def _fork(work: Work, writer: int, keep: set[int]) -> int:
 
 
 def _own_group(pid: int) -> None:
-    """Done on both sides of the fork, so that neither has to wait for the other."""
+    """Set a child's group, on both sides of the fork, so that neither has to wait for the other."""
     try:
         os.setpgid(pid, 0)
     except OSError:

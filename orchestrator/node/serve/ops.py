@@ -81,7 +81,7 @@ def ping(_agent: Agent, _request: Request) -> dict[str, Any]:
 
 
 def beats(agent: Agent, request: Request) -> dict[str, Any]:
-    """From now on a sign of life every `every` seconds; asked again, the new pace replaces the old."""
+    """Send a sign of life every `every` seconds; asked again, the new pace replaces the old."""
     every = max(0.01, min(float(request["every"]), 3600.0))
     pace = agent.rooms["beats"] = object()
 

@@ -153,7 +153,7 @@ class Puller:
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:
-    """On the first port that is free: one that tasks will use passes the firewalls that tasks pass."""
+    """Listen on the first port that is free: one that tasks will use passes the firewalls that they pass."""
     for port in ports:
         try:
             return turnstile.listen(port, _MOST)

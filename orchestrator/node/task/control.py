@@ -101,7 +101,7 @@ def _ask(folder: TaskFolder, line: bytes) -> None:
 
 
 def _bury(folder: TaskFolder) -> state.State:
-    """With the lock in hand: kill by cookie, then write `lost`."""
+    """Take the lock, kill by cookie, then write `lost`."""
     try:
         fd = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -125,7 +125,7 @@ def _bury(folder: TaskFolder) -> state.State:
 
 
 def _restarted(found: state.State) -> state.State:
-    """With the time since which this machine runs, if that is another life of it."""
+    """Add the time since which this machine runs to a state, if that is another life of it."""
     same = found["incarnation"] == procs.incarnation()
     return found if same else {**found, "restarted_ns": procs.began_ns()}
 

@@ -97,7 +97,7 @@ class Lifeline:
         self.tick = min(1.0, min(limits) / 4) if limits else 3600.0
 
     def cut(self, now: float, printed: int) -> Cut | None:
-        """None while a task such as this one may go on; `printed` is its bytes so far."""
+        """Return None while a task such as this one may go on; `printed` is its bytes so far."""
         lifeline, fence = self._launch.lifeline, self._launch.fence
         if now < self._next_look or not (lifeline or fence):
             return None

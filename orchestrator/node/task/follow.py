@@ -87,7 +87,7 @@ class Follower:
                 pass  # no descriptor or process is left for it, or its disk fails: the next look tells
 
     def _settle(self, tail: Tail) -> None:
-        """In a child, since killing what is left may take a moment; the new state file wakes the tail."""
+        """Make a state true in a child: killing may take a moment. The new state file wakes the tail."""
         folder = tail.folder
 
         def work() -> Any:

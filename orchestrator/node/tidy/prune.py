@@ -43,7 +43,7 @@ class Rules(NamedTuple):
 
 
 def prune(paths: Paths, workdir: str, rules: Rules) -> dict[str, Any]:
-    """By kind of folder: how many there are, what went (or would), what could not."""
+    """Return for each kind of folder how many there are, what went (or would), what could not."""
     states = os.path.join(paths.root, "runs")
     works, trees, data, envs = (os.path.join(workdir, name) for name in ("runs", "trees", "data", "envs"))
     working = [measure(path) for path in _plain(works, _is_work)]
