@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from orchestrator import wire
 from orchestrator.cli.desk import inventory as inventories
@@ -48,26 +47,20 @@ def find_run(wanted: str | None, hosts: str | None, *, to_stop: bool = False) ->
     if not inventories.is_there(hosts):
         raise _unknown(wanted, f"nor is there a {path}, whose hosts could be asked")
     inventory = inventories.load(hosts)
-    found = discover(inventory)
+    known, silent = discover(inventory)
     matching = [
-        one
-        for one in found.known
-        if wanted is None or matches_run(one.plan.run, wanted) or one.plan.name == wanted
+        one for one in known if wanted is None or matches_run(one.plan.run, wanted) or one.plan.name == wanted
     ]
     if not matching:
-        but = f", and {', '.join(found.silent)} could not be asked" if found.silent else ""
+        but = f", and {', '.join(silent)} could not be asked" if silent else ""
         raise _unknown(wanted, f"and the hosts of {path} know none either{but}")
     # A node may tell of runs whose ids begin with the one that is meant: the whole id means that one.
     matching = [one for one in matching if one.plan.run == wanted] or matching
     of_name = [one for one in matching if one.plan.name == wanted]
     if wanted is not None and not of_name and len(matching) > 1:
         raise ambiguous(wanted, [one.plan.run for one in matching])
-    return _take(_choose(of_name or matching, to_stop=to_stop), inventory, found)
-
-
-def _take(known: Known, inventory: Inventory, found: Discovery) -> RunFolder:
-    """The folder of a run that nodes told of; raise for one that leads elsewhere than to our hosts."""
-    plan = adopt(known, inventory, found.answering)
+    answering = tuple(host.name for host in inventory.hosts if host.name not in silent)
+    plan = adopt(_choose(of_name or matching, to_stop=to_stop), inventory, answering)
     folder = RunFolder(runs_root(), RunId(plan.run))
     folder.create(plan)
     return folder
@@ -117,19 +110,10 @@ def _end(folder: RunFolder) -> RunEnded | None:
     return next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
 
 
-@dataclass(frozen=True)
-class Discovery:
-    """Runs as the hosts of an inventory know them."""
+def discover(inventory: Inventory) -> tuple[list[Known], list[str]]:
+    """Ask the hosts of an inventory for their runs; return these, and the hosts that did not answer.
 
-    known: list[Known]
-    answering: tuple[str, ...]
-    silent: tuple[str, ...]
-
-
-def discover(inventory: Inventory) -> Discovery:
-    """Ask the hosts of an inventory for their runs; what cannot be one is left out, with a line that says so.
-
-    Raise when no host answers.
+    What cannot be a run is left out, with a line that says so. Raise when no host answers.
     """
     with asking(inventory.hosts) as (fleet, bad):
         answers = fleet.ask(wire.States(run=None))
@@ -154,8 +138,7 @@ def discover(inventory: Inventory) -> Discovery:
             tell(
                 f"{host}: {count(reply.more, 'older run')} left out: it keeps too many (`orchestrate clean`)"
             )
-    answering = tuple(host.name for host in inventory.hosts if host.name not in bad)
-    return Discovery(join(tellings), answering, tuple(sorted(bad)))
+    return join(tellings), sorted(bad)
 
 
 def _telling(host: str, status: RunStatus, key: bytes | None) -> Telling:
