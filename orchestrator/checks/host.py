@@ -95,7 +95,7 @@ def _framework(name: FrameworkName) -> Callable[[HostReport, Needs], Iterator[Ju
             yield ok(version)
         elif report.facts.python.ok and not _setup_failed(report, needs):
             level = Level.FAIL if needs.needed else Level.WARN
-            hint = _or(report.pip(package), "set `python` or `setup`, so that the right one is used")
+            hint = _or(report.pip(package), "set `python`, `setup` or `framework` to the right one")
             if report.is_made(needs):
                 hint = f"add {package} to the `packages` of [env], then `orchestrate setup`"
             yield Judgement(level, "not installed", f"{report.facts.python.path} does not have it", hint)

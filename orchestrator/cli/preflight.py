@@ -132,13 +132,16 @@ def everything(inventory: Inventory) -> RunPlan:
 
     from orchestrator.launching.environment import planned_environment
     from orchestrator.launching.keeping import owner
-    from orchestrator.model import Admission
+    from orchestrator.model import Admission, FrameworkName
     from orchestrator.planning.plan import assign, lay_out
 
     inventory, environment = planned_environment(inventory)
     hosts = tuple(dataclasses.replace(host, spare=False) for host in inventory.hosts)
     inventory = dataclasses.replace(inventory, hosts=hosts)
-    layout = lay_out(inventory, command=(), env={}, environ=os.environ)
+    job = inventory.job
+    # Without a command the tasks would run our program, which is TensorFlow's.
+    other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
+    layout = lay_out(inventory, command=("train.py",) if other else (), env={}, environ=os.environ)
     return assign(
         inventory,
         layout,

@@ -14,6 +14,7 @@ from orchestrator.export import common, kubernetes, slurm
 from orchestrator.model import Host, Job, Kubernetes, RunPlan, Way
 from tests.golden import matches_golden
 from tests.unit import plans
+from tests.unit.plans import host
 
 CODE = {"train.py": b"import tensorflow as tf\n", "data/.labels": b"\xff\xfe\x00"}
 TABLE = Kubernetes("registry.test/train:1", "team", "train-data")
@@ -21,13 +22,13 @@ JOB = Job(env={"EPOCHS": "3 and more"}, secrets=("WANDB_API_KEY",), setup="modul
 
 
 def workers() -> RunPlan:
-    hosts = [plans.host(f"gpu-0{number}", devices=("0", "1"), tasks=2) for number in (1, 2)]
+    hosts = [host(f"gpu-0{number}", devices=("0", "1"), tasks=2) for number in (1, 2)]
     return plans.make(*hosts, job=JOB, command=("train.py", "--lr", "$(LR)"))
 
 
 def roles(**other: Any) -> RunPlan:
     names = {"head": "chief", "a": "worker", "b": "worker", "p": "ps"}
-    hosts = [plans.host(name, role, **other) for name, role in names.items()]
+    hosts = [host(name, role, **other) for name, role in names.items()]
     return plans.make(*hosts, command=("train.py",), job=Job(max_restarts=2))
 
 
@@ -84,10 +85,6 @@ def test_texts_survive_yaml_and_keys_are_a_config_maps() -> None:
     items = job["spec"]["template"]["spec"]["volumes"][0]["configMap"]["items"]
     held = {item["path"]: config_map["data"].get(item["key"]) for item in items}
     assert held == {"a/b.py": "if 1:\n\tpass  \n", "a_b.py": "# \xe4: 'x'", ".x": "", "y": None}
-
-
-def host(name: str, **other: Any) -> Host:
-    return plans.host(name, **other)
 
 
 @pytest.mark.parametrize(
