@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,12 +25,14 @@ import pytest
 from orchestrator import wire
 from orchestrator.node.base import procs, trust, turnstile
 from orchestrator.node.base.fault import NodeError
+from orchestrator.node.serve.agent import Request
+from orchestrator.node.stock import notes, store
 from orchestrator.node.task import state
 from tests.exclusive import exclusive
 from tests.node.agent_client import AgentClient, AgentError
 from tests.node.harness import names_in, until
 from tests.node.lab import Lab
-from tests.node.test_agent_store import Receiver, make_tree
+from tests.node.test_agent_store import Receiver, make_tree, manifest_of
 from tests.ports import free_port
 from tests.removal import remove
 
@@ -165,12 +168,17 @@ def test_a_folder_of_another_user_is_refused_at_the_first_look(lab: Lab, shared:
 
 
 def test_an_ordinary_user_takes_roots_code_and_no_third_ones(lab: Lab, shared: Path) -> None:
-    send_tree(lab, lab.agent(), {"train.py": b"1"})
+    files = {"train.py": b"1"}
+    send_tree(lab, lab.agent(), files)
     tree = str(shared / "trees" / DIGEST)
 
     def take() -> None:
         try:
-            assert trust.is_ours(tree)
+            with tempfile.TemporaryDirectory() as kept:
+                notes.write(kept, tree, manifest_of(files))  # an earlier launch has verified it
+                request = Request({"path": tree, "thorough": False}, b"")
+                reply = store.look(SimpleNamespace(state=kept), request)  # type: ignore[arg-type]
+                assert reply["state"] == "whole"
         except NodeError:
             raise OSError from None
 

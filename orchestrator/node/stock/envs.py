@@ -15,7 +15,7 @@ from typing import Any, Iterator
 
 from ..base import locks, trust
 from ..base.fault import NodeError, unwritable
-from ..base.lenient import discard, listed, text
+from ..base.lenient import discard, listed, text, touch
 from ..base.paths import absolute, free_bytes, plain_name
 from ..base.program import output, run_program
 from ..disk.removing import remove
@@ -52,9 +52,9 @@ def look(_agent: Agent, request: Request) -> dict[str, Any]:
     path = _path(request)
     trust.check_way(*os.path.split(os.path.dirname(path)))
     ready = _whole(path)
-    if ready and os.access(path, os.W_OK):
-        os.utime(path)  # `clean` takes none that a launch has just looked for
-    if not ready:
+    if ready:
+        touch(path)
+    else:
         _check_room(os.path.dirname(path))  # before anything is sent that it has no room for
     return {
         "path": path,

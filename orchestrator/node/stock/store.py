@@ -7,6 +7,7 @@ from typing import Any
 
 from ..base import trust
 from ..base.fault import NodeError
+from ..base.lenient import touch
 from ..base.paths import absolute, free_bytes
 from ..disk.removing import hide_and_remove
 from ..serve import frames
@@ -46,7 +47,7 @@ def look(agent: Agent, request: Request) -> dict[str, Any]:
     if wrong:
         notes.forget(agent.state, path)  # the next transfer reads all of it
         return {**reply, "state": "damaged", "wrong": wrong[:_SHOWN]}
-    os.utime(path)
+    touch(path)
     return {**reply, "state": "whole"}
 
 

@@ -85,12 +85,7 @@ def trees_of(run_folder: str) -> list[str]:
 
 def _use(tree: str) -> bool:
     """Return whether a tree is there and ours, and touch it: what was used just now is not cleaned away."""
-    try:
-        os.utime(tree)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        pass  # root's
+    lenient.touch(tree)
     return trust.is_ours(tree)
 
 
