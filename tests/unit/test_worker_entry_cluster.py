@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.model import Role, TaskId
 from orchestrator.planning.plan import tf_config as render
-from worker_entry.cluster import ALONE, Chosen, Cluster, Task, choose, parse
+from worker_entry.cluster import ALONE, Cluster, Task, choose, parse
 from worker_entry.failure import UsageError
 
 TWO = {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}
@@ -104,7 +104,3 @@ def test_what_the_orchestrator_writes_is_what_we_read() -> None:
     cluster = {"chief": ("a:1",), "worker": ("b:2", "[::1]:3")}
     read = parse(render(cluster, TaskId(Role.WORKER, 1)))
     assert (read.jobs, read.task) == (cluster, Task("worker", 1))
-
-
-def test_the_reason_names_what_was_seen() -> None:
-    assert choose("auto", parse(config(TWO)), 0, None) == Chosen("multi-worker", "TF_CONFIG names 2 tasks")

@@ -60,15 +60,6 @@ def test_nothing_given_is_the_tutorial() -> None:
     )
 
 
-def test_help_is_grouped_and_says_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        options.parse(["--help"])
-    text = capsys.readouterr().out
-    for group in ("where it trains", "data", "model and optimization", "length of training", "checkpoints"):
-        assert f"\n{group}" in text
-    assert "75" in text
-
-
 def test_a_validation_is_alone_and_touches_nothing_of_the_jobs() -> None:
     line = (
         "--strategy multi-worker --dataset digits --epochs 100 --batch-size 32"
