@@ -45,7 +45,7 @@ BUDGET = {
     "frameworks": Size(5, 213, 991),
     "launching": Size(8, 794, 4_958),
     "node": Size(2, 58, 376),
-    "node/base": Size(12, 1_295, 6_932),
+    "node/base": Size(12, 1_299, 6_938),
     "node/disk": Size(6, 458, 2_904),
     "node/hook": Size(8, 678, 4_088),
     "node/look": Size(9, 1_104, 7_478),

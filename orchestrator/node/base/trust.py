@@ -118,15 +118,11 @@ def _look_whether_private(gid: int) -> bool:
 
 def _foreign(path: str, why: str, found: os.stat_result) -> NodeError:
     if found.st_uid in _trusted():
-        hint = f"`chmod go-w {_quoted(path)}`"
+        import shlex
+
+        hint = f"`chmod go-w {shlex.quote(path)}`"
     else:
         hint = "set `workdir` of this host to a folder of your own, which nobody else writes"
     return NodeError(
         "workdir", f"will not run code from {path}", f"{why}, and could exchange what is run as you", hint
     )
-
-
-def _quoted(path: str) -> str:
-    import shlex
-
-    return shlex.quote(path)
