@@ -130,6 +130,7 @@ def everything(inventory: Inventory) -> RunPlan:
     """A plan of the job on all hosts, spares too: they are checked as if they had a task."""
     import dataclasses
 
+    from orchestrator.launching import program
     from orchestrator.launching.environment import planned_environment
     from orchestrator.launching.keeping import owner
     from orchestrator.model import Admission, FrameworkName
@@ -141,7 +142,13 @@ def everything(inventory: Inventory) -> RunPlan:
     job = inventory.job
     # Without a command the tasks would run our program, which is TensorFlow's.
     other = not job.command and job.framework not in (FrameworkName.AUTO, FrameworkName.TENSORFLOW)
-    layout = lay_out(inventory, command=("train.py",) if other else (), env={}, environ=os.environ)
+    layout = lay_out(
+        inventory,
+        command=("train.py",) if other else (),
+        env={},
+        environ=os.environ,
+        sources=tuple(source.text for source in program.read(job.command, program.look(inventory, None))),
+    )
     return assign(
         inventory,
         layout,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.cli import preflight
@@ -173,9 +175,13 @@ def test_a_role_is_of_tensorflow_alone() -> None:
         make(host("a", "chief"), host("b"), command=("t.py",), sources=("import torch",))
 
 
-def test_preflight_without_a_program_goes_by_the_framework() -> None:
-    plan = preflight.everything(Inventory((host("a"),), Job(framework=TORCH)))
-    assert needs(plan).framework is TORCH
+def test_preflight_goes_by_the_framework_or_the_program_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch")
+    for job in (Job(framework=TORCH), Job(command=("train.py",))):
+        assert needs(preflight.everything(Inventory((host("a"),), job))).framework is TORCH
 
 
 def test_torchrun_starts_the_processes_of_a_host() -> None:
